@@ -1,0 +1,94 @@
+"""What must hold for every tracked file: no trace of one machine, and the targets that the documents promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# A download address of a package registry, in whatever file: installs must follow the user's own settings.
+REGISTRY = re.compile(r"https?://[^ \"'<>]*(/simple\b|/packages/|\.whl\b|\.tgz\b|\.deb\b)|--(extra-)?index-url|--find-links")
+# A home or work folder of somebody's machine.
+MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(home|root|work|Users|opt|mnt)/\w")
+
+
+def tracked_texts() -> dict[str, str]:
+    """Path -> text of every tracked text file but this one."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    texts = {}
+    for name in filter(None, listed.decode().split("\0")):
+        path = ROOT / name
+        if path == Path(__file__).resolve() or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if b"\0" not in data[:8192]:
+            texts[name] = data.decode("utf-8", errors="replace")
+    return texts
+
+
+def findings(pattern: re.Pattern[str], texts: dict[str, str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def makefile_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def test_no_tracked_file_names_a_registry() -> None:
+    assert findings(REGISTRY, tracked_texts()) == []
+
+
+def test_no_tracked_file_names_a_folder_of_one_machine() -> None:
+    assert findings(MACHINE_PATH, tracked_texts()) == []
+
+
+def test_every_make_command_in_the_documents_exists() -> None:
+    targets = makefile_targets()
+    assert {"setup", "demo", "test", "lint"} <= targets
+    for document in DOCUMENTS:
+        for target in re.findall(r"(?:`|^\s*|\$ )make ([a-z][a-z-]*)", document.read_text(), flags=re.MULTILINE):
+            assert target in targets, f"{document.relative_to(ROOT)} tells to run `make {target}`"
+
+
+def test_make_help_lists_every_target() -> None:
+    shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = set(re.findall(r"^  make ([a-z-]+)", shown.stdout, flags=re.MULTILINE))
+    assert listed == makefile_targets()
+
+
+def test_ci_runs_the_two_targets_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "set -euo pipefail" in script
+    assert [line for line in script.splitlines() if line.startswith("make ")] == ["make lint", "make test"]
+    readme = (ROOT / "README.md").read_text()
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for document in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+            if not re.match(r"[a-z]+:", link):
+                assert (document.parent / link).exists(), f"{document.relative_to(ROOT)} links to {link}"
+
+
+def test_torch_is_pinned_alike_wherever_it_is_named() -> None:
+    pins = {
+        name: set(re.findall(r"^\W*torch(==[^\s\"',]+)", (ROOT / name).read_text(), flags=re.MULTILINE))
+        for name in ("pyproject.toml", "constraints.txt", "requirements/torch.txt")
+    }
+    assert len({frozenset(found) for found in pins.values()}) == 1, pins
+    assert all(len(found) == 1 for found in pins.values()), pins
+
+
+def test_the_lock_holds_only_exact_versions() -> None:
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!]+|#.*|", line), line

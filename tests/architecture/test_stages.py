@@ -1,0 +1,60 @@
+"""docs/architecture.md promises where each stage lives; here it must be true."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def stages() -> list[tuple[str, str, str]]:
+    """(stage, file, public name) of every row of the two stage tables: the last cell is `file: name`."""
+    rows = []
+    for line in ARCHITECTURE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        found = re.fullmatch(r"`([\w/.-]+)`: `([\w.]+)`", cells[-1])
+        if line.startswith("|") and found:
+            rows.append((cells[0], found[1], found[2]))
+    return rows
+
+
+def public_names(path: Path) -> set[str]:
+    """Functions and classes of a module, methods as Class.method; messages and services of a proto file."""
+    text = path.read_text()
+    if path.suffix == ".proto":
+        return set(re.findall(r"^\s*(?:message|service|rpc) (\w+)", text, flags=re.MULTILINE))
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{sub.name}" for sub in node.body if isinstance(sub, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    return names
+
+
+def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
+    found = stages()
+    assert len(found) >= 12, "the stage tables of docs/architecture.md were not recognised"
+    for stage, file, name in found:
+        path = ROOT / file
+        assert path.is_file(), f"stage {stage!r} is said to live in {file}"
+        assert name in public_names(path), f"stage {stage!r} is said to be {name} in {file}"
+
+
+def test_every_folder_of_the_readme_exists_and_every_package_is_there() -> None:
+    readme = (ROOT / "README.md").read_text()
+    folders = re.findall(r"^\| `([\w/.]+/)` \|", readme, flags=re.MULTILINE)
+    assert {"protos/", "memory_model/", "memory_service/", "edge_client/"} <= set(folders)
+    for folder in folders:
+        assert (ROOT / folder).is_dir(), f"README.md lists {folder}"
+
+
+def test_every_decision_is_listed_and_fits_a_screen() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    for page in sorted(folder.glob("[0-9]*.md")):
+        assert page.name in index
+        assert len(page.read_text().splitlines()) <= 60, f"{page.name} is longer than a screen"
