@@ -1,0 +1,106 @@
+"""Generates the Python code beside the `.proto` files: `python -m protos.generate`; `--check` fails when it is stale.
+
+protoc roots the imports at `protos/` (so that a file's folder equals its package, as buf asks), but our Python package
+is `protos.memory.v1`: the one rewrite here is that prefix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import sysconfig
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+PROTO_ROOT = Path(__file__).resolve().parent
+GENERATED_SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
+
+_IMPORT = re.compile(r"^(from|import) memory\.v1\b", re.MULTILINE)
+_QUALIFIED = re.compile(r"(?<![\w.])memory\.v1\.(\w+_pb2)")
+
+
+class GenerationFailed(RuntimeError):
+    """protoc refused a `.proto` file; its own words are on stderr."""
+
+
+def proto_files(root: Path = PROTO_ROOT) -> list[Path]:
+    """All `.proto` files of the contract, relative to `root`, sorted."""
+    return sorted(path.relative_to(root) for path in root.rglob("*.proto"))
+
+
+def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
+    """Runs protoc over `root` and returns {path relative to root: text} of every generated file, writing none of them.
+
+    Raises GenerationFailed when protoc refuses a file.
+    """
+    from grpc_tools import protoc  # build-time only: the service and the edge do without it
+
+    sources = [str(path) for path in proto_files(root)]
+    well_known = str(files("grpc_tools") / "_proto")
+    # Found beside this interpreter, so that a virtual environment need not be activated.
+    stub_plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy_grpc"
+    with tempfile.TemporaryDirectory() as folder:
+        options = [f"--{plugin}={folder}" for plugin in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")]
+        options.append(f"--plugin=protoc-gen-mypy_grpc={stub_plugin}")
+        if protoc.main(["protoc", f"-I{root}", f"-I{well_known}", *options, *sources]) != 0:
+            raise GenerationFailed("protoc failed; see above")
+        out = Path(folder)
+        return {
+            path.relative_to(out): _as_package(path.read_text(encoding="utf-8"))
+            for path in sorted(out.rglob("*"))
+            if path.name.endswith(GENERATED_SUFFIXES)
+        }
+
+
+def _as_package(text: str) -> str:
+    """Generated code that imports `memory.v1` made to import `protos.memory.v1`."""
+    text = _IMPORT.sub(r"\1 protos.memory.v1", text)
+    return _QUALIFIED.sub(r"protos.memory.v1.\1", text)
+
+
+def existing(root: Path = PROTO_ROOT) -> dict[Path, str]:
+    """The generated files as they lie in `root` now."""
+    return {
+        path.relative_to(root): path.read_text(encoding="utf-8")
+        for path in sorted(root.rglob("*"))
+        if path.name.endswith(GENERATED_SUFFIXES)
+    }
+
+
+def stale(root: Path = PROTO_ROOT) -> list[Path]:
+    """Generated files under `root` that are missing, different from what protoc makes now, or left over."""
+    now, wanted = existing(root), generate(root)
+    return sorted(path for path in now.keys() | wanted.keys() if now.get(path) != wanted.get(path))
+
+
+def write(root: Path = PROTO_ROOT) -> list[Path]:
+    """Brings the generated files under `root` up to date and returns those that changed."""
+    now, wanted = existing(root), generate(root)
+    changed = [path for path in sorted(now.keys() | wanted.keys()) if now.get(path) != wanted.get(path)]
+    for path in changed:
+        if path in wanted:
+            (root / path).write_text(wanted[path], encoding="utf-8")
+        else:
+            (root / path).unlink()
+    return changed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: regenerates, or with `--check` only tells; exit code 1 when stale."""
+    parser = argparse.ArgumentParser(prog="python -m protos.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a generated file is stale")
+    options = parser.parse_args(arguments)
+    if options.check:
+        old = stale()
+        for path in old:
+            print(f"stale: protos/{path}; run `make protos`", file=sys.stderr)
+        return 1 if old else 0
+    for path in write():
+        print(f"protos/{path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

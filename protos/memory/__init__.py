@@ -1,0 +1,1 @@
+"""Package `memory` of the contract; the version is the folder below."""

@@ -1,0 +1,112 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class KnowledgeBaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KNOWLEDGE_BASE_STATE_UNSPECIFIED: _ClassVar[KnowledgeBaseState]
+    KNOWLEDGE_BASE_STATE_READY: _ClassVar[KnowledgeBaseState]
+    KNOWLEDGE_BASE_STATE_DAMAGED: _ClassVar[KnowledgeBaseState]
+    KNOWLEDGE_BASE_STATE_MISMATCHED: _ClassVar[KnowledgeBaseState]
+KNOWLEDGE_BASE_STATE_UNSPECIFIED: KnowledgeBaseState
+KNOWLEDGE_BASE_STATE_READY: KnowledgeBaseState
+KNOWLEDGE_BASE_STATE_DAMAGED: KnowledgeBaseState
+KNOWLEDGE_BASE_STATE_MISMATCHED: KnowledgeBaseState
+
+class KnowledgeBase(_message.Message):
+    __slots__ = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension", "created_at", "state", "problem")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CODEC_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FORMAT_ID_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDER_ID_FIELD_NUMBER: _ClassVar[int]
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+    embedder_id: str
+    dimension: int
+    created_at: _timestamp_pb2.Timestamp
+    state: KnowledgeBaseState
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., dimension: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[KnowledgeBaseState, str]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class CreateKnowledgeBaseRequest(_message.Message):
+    __slots__ = ("name", "description")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+
+class CreateKnowledgeBaseResponse(_message.Message):
+    __slots__ = ("knowledge_base",)
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: KnowledgeBase
+    def __init__(self, knowledge_base: _Optional[_Union[KnowledgeBase, _Mapping]] = ...) -> None: ...
+
+class GetKnowledgeBaseRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetKnowledgeBaseResponse(_message.Message):
+    __slots__ = ("knowledge_base",)
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: KnowledgeBase
+    def __init__(self, knowledge_base: _Optional[_Union[KnowledgeBase, _Mapping]] = ...) -> None: ...
+
+class ListKnowledgeBasesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListKnowledgeBasesResponse(_message.Message):
+    __slots__ = ("knowledge_bases",)
+    KNOWLEDGE_BASES_FIELD_NUMBER: _ClassVar[int]
+    knowledge_bases: _containers.RepeatedCompositeFieldContainer[KnowledgeBase]
+    def __init__(self, knowledge_bases: _Optional[_Iterable[_Union[KnowledgeBase, _Mapping]]] = ...) -> None: ...
+
+class DeleteKnowledgeBaseRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteKnowledgeBaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatisticsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetStatisticsResponse(_message.Message):
+    __slots__ = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes")
+    DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    document_count: int
+    reference_count: int
+    payload_bytes: int
+    text_bytes: int
+    stored_bytes: int
+    def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
