@@ -8,8 +8,7 @@ READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-PACKAGES := memory_model memory_service edge_client
-CHECKED := $(wildcard $(PACKAGES) deploy tests)
+CHECKED := $(wildcard protos memory_model memory_service edge_client deploy tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format protos bundle eval adapt docs clean
@@ -42,10 +41,14 @@ lint: $(READY) ## ruff, mypy, import rules, protos
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
+	$(BIN)/python -m protos.generate --check
 
 format: $(READY) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
+
+protos: $(READY) ## generate the Python code beside the .proto files
+	$(BIN)/python -m protos.generate
 
 bundle: $(READY) ## export the edge bundle into build/bundle
 	$(BIN)/memory-model export --out $(BUNDLE)

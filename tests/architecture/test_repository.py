@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # A download address of a package registry, in whatever file: installs must follow the user's own settings.
-REGISTRY = re.compile(r"https?://[^ \"'<>]*(/simple\b|/packages/|\.whl\b|\.tgz\b|\.deb\b)|--(extra-)?index-url|--find-links")
+REGISTRY = re.compile(
+    r"https?://[^ \"'<>]*(/simple\b|/packages/|\.whl\b|\.tgz\b|\.deb\b)|--(extra-)?index-url|--find-links"
+)
 # A home or work folder of somebody's machine.
 MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(home|root|work|Users|opt|mnt)/\w")
 
@@ -54,12 +56,16 @@ def test_every_make_command_in_the_documents_exists() -> None:
     targets = makefile_targets()
     assert {"setup", "demo", "test", "lint"} <= targets
     for document in DOCUMENTS:
-        for target in re.findall(r"(?:`|^\s*|\$ )make ([a-z][a-z-]*)", document.read_text(), flags=re.MULTILINE):
+        for target in re.findall(
+            r"(?:`|^\s*|\$ )make ([a-z][a-z-]*)", document.read_text(), flags=re.MULTILINE
+        ):
             assert target in targets, f"{document.relative_to(ROOT)} tells to run `make {target}`"
 
 
 def test_make_help_lists_every_target() -> None:
-    shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     listed = set(re.findall(r"^  make ([a-z-]+)", shown.stdout, flags=re.MULTILINE))
     assert listed == makefile_targets()
 

@@ -31,7 +31,11 @@ def public_names(path: Path) -> set[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{sub.name}" for sub in node.body if isinstance(sub, (ast.FunctionDef, ast.AsyncFunctionDef))}
+            names |= {
+                f"{node.name}.{sub.name}"
+                for sub in node.body
+                if isinstance(sub, (ast.FunctionDef, ast.AsyncFunctionDef))
+            }
     return names
 
 
