@@ -1,0 +1,139 @@
+"""An ONNX graph under construction: named constants, nodes that return the names of their outputs, a file.
+
+Nodes are laid one by one, never traced, so that the file holds standard operators only and the same
+weights give the same bytes: the identity of an embedder is the hash of its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+OPSET = 21
+IR_VERSION = 10
+EXTERNAL_BYTES = 1024
+"""Weights above this size go to the external data file, which the runtime maps instead of copying."""
+
+TYPES = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.int64): TensorProto.INT64,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int8): TensorProto.INT8,
+    np.dtype(np.uint8): TensorProto.UINT8,
+}
+
+
+class Graph:
+    """Collects nodes, constants, inputs and outputs; `save` writes the model.
+
+    Equal constants are stored once. Every method returns tensor names (str), which other methods take.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], str] = {}
+        self._count = 0
+
+    def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
+        """Declare an input; a str in `shape` is a free dimension."""
+        self._inputs.append(helper.make_tensor_value_info(name, TYPES[np.dtype(dtype)], list(shape)))
+        return name
+
+    def output(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
+        """Declare an output; a node must produce a tensor of this name (see `op(..., out=name)`)."""
+        self._outputs.append(helper.make_tensor_value_info(name, TYPES[np.dtype(dtype)], list(shape)))
+        return name
+
+    def constant(self, value: np.ndarray | Sequence[int] | int | float, name: str = "") -> str:
+        """Store an array (float32, int64, int32, int8, uint8); Python ints become int64, floats float32."""
+        if not isinstance(value, np.ndarray):
+            value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
+        array = np.asarray(value, order="C")  # ascontiguousarray would give a scalar one dimension
+        return self._store(name, TYPES[array.dtype], array.shape, array.tobytes())
+
+    def constant_int4(self, values: np.ndarray, name: str = "") -> str:
+        """Store int8 values in -8..7 as INT4, two to a byte, low nibble first (ONNX's order)."""
+        flat = values.reshape(-1).astype(np.uint8) & 0xF
+        if flat.size % 2:
+            flat = np.append(flat, np.uint8(0))
+        packed = flat[0::2] | (flat[1::2] << 4)
+        return self._store(name, TensorProto.INT4, values.shape, packed.tobytes())
+
+    def _store(self, name: str, kind: int, shape: Sequence[int], raw: bytes) -> str:
+        key = (str(kind), hashlib.sha256(raw).hexdigest(), tuple(shape))
+        if key not in self._known:
+            name = name or f"constant_{len(self._constants)}"
+            assert name not in self._constants, name
+            tensor = TensorProto(name=name, data_type=kind, raw_data=raw)
+            tensor.dims.extend(int(n) for n in shape)
+            self._constants[name] = tensor
+            self._known[key] = name
+        return self._known[key]
+
+    def op(self, kind: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+        """Add a node with one output and return its name (`out`, or a fresh one)."""
+        return self.ops(kind, *inputs, out=[out] if out else 1, **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, out: Sequence[str] | int, **attributes: Any) -> list[str]:
+        """Add a node with several outputs: their names, or how many."""
+        self._count += 1
+        names = [f"{kind}_{self._count}_{i}" for i in range(out)] if isinstance(out, int) else list(out)
+        node = helper.make_node(kind, list(inputs), names, name=f"{kind}_{self._count}", **attributes)
+        self._nodes.append(node)
+        return names
+
+    def model(self) -> onnx.ModelProto:
+        """The graph as a model, all weights inside."""
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._constants.values())
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        model.ir_version = IR_VERSION
+        model.producer_name, model.producer_version = "memory3-edge", ""
+        return model
+
+    def save(self, path: str | Path, *, external: bool = False) -> list[Path]:
+        """Write the model to `path`, with `external` weights in `<path>.data`; return the files written.
+
+        Each file appears whole or not at all. Weights of more than 2 GB need `external`.
+        """
+        path = Path(path)
+        files = [path]
+        if external:
+            data = path.with_name(path.name + ".data")
+            files.append(data)
+            self._save_weights(data)
+        _replace(path, self.model().SerializeToString(deterministic=True))
+        return files
+
+    def _save_weights(self, data: Path) -> None:
+        partial = data.with_name(data.name + ".partial")
+        with partial.open("wb") as file:
+            for tensor in self._constants.values():
+                if len(tensor.raw_data) < EXTERNAL_BYTES:
+                    continue
+                file.write(b"\0" * (-file.tell() % 4096))  # the runtime maps the file page by page
+                place = {"offset": str(file.tell()), "length": str(len(tensor.raw_data))}
+                file.write(tensor.raw_data)
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+                for key, value in {"location": data.name, **place}.items():
+                    tensor.external_data.add(key=key, value=value)
+        os.replace(partial, data)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)
