@@ -33,11 +33,12 @@ TYPES = {
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
-    Equal constants are stored once. Every method returns tensor names (str), which other methods take.
+    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method returns tensor names (str), which other methods take.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.metadata: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -100,6 +101,7 @@ class Graph:
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
         model.ir_version = IR_VERSION
+        helper.set_model_props(model, self.metadata)
         model.producer_name, model.producer_version = "memory3-edge", ""
         return model
 

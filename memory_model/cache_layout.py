@@ -1,0 +1,100 @@
+"""Which cache tensor holds which key-value heads: the contract between the exported decoder and its runtime.
+
+In every layer the heads with memory come first and have a cache tensor of their own, because its rows
+begin with memory slots; the other heads share one without. Row order in a memory tensor:
+
+    [memory slots: memories_per_chunk * tokens | text rows]
+
+A slot layout is the tuple of tokens that the memory heads of a layer keep. Layers of equal layout share
+one mask and one list of rows (graph inputs `memory_mask_0`, `memory_rows_0`, …); all others share
+`text_mask` and `text_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memory_model.config import ModelConfig
+
+TEXT = -1
+"""The layout number of heads without memory."""
+
+
+@dataclass(frozen=True)
+class CacheTensor:
+    """Keys (and a twin of values) of some heads of one layer: float32 [len(heads), rows, head_dim].
+
+    `tokens`: how many tokens of a memory each head keeps, empty for heads without memory.
+    `first_rows`: where these tokens begin in an explicit memory's rows. `layout`: number of the slot layout.
+    """
+
+    layer: int
+    heads: tuple[int, ...]
+    layout: int
+    tokens: tuple[int, ...] = ()
+    first_rows: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """First part of the tensor's names."""
+        return "text" if self.layout == TEXT else "memory"
+
+    @property
+    def keys(self) -> str:
+        """Name of the graph input that holds the keys; the output is `<name>_out`."""
+        return f"{self.kind}_keys_{self.layer}"
+
+    @property
+    def values(self) -> str:
+        """Name of the graph input that holds the values."""
+        return f"{self.kind}_values_{self.layer}"
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """All cache tensors of a model, layer by layer, and its distinct slot layouts."""
+
+    tensors: tuple[CacheTensor, ...]
+    layouts: tuple[tuple[int, ...], ...]
+
+    def of(self, layer: int) -> tuple[CacheTensor, ...]:
+        """The tensors of one layer: memory heads first, then the rest; one of both may be missing."""
+        return tuple(t for t in self.tensors if t.layer == layer)
+
+    def head_order(self, layer: int) -> tuple[int, ...]:
+        """KV heads of a layer in the order of its tensors."""
+        return tuple(h for t in self.of(layer) for h in t.heads)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether any head has no memory."""
+        return any(t.layout == TEXT for t in self.tensors)
+
+
+def mask_name(layout: int) -> str:
+    """Graph input with the additive mask of a layout."""
+    return "text_mask" if layout == TEXT else f"memory_mask_{layout}"
+
+
+def rows_name(layout: int) -> str:
+    """Graph input with the cache rows that a layout's new tokens are written to."""
+    return "text_rows" if layout == TEXT else f"memory_rows_{layout}"
+
+
+def cache_layout(config: ModelConfig) -> CacheLayout:
+    """The cache tensors of a model shape."""
+    starts = dict(zip(config.memory.heads, config.memory.offsets, strict=True))
+    tensors: list[CacheTensor] = []
+    layouts: list[tuple[int, ...]] = []
+    for layer in range(config.layers):
+        kept = config.memory.heads_of(layer)
+        plain = tuple(h for h in range(config.kv_heads) if h not in {k.head for k in kept})
+        if kept:
+            tokens = tuple(k.tokens for k in kept)
+            if tokens not in layouts:
+                layouts.append(tokens)
+            heads, rows = tuple(k.head for k in kept), tuple(starts[k] for k in kept)
+            tensors.append(CacheTensor(layer, heads, layouts.index(tokens), tokens, rows))
+        if plain:
+            tensors.append(CacheTensor(layer, plain, TEXT))
+    return CacheLayout(tuple(tensors), tuple(layouts))
