@@ -1,0 +1,124 @@
+"""Texts to what is stored: the interface the service works with, and the real model behind it.
+
+    references --embedder--> vectors float32 [n, dimension]
+    references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads (bytes)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from memory_model.errors import CorruptFile, MissingFile
+from memory_service.errors import PayloadCorrupt
+from memory_service.identity import WriterIdentity
+
+if TYPE_CHECKING:
+    from memory_service.settings import Settings
+
+
+@dataclass(frozen=True)
+class EncoderDescription:
+    """What clients must know of the encoder; model_config_json is memory_model.config.ModelConfig.to_dict as JSON."""
+
+    identity: WriterIdentity
+    memories_per_chunk: int
+    reference_tokens: int
+    chunk_tokens: int
+    model_config_json: str
+
+
+@dataclass(frozen=True)
+class EncodedReferences:
+    """vectors: float32 [n, dimension]; payloads: n byte strings as MemoryFormat writes them."""
+
+    vectors: np.ndarray
+    payloads: list[bytes]
+
+
+class Encoder(Protocol):
+    """Turns references into vectors and payloads.
+
+    Contract. `split` and `check_payload` may be called from any thread, `encode` from one thread at a time. `encode` returns
+    as many rows and payloads as it was given references, in their order, and does not change its argument.
+    """
+
+    @property
+    def description(self) -> EncoderDescription:
+        """Ids and shape; constant."""
+
+    def split(self, text: str, title: str) -> list[str]:
+        """References of a document's text, each at most the model's reference length; empty for blank text."""
+
+    def count_tokens(self, text: str) -> int:
+        """Length of a text in tokens of the model."""
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        """Embeds, writes and compresses."""
+
+    def check_payload(self, payload: bytes) -> None:
+        """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
+
+
+class ModelEncoder:
+    """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds)."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Loads the model and the embedder the settings name; raises MissingFile, CorruptFile, IdentityMismatch."""
+        from memory_model import references
+        from memory_model.embedder import Embedder
+        from memory_model.memory import MemoryFormat
+        from memory_model.nn.load import load_model
+
+        self._split = references.split
+        loaded = load_model(settings.model)
+        self._tokenizer = loaded.tokenizer
+        self._writer = loaded.writer
+        self._batch_size = settings.writing_batch_references
+        self._format = MemoryFormat(loaded.config, loaded.model_id, encoding_codec(settings))
+        self._embedder = Embedder(embedder_folder(settings))
+        ids = self._format.identity
+        memory = loaded.config.memory
+        self.description = EncoderDescription(
+            identity=WriterIdentity(
+                ids.model_id, ids.codec_id, ids.memory_format_id, self._embedder.embedder_id, self._embedder.dim
+            ),
+            memories_per_chunk=memory.memories_per_chunk,
+            reference_tokens=memory.reference_tokens,
+            chunk_tokens=memory.chunk_tokens,
+            model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
+        )
+
+    def split(self, text: str, title: str) -> list[str]:
+        """See Encoder."""
+        return self._split(text, title, self._tokenizer.count, self.description.reference_tokens)
+
+    def count_tokens(self, text: str) -> int:
+        """See Encoder."""
+        return self._tokenizer.count(text)
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        """See Encoder."""
+        vectors = self._embedder.embed(references)
+        memories = self._writer.write(references, batch_size=self._batch_size)
+        return EncodedReferences(vectors, self._format.encode(memories))
+
+    def check_payload(self, payload: bytes) -> None:
+        """See Encoder."""
+        try:
+            self._format.check(payload)
+        except CorruptFile as error:
+            raise PayloadCorrupt(str(error), field="payload") from error
+
+
+def embedder_folder(settings: Settings) -> Path:
+    """The folder of the embedder: the setting's own, or the bundle's."""
+    folder = settings.embedder or settings.bundle
+    if folder is None:
+        raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
+    return folder

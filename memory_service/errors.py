@@ -1,0 +1,230 @@
+"""The service's error tree and its one mapping to gRPC: status code, `google.rpc` details, a stable reason.
+
+    ServiceError                     root; code and reason of every leaf are below
+      BadRequest                     INVALID_ARGUMENT: a value of the request is wrong; `field` names it
+        MalformedRequest             ... the bytes are no message of the contract, or a string is not UTF-8
+        WrongVectorSize              ... the vector bytes do not fill rows of the embedder's dimension
+        VectorNotFinite              ... a vector holds NaN or infinity, or is zero and has no direction
+        DocumentEmpty                ... there is no text in the document
+        DocumentTooLarge             ... its text is longer than the service's limit
+        PayloadCorrupt               ... the bytes of a ready memory are not one
+      KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound    NOT_FOUND
+      KnowledgeBaseExists            ALREADY_EXISTS
+      BundleNotConfigured            FAILED_PRECONDITION
+      KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
+      Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
+      StoreFull                      RESOURCE_EXHAUSTED: the disk is full
+      ShuttingDown                   UNAVAILABLE: SIGTERM came; carries RetryInfo
+      StoreUnavailable               UNAVAILABLE: the store cannot be opened or does not answer
+      DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
+      EncodingFailed                 INTERNAL: the model could not turn a reference into a memory
+
+The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
+Whatever is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.
+"""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from memory_model.errors import (
+    CodecMismatch,
+    CorruptFile,
+    EmbedderMismatch,
+    FormatMismatch,
+    IdentityMismatch,
+    InvalidInput,
+    Memory3Error,
+    ModelMismatch,
+)
+
+ERROR_DOMAIN = "memory.v1"
+
+
+class ServiceError(Memory3Error):
+    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo."""
+
+    code = grpc.StatusCode.INTERNAL
+    reason = "INTERNAL"
+    retry_after_s: float | None = None
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.details = {name: str(value) for name, value in details.items()}
+
+
+class BadRequest(ServiceError):
+    """A value of the request is wrong."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    reason = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, *, field: str = "", **details: object) -> None:
+        super().__init__(message, **details)
+        self.field = field
+
+
+class MalformedRequest(BadRequest):
+    """The bytes are no message of the contract, or a string in it is not UTF-8."""
+
+    reason = "MALFORMED_REQUEST"
+
+
+class WrongVectorSize(BadRequest):
+    """The vector bytes do not fill rows of the embedder's dimension."""
+
+    reason = "WRONG_VECTOR_SIZE"
+
+
+class VectorNotFinite(BadRequest):
+    """A vector holds NaN or infinity, or is zero."""
+
+    reason = "VECTOR_NOT_FINITE"
+
+
+class DocumentEmpty(BadRequest):
+    """There is no text in the document."""
+
+    reason = "DOCUMENT_EMPTY"
+
+
+class DocumentTooLarge(BadRequest):
+    """The document's text is longer than the limit."""
+
+    reason = "DOCUMENT_TOO_LARGE"
+
+
+class PayloadCorrupt(BadRequest):
+    """The bytes of a ready memory are not one."""
+
+    reason = "PAYLOAD_CORRUPT"
+
+
+class KnowledgeBaseNotFound(ServiceError):
+    """No knowledge base has this name."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "KNOWLEDGE_BASE_NOT_FOUND"
+
+
+class DocumentNotFound(ServiceError):
+    """No document has this key."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "DOCUMENT_NOT_FOUND"
+
+
+class BundleFileNotFound(ServiceError):
+    """The bundle's manifest names no such file."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "BUNDLE_FILE_NOT_FOUND"
+
+
+class KnowledgeBaseExists(ServiceError):
+    """The name is taken."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+    reason = "KNOWLEDGE_BASE_EXISTS"
+
+
+class BundleNotConfigured(ServiceError):
+    """The service was started without an edge bundle."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "BUNDLE_NOT_CONFIGURED"
+
+
+class KnowledgeBaseDamaged(ServiceError):
+    """The store holds less or other than was written."""
+
+    code = grpc.StatusCode.DATA_LOSS
+    reason = "KNOWLEDGE_BASE_DAMAGED"
+
+
+class Overloaded(ServiceError):
+    """Too many requests wait already."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "OVERLOADED"
+    retry_after_s = 0.1
+
+
+class StoreFull(ServiceError):
+    """The disk is full; what was stored before is intact."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "STORE_FULL"
+    retry_after_s = 60.0
+
+
+class ShuttingDown(ServiceError):
+    """The service was told to stop; another replica, or this one after its restart, takes the request."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "SHUTTING_DOWN"
+    retry_after_s = 1.0
+
+
+class StoreUnavailable(ServiceError):
+    """The store cannot be opened or does not answer."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "STORE_UNAVAILABLE"
+    retry_after_s = 1.0
+
+
+class DeadlineExceeded(ServiceError):
+    """The request took longer than the client's deadline, or than ours where it sent none."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    reason = "DEADLINE_EXCEEDED"
+
+
+class EncodingFailed(ServiceError):
+    """The model could not turn a reference into a memory."""
+
+    reason = "ENCODING_FAILED"
+
+
+_MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
+    ModelMismatch: "MODEL_MISMATCH",
+    CodecMismatch: "CODEC_MISMATCH",
+    FormatMismatch: "FORMAT_MISMATCH",
+    EmbedderMismatch: "EMBEDDER_MISMATCH",
+}
+
+
+def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str, str]]:
+    """(status code, reason, message, metadata) of any error; what is not ours tells nothing of itself."""
+    if isinstance(error, ServiceError):
+        return error.code, error.reason, str(error), error.details
+    if isinstance(error, IdentityMismatch):
+        reason = _MISMATCH_REASONS.get(type(error), "IDENTITY_MISMATCH")
+        metadata = {"found": error.found, "expected": error.expected}
+        return grpc.StatusCode.FAILED_PRECONDITION, reason, str(error), metadata
+    if isinstance(error, InvalidInput):
+        return grpc.StatusCode.INVALID_ARGUMENT, BadRequest.reason, str(error), {}
+    if isinstance(error, CorruptFile):
+        return grpc.StatusCode.DATA_LOSS, "CORRUPT_FILE", str(error), {}
+    return grpc.StatusCode.INTERNAL, ServiceError.reason, "internal error; the service's log has the cause", {}
+
+
+def to_status(error: BaseException) -> status_pb2.Status:
+    """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
+    code, reason, message, metadata = described(error)
+    details = [error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)]
+    if isinstance(error, BadRequest) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, ServiceError) and error.retry_after_s is not None:
+        delay = duration_pb2.Duration(nanos=0)
+        delay.FromNanoseconds(int(error.retry_after_s * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    packed = []
+    for detail in details:
+        packed.append(any_pb2.Any())
+        packed[-1].Pack(detail)
+    return status_pb2.Status(code=code.value[0], message=message, details=packed)

@@ -1,0 +1,35 @@
+"""Structured logs on stderr: one event a line, JSON for machines, coloured text on a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure_logs(level: str = "info", style: str = "auto") -> None:
+    """Sets up structlog for the process; `style` is auto, json or console."""
+    console = style == "console" or (style == "auto" and sys.stderr.isatty())
+    renderer: structlog.typing.Processor
+    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if console else [structlog.processors.dict_tracebacks]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def logger() -> structlog.typing.FilteringBoundLogger:
+    """The process's logger."""
+    bound: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return bound

@@ -1,0 +1,197 @@
+"""Where references and memories are kept: the interface of a store, its values, and the way to open one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from memory_model.errors import InvalidInput
+from memory_service.identity import WriterIdentity
+
+
+@dataclass(frozen=True)
+class KnowledgeBase:
+    """A knowledge base as it was created. `problem`: what the store found wrong with it, empty when nothing."""
+
+    number: int
+    name: str
+    description: str
+    identity: WriterIdentity
+    created_at: datetime
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class NewReference:
+    """One reference ready to be stored. vector: float32 [dimension]; crc32c: CRC-32C of the payload."""
+
+    memory_id: int
+    text: str
+    vector: np.ndarray
+    payload: bytes
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class NewDocument:
+    """One document ready to be stored, with at least one reference."""
+
+    key: str
+    title: str
+    metadata: Mapping[str, str]
+    content_hash: bytes
+    references: Sequence[NewReference]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a document. `replaced`: it took the place of an older one; `unchanged`: nothing was to be done."""
+
+    key: str
+    reference_count: int
+    replaced: bool = False
+    unchanged: bool = False
+
+
+@dataclass(frozen=True)
+class StoredVersion:
+    """The version of a document that the store holds."""
+
+    content_hash: bytes
+    memory_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document as stored; references are (memory id, text) in order."""
+
+    key: str
+    title: str
+    metadata: Mapping[str, str]
+    content_hash: bytes
+    stored_at: datetime
+    references: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A reference near a query; score is the cosine similarity."""
+
+    memory_id: int
+    score: float
+    document_key: str
+    title: str
+    chunk_number: int
+    crc32c: int
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to search. vectors: float32 [queries, dimension], finite, none zero."""
+
+    vectors: np.ndarray
+    k: int
+    held_ids: frozenset[int] = frozenset()
+    minimum_score: float | None = None
+    metadata_filter: Mapping[str, str] = field(default_factory=dict)
+    return_text: bool = False
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Hits of every query, best first, and the payloads of those that the asker does not hold; times in microseconds."""
+
+    hits: list[list[Found]]
+    payloads: dict[int, bytes]
+    search_us: int
+    fetch_us: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a knowledge base holds; stored_bytes is on disk, with index and vectors."""
+
+    documents: int
+    references: int
+    payload_bytes: int
+    text_bytes: int
+    stored_bytes: int
+
+
+class Store(ABC):
+    """Keeps knowledge bases apart from each other and their documents whole.
+
+    Contract. Threads: every method may be called from any thread; writes of one store follow one another. Atomicity:
+    `write` and `delete` happen for all their documents or for none, also across kill -9; what they report done is durable
+    and searchable. Isolation: no method reads or changes another knowledge base than its argument. Damage: a knowledge
+    base whose rows are not those that were written is refused by KnowledgeBaseDamaged, the others go on. Every method may
+    raise StoreUnavailable; writing ones StoreFull.
+    """
+
+    @abstractmethod
+    def knowledge_bases(self) -> list[KnowledgeBase]:
+        """All knowledge bases by name, damaged ones too."""
+
+    @abstractmethod
+    def knowledge_base(self, name: str) -> KnowledgeBase:
+        """The one of this name; raises KnowledgeBaseNotFound."""
+
+    @abstractmethod
+    def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
+        """A new, empty one; raises KnowledgeBaseExists."""
+
+    @abstractmethod
+    def drop(self, base: KnowledgeBase) -> None:
+        """Removes it with everything in it, damaged or not."""
+
+    @abstractmethod
+    def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
+        """The nearest references of every query vector, with their payloads."""
+
+    @abstractmethod
+    def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
+        """What is stored of these documents; absent keys are left out."""
+
+    @abstractmethod
+    def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
+        """Stores documents of different keys; an older document of the same key goes once the new one is durable."""
+
+    @abstractmethod
+    def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
+        """Removes documents; returns how many documents and references there were."""
+
+    @abstractmethod
+    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
+        """One document; raises DocumentNotFound."""
+
+    @abstractmethod
+    def statistics(self, base: KnowledgeBase) -> Statistics:
+        """Counts and bytes."""
+
+    @abstractmethod
+    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
+        """Everything wrong with it, one sentence each; `deep` reads every payload and compares its CRC-32C."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finishes the write under way and lets go of the files; the store is useless afterwards."""
+
+
+def open_store(url: str, *, read_connections: int = 2) -> Store:
+    """Opens the store at `chdb:///absolute/path`, creating it where there is none.
+
+    Raises InvalidInput for another form of address and StoreUnavailable when the path cannot be used.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "chdb" or parts.netloc or not parts.path.startswith("/") or parts.path == "/":
+        raise InvalidInput(f"store address {url!r}: expected chdb:///absolute/path (three slashes)")
+    from memory_service.stores.clickhouse import ClickHouseStore  # the engine takes a second to import
+
+    return ClickHouseStore.open(Path(parts.path), read_connections=read_connections)

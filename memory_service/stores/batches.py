@@ -1,0 +1,144 @@
+"""Batches that happen whole or not at all, in an engine without transactions.
+
+    intent    what the batch adds and removes         -- from here on it can be undone
+    payloads, references                              -- the new rows
+    documents                                         -- from here on it can only be finished: the commit
+    removal of the old rows
+    totals    what the tables must hold now           -- the end
+
+A process that dies in between leaves an intent that is newer than the totals. When the store is opened again the batch is
+undone, or finished if its documents are there. The totals are independent evidence of what every table must hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from memory_service.stores.engine import Engine
+
+
+def digest(memory_ids: Sequence[int]) -> int:
+    """XOR of ids: equal sets have equal digests, whatever the order; adding and removing are the same."""
+    return int(np.bitwise_xor.reduce(np.asarray(memory_ids, np.uint64))) if len(memory_ids) else 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What one knowledge base must hold after its newest finished batch."""
+
+    batch: int = 0
+    documents: int = 0
+    memories: int = 0
+    digest: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a knowledge base: ids to add and to remove, and by how many the documents grow."""
+
+    kb: int
+    number: int
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    documents_change: int
+
+    def after(self, before: Totals) -> Totals:
+        """The totals once the batch is done."""
+        return Totals(
+            batch=self.number,
+            documents=before.documents + self.documents_change,
+            memories=before.memories + len(self.added) - len(self.removed),
+            digest=before.digest ^ digest(self.added) ^ digest(self.removed),
+        )
+
+
+class BatchLog:
+    """Intents and totals of all knowledge bases. Not thread-safe: the store writes one batch at a time."""
+
+    def __init__(self, engine: Engine, remove: Callable[[int, Sequence[int]], None]) -> None:
+        """`remove(kb, ids)` removes references and payloads."""
+        self._engine = engine
+        self._remove = remove
+        self._totals: dict[int, Totals] = {}
+        for kb, *values in engine.rows("SELECT kb, batch, documents, memories, digest FROM totals FINAL"):
+            self._totals[kb] = Totals(*values)
+
+    def totals(self, kb: int) -> Totals:
+        """What the knowledge base must hold; zeros for a new one."""
+        return self._totals.get(kb, Totals())
+
+    def run(
+        self, kb: int, added: Sequence[int], removed: Sequence[int], documents_change: int,
+        insert: Callable[[], None], commit: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """Runs one batch: `insert` writes the new rows, `commit(batch number)` the documents.
+
+        An error before the commit undoes the batch and is raised; one after it leaves the removal to `recover`.
+        """
+        self.recover(kb)
+        number = max(time.time_ns(), self.totals(kb).batch + 1)
+        batch = Batch(kb, number, tuple(added), tuple(removed), documents_change)
+        self._engine.insert(
+            "intents", {"kb": [kb], "batch": [number], "added": [list(added)], "removed": [list(removed)]}
+        )
+        try:
+            insert()
+            commit(number)
+        except BaseException:
+            self.recover(kb)
+            raise
+        if removed:
+            self._remove(kb, removed)
+        self._finish(kb, batch.after(self.totals(kb)))
+
+    def _finish(self, kb: int, totals: Totals) -> None:
+        self._engine.insert(
+            "totals",
+            {
+                "kb": [kb], "batch": [totals.batch], "documents": [totals.documents],
+                "memories": [totals.memories], "digest": [totals.digest],
+            },
+        )  # fmt: skip
+        self._totals[kb] = totals
+
+    def unfinished(self) -> list[int]:
+        """Knowledge bases with an intent newer than their totals."""
+        newest = self._engine.rows("SELECT kb, max(batch) FROM intents GROUP BY kb")
+        return [kb for kb, number in newest if number > self.totals(kb).batch]
+
+    def recover(self, kb: int) -> bool:
+        """Undoes or finishes the knowledge base's unfinished batch; returns whether there was one."""
+        totals = self.totals(kb)
+        rows = self._engine.rows(
+            "SELECT batch, added, removed FROM intents WHERE kb = {kb:UInt32} AND batch > {batch:UInt64} ORDER BY batch",
+            {"kb": kb, "batch": totals.batch},
+        )
+        for number, added, removed in rows:
+            committed = self._engine.rows(
+                "SELECT count() FROM documents WHERE kb = {kb:UInt32} AND batch = {batch:UInt64}", {"kb": kb, "batch": number}
+            )[0][0]
+            if gone := removed if committed else added:
+                self._remove(kb, gone)
+            if committed:
+                documents = self._engine.rows(
+                    "SELECT count() FROM documents FINAL WHERE kb = {kb:UInt32} AND deleted = 0", {"kb": kb}
+                )[0][0]
+                done = Batch(kb, number, tuple(added), tuple(removed), documents - totals.documents)
+                totals = done.after(totals)
+            else:
+                totals = replace(totals, batch=number)
+            self._finish(kb, totals)
+        return bool(rows)
+
+    def forget(self, kb: int) -> None:
+        """Drops what is known of a knowledge base that is gone."""
+        self._totals.pop(kb, None)
+
+    def prune(self) -> None:
+        """Removes the intents of finished batches; called when nothing is being written."""
+        if not self.unfinished():
+            self._engine.command("TRUNCATE TABLE intents")

@@ -1,0 +1,20 @@
+"""The table of references for one length of vectors; an index of vectors knows their length, so each length has a table.
+
+The knowledge base is a partition and no part of the sort key: a filter on the first key column would make the engine
+leave the vector index and compare with every row.
+"""
+
+PER_DIMENSION = True
+
+STATEMENTS = [
+    """
+    CREATE TABLE IF NOT EXISTS references_{dimension} (
+        kb UInt32, id UInt64, document_key String, title String, chunk UInt32, text String,
+        metadata Map(String, String), crc32c UInt32, embedding Array(BFloat16) CODEC(NONE),
+        INDEX nearest embedding
+            TYPE vector_similarity('hnsw', 'cosineDistance', {dimension}, 'bf16', 32, 128) GRANULARITY 100000000,
+        CONSTRAINT length CHECK length(embedding) = {dimension}
+    ) ENGINE = MergeTree PARTITION BY kb ORDER BY id
+    SETTINGS index_granularity = 256, fsync_after_insert = 1, fsync_part_directory = 1
+    """,
+]

@@ -1,0 +1,71 @@
+"""Vector search in ClickHouse: exact about deleted rows and metadata filters, by the index wherever it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from memory_service.stores import Found
+
+# The engine refuses larger limits with the vector index (its setting max_limit_for_vector_search_queries).
+_INDEX_LIMIT = 1000
+# Fetched beside k where rows are masked, so that one search is enough as a rule.
+_MASK_MARGIN = 16
+
+_COLUMNS = "id, document_key, title, chunk, crc32c"
+_DISTANCE = "cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) AS distance"
+
+
+def nearest(
+    client: Any, table: str, kb: int, vector: np.ndarray, k: int, *,
+    masked: bool, metadata_filter: Mapping[str, str], with_text: bool,
+) -> list[Found]:  # fmt: skip
+    """The k references of knowledge base `kb` nearest to `vector` (float32 [dimension]), best first.
+
+    A lightweight DELETE only masks rows, and the index still finds them: with `masked` they are asked for as well, dropped
+    here, and the search is widened until k living ones are there. A metadata filter is applied before the search, by
+    comparing with every row that passes it, so that its answer is exact.
+    """
+    conditions, parameters = _filter(metadata_filter)
+    parameters["$vector$"] = np.ascontiguousarray(vector, "<f4").tobytes()
+    columns = f"{_COLUMNS}, {'text' if with_text else 'NULL'}, {_DISTANCE}"
+    where = f"FROM {table} WHERE kb = {int(kb)}{conditions} ORDER BY distance LIMIT"
+
+    def search(limit: int, settings: str, extra: str = "") -> Any:
+        sql = f"SELECT {columns}{extra} {where} {limit} SETTINGS max_threads = 1{settings}"
+        return client.query(sql, parameters=parameters).result_rows
+
+    if metadata_filter:
+        return _hits(search(k, ", vector_search_filter_strategy = 'prefilter'"))
+    if not masked:
+        return _hits(search(k, ""))
+    limit = k + _MASK_MARGIN
+    while limit <= _INDEX_LIMIT:
+        rows = search(limit, ", apply_deleted_mask = 0", ", _row_exists")
+        living = [row for row in rows if row[-1]]
+        if len(living) >= k or len(rows) < limit:
+            return _hits(living[:k])
+        limit *= 4
+    return _hits(search(k, ", use_skip_indexes = 0"))
+
+
+def _filter(metadata_filter: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """SQL conditions, and their parameters, for metadata that has all of these values."""
+    conditions, parameters = "", {}
+    for place, (name, value) in enumerate(sorted(metadata_filter.items())):
+        # An absent name reads as '', so its presence is asked for too.
+        conditions += f" AND mapContains(metadata, {{n{place}:String}}) AND metadata[{{n{place}:String}}] = {{v{place}:String}}"
+        parameters[f"n{place}"], parameters[f"v{place}"] = name, value
+    return conditions, parameters
+
+
+def _hits(rows: Any) -> list[Found]:
+    return [
+        Found(
+            memory_id=int(row[0]), document_key=row[1], title=row[2], chunk_number=int(row[3]), crc32c=int(row[4]),
+            text=row[5], score=1.0 - float(row[6]),
+        )
+        for row in rows
+    ]  # fmt: skip

@@ -1,0 +1,101 @@
+"""Does a knowledge base hold what was written? Counts and digests of three tables against the totals of a fourth.
+
+The engine detaches a part it cannot read when it starts, and serves less without a word; nobody but us notices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import google_crc32c
+
+from memory_model.errors import Memory3Error
+from memory_service.stores.batches import Totals
+from memory_service.stores.engine import Engine
+
+_REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
+
+
+@dataclass(frozen=True)
+class DetachedPart:
+    """A part of a table that the engine set aside; `partition` is the number of the knowledge base."""
+
+    table: str
+    partition: str
+    name: str
+    reason: str
+
+
+def detached_parts(engine: Engine) -> list[DetachedPart]:
+    """All parts that the engine set aside."""
+    rows = engine.rows(
+        "SELECT table, ifNull(partition_id, ''), name, ifNull(reason, '') FROM system.detached_parts"
+        " WHERE database = currentDatabase() ORDER BY table, name"
+    )
+    return [DetachedPart(*row) for row in rows]
+
+
+def find_problems(engine: Engine, kb: int, dimension: int, totals: Totals, detached: list[DetachedPart]) -> list[str]:
+    """Everything wrong with knowledge base number `kb`, a sentence each; empty when it is whole."""
+    problems = [
+        f"the engine set aside part {part.name} of {part.table} ({part.reason or 'no reason given'})"
+        for part in detached
+        if part.partition == str(kb)
+    ]
+    where = f"WHERE kb = {int(kb)}"
+    queries = {
+        "documents": "SELECT count(), sum(length(memory_ids)), groupBitXorArray(memory_ids)"
+        f" FROM documents FINAL {where} AND deleted = 0",
+        f"references_{dimension}": f"SELECT NULL, count(), groupBitXor(id) FROM references_{dimension} {where}",
+        "payloads": f"SELECT NULL, count(), groupBitXor(id) FROM payloads {where}",
+    }
+    for table, sql in queries.items():
+        try:
+            documents, memories, digest = engine.rows(sql)[0]
+        except Memory3Error as error:
+            problems.append(f"table {table} cannot be read: {error}")
+            continue
+        if documents is not None and documents != totals.documents:
+            problems.append(f"table {table} holds {documents} documents, {totals.documents} were written")
+        if memories != totals.memories:
+            problems.append(f"table {table} holds {memories} memories, {totals.memories} were written")
+        elif digest != totals.digest:
+            problems.append(f"table {table} holds other memories than were written")
+    return problems
+
+
+def problem_text(problems: list[str]) -> str:
+    """The problems as the one text that refuses a knowledge base; empty for none."""
+    return f"{'; '.join(problems)}: {_REMEDY}" if problems else ""
+
+
+def find_changed_payloads(engine: Engine, kb: int, dimension: int, batch: int = 256) -> list[str]:
+    """Reads every payload of the knowledge base and compares its CRC-32C with the one computed when it was written."""
+    problems: list[str] = []
+    last = -1
+    while True:
+        rows = engine.rows(
+            f"SELECT id, crc32c FROM references_{dimension} WHERE kb = {int(kb)} AND id > {last} ORDER BY id LIMIT {batch}"
+            if last >= 0
+            else f"SELECT id, crc32c FROM references_{dimension} WHERE kb = {int(kb)} ORDER BY id LIMIT {batch}"
+        )
+        if not rows:
+            return problems
+        last = int(rows[-1][0])
+        wanted = ", ".join(str(int(row[0])) for row in rows)
+        try:
+            found = dict(
+                engine.rows(
+                    f"SELECT id, payload FROM payloads WHERE kb = {int(kb)} AND id IN ({wanted})",
+                    column_formats={"payload": "bytes"},
+                )
+            )
+        except Memory3Error as error:
+            problems.append(f"payloads of {len(rows)} memories from {rows[0][0]} on cannot be read: {error}")
+            continue
+        for memory_id, crc32c in rows:
+            payload = found.get(memory_id)
+            if payload is None:
+                problems.append(f"memory {memory_id} has no payload")
+            elif google_crc32c.value(payload) != crc32c:
+                problems.append(f"the payload of memory {memory_id} is not the one that was written")

@@ -1,0 +1,66 @@
+"""A small encoder for tests: vectors and payloads follow from the text's hash, so that equal texts meet again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from memory_model.errors import ModelMismatch
+from memory_model.references import split
+from memory_service.encoder import EncodedReferences, EncoderDescription
+from memory_service.errors import PayloadCorrupt
+from memory_service.identity import WriterIdentity
+
+DIMENSION = 32
+PAYLOAD_BYTES = 600
+
+
+def identity_of(name: str) -> WriterIdentity:
+    ids = [hashlib.sha256(f"{name} {part}".encode()).hexdigest() for part in ("model", "codec", "format", "embedder")]
+    return WriterIdentity(*ids, dimension=DIMENSION)
+
+
+def vector_of(text: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def payload_of(text: str, model_id: str) -> bytes:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[8:16], "little")
+    return bytes.fromhex(model_id)[:16] + np.random.default_rng(seed).bytes(PAYLOAD_BYTES)
+
+
+class HashEncoder:
+    """Implements memory_service.encoder.Encoder without a model."""
+
+    def __init__(self, name: str = "test") -> None:
+        self.description = EncoderDescription(
+            identity=identity_of(name),
+            memories_per_chunk=5,
+            reference_tokens=128,
+            chunk_tokens=64,
+            model_config_json=json.dumps({"name": name}),
+        )
+        self.encoded = 0
+
+    def split(self, text: str, title: str) -> list[str]:
+        return split(text, title, self.count_tokens, self.description.reference_tokens)
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        self.encoded += len(references)
+        vectors = np.stack([vector_of(text) for text in references])
+        return EncodedReferences(vectors, [payload_of(t, self.description.identity.model_id) for t in references])
+
+    def check_payload(self, payload: bytes) -> None:
+        expected = bytes.fromhex(self.description.identity.model_id)[:16]
+        if len(payload) != PAYLOAD_BYTES + 16:
+            raise PayloadCorrupt(f"a payload of {len(payload)} bytes, expected {PAYLOAD_BYTES + 16}")
+        if payload[:16] != expected:
+            raise ModelMismatch(payload[:16].hex(), expected.hex(), "re-ingest")
