@@ -1,0 +1,66 @@
+"""The error tree of the model and its formats, drawn once.
+
+    Memory3Error                 root of everything this project raises on purpose
+      InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
+      MissingFile                a file that a command would make is not there; the message names the command
+      CorruptFile                bytes are not what their format or manifest says (truncated, changed)
+      IdentityMismatch           written by something else than what would read it; the message names both
+        ModelMismatch            ... by another model or tokenizer
+        CodecMismatch            ... by another codec
+        FormatMismatch           ... with another memory budget or format version
+        EmbedderMismatch         ... with another embedder
+"""
+
+from __future__ import annotations
+
+
+class Memory3Error(Exception):
+    """Root of all errors this project raises on purpose."""
+
+
+class InvalidInput(Memory3Error, ValueError):
+    """A caller's value is wrong; the message says what was expected and what came."""
+
+
+class MissingFile(Memory3Error, FileNotFoundError):
+    """A needed file does not exist; the message says which command makes it."""
+
+
+class CorruptFile(Memory3Error):
+    """A file's or a payload's bytes are not what its format or manifest says."""
+
+
+class IdentityMismatch(Memory3Error):
+    """Something was written by another model, codec or format than the one that would read it."""
+
+    what = "identity"
+
+    def __init__(self, found: str, expected: str, remedy: str) -> None:
+        """Say which identity was `found`, which one was `expected` and what to do (`remedy`)."""
+        self.found = found
+        self.expected = expected
+        super().__init__(f"memory was written by {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}")
+
+
+class ModelMismatch(IdentityMismatch):
+    """The memory was written by another model or tokenizer."""
+
+    what = "model"
+
+
+class CodecMismatch(IdentityMismatch):
+    """The memory was compressed by another codec."""
+
+    what = "codec"
+
+
+class FormatMismatch(IdentityMismatch):
+    """The memory has another budget of heads and tokens, or another format version."""
+
+    what = "memory format"
+
+
+class EmbedderMismatch(IdentityMismatch):
+    """The reference vectors were made by another embedder."""
+
+    what = "embedder"

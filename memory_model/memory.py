@@ -1,0 +1,157 @@
+"""An explicit memory as a value, and its bytes: what is stored, sent and put into the memory slots.
+
+A payload describes itself, so that a memory of another model, codec or budget is refused by name and
+never read:
+
+    magic b"M3EM" | version u16 | tokens u16 | model_id[:16] | codec_id[:16] | memory_format_id[:16] | codes
+
+Little-endian. Codes are uint8 [valid vectors, code_bytes], head by head in the order of the budget table:
+a head's keys, then its values. The number of valid vectors follows from `tokens` and the table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memory_model.codec import MemoryCodec
+from memory_model.config import MEMORY_FORMAT_VERSION, ModelConfig
+from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, ModelMismatch
+
+MAGIC = b"M3EM"
+HEADER = struct.Struct("<4sHH16s16s16s")
+_REMEDY = "re-ingest the documents with this model or load the bundle that matches the knowledge base"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What wrote a memory: three hex SHA-256 strings."""
+
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+
+
+@dataclass(frozen=True)
+class ExplicitMemory:
+    """One reference's sparse key-values.
+
+    keys, values: float32 [budget, head_dim], keys already rotated; head i of the budget table owns the
+    rows from its offset, of which the first min(tokens, heads[i].tokens) are valid and the rest zero.
+    tokens: length of the reference in tokens, without the prefix.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    tokens: int
+
+
+class MemoryFormat:
+    """Memories to payloads and back, for one model and one codec. Thread-safe: holds tables only."""
+
+    def __init__(self, config: ModelConfig, model_id: str, codec: MemoryCodec) -> None:
+        if codec.head_dim != config.head_dim:
+            raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}")
+        if codec.groups not in (1, 2 * len(config.memory.heads)):
+            raise InvalidInput(
+                f"codec has {codec.groups} groups, a budget of {len(config.memory.heads)} heads needs 1 or twice as many"
+            )
+        self.config = config
+        self.codec = codec
+        self.identity = Identity(model_id, codec.codec_id, config.memory_format_id)
+        self._ids = tuple(bytes.fromhex(i)[:16] for i in (model_id, codec.codec_id, config.memory_format_id))
+        self._plans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def payload_bytes(self, tokens: int) -> int:
+        """Size in bytes of the payload of a reference of `tokens` tokens."""
+        return HEADER.size + 2 * len(self.config.memory.valid_rows(tokens)) * self.codec.code_bytes
+
+    def encode(self, memories: Sequence[ExplicitMemory]) -> list[bytes]:
+        """One payload for each memory; raises InvalidInput for wrong shapes or numbers that are not finite."""
+        memory = self.config.memory
+        shape = (memory.budget, self.config.head_dim)
+        for m in memories:
+            if m.keys.shape != shape or m.values.shape != shape:
+                raise InvalidInput(f"a memory has keys {m.keys.shape} and values {m.values.shape}, expected {shape}")
+            if not 1 <= m.tokens <= memory.reference_tokens:
+                raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
+            if not (np.isfinite(m.keys).all() and np.isfinite(m.values).all()):
+                raise InvalidInput("a memory holds NaN or infinity; the model that wrote it is broken")
+        if not memories:
+            return []
+        # Each group is encoded once for all memories: the codec's tables are loaded into cache once.
+        parts: list[list[bytes]] = [[] for _ in memories]
+        for number, (start, head) in enumerate(zip(memory.offsets, memory.heads, strict=True)):
+            counts = [min(m.tokens, head.tokens) for m in memories]
+            ends = np.cumsum(counts)
+            for side in (0, 1):
+                rows = [(m.values if side else m.keys)[start : start + n] for m, n in zip(memories, counts, strict=True)]
+                codes = self.codec.encode(np.concatenate(rows), 2 * number + side)
+                for part, end, n in zip(parts, ends, counts, strict=True):
+                    part.append(codes[end - n : end].tobytes())
+        return [
+            HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, m.tokens, *self._ids) + b"".join(part)
+            for m, part in zip(memories, parts, strict=True)
+        ]
+
+    def decode(self, payloads: Sequence[bytes]) -> list[ExplicitMemory]:
+        """Memories of payloads, all vectors in one batched gather.
+
+        Raises CorruptFile for bytes that are no payload and ModelMismatch, CodecMismatch or FormatMismatch
+        for a payload that something else wrote.
+        """
+        if not payloads:
+            return []
+        tokens = [self.check(p) for p in payloads]
+        plans = [self._plan(t) for t in tokens]
+        sizes = [len(plan[0]) for plan in plans]
+        codes = np.concatenate([np.frombuffer(p, np.uint8, offset=HEADER.size) for p in payloads])
+        groups = np.concatenate([plan[0] for plan in plans])
+        vectors = self.codec.decode(codes.reshape(len(groups), self.codec.code_bytes), groups)
+        budget, d = self.config.memory.budget, self.config.head_dim
+        result = []
+        for count, end, (_, place), t in zip(sizes, np.cumsum(sizes), plans, tokens, strict=True):
+            rows = np.zeros((2 * budget, d), np.float32)
+            rows[place] = vectors[end - count : end]
+            result.append(ExplicitMemory(rows[:budget], rows[budget:], t))
+        return result
+
+    def check(self, payload: bytes) -> int:
+        """The payload's number of tokens, after its header was found to be ours and its length right."""
+        if len(payload) < HEADER.size:
+            raise CorruptFile(f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})")
+        magic, version, tokens, model, codec, memory_format = HEADER.unpack_from(payload)
+        if magic != MAGIC:
+            raise CorruptFile(f"not a memory payload: it begins with {magic!r}, expected {MAGIC!r}")
+        if version != MEMORY_FORMAT_VERSION:
+            raise FormatMismatch(f"version {version}", f"version {MEMORY_FORMAT_VERSION}", _REMEDY)
+        for kind, found, ours, full in (
+            (ModelMismatch, model, self._ids[0], self.identity.model_id),
+            (FormatMismatch, memory_format, self._ids[2], self.identity.memory_format_id),
+            (CodecMismatch, codec, self._ids[1], self.identity.codec_id),
+        ):
+            if found != ours:
+                raise kind(found.hex(), full, _REMEDY)
+        if not 1 <= tokens <= self.config.memory.reference_tokens:
+            raise CorruptFile(f"a memory payload claims {tokens} tokens, at most {self.config.memory.reference_tokens} fit")
+        if len(payload) != self.payload_bytes(tokens):
+            raise CorruptFile(f"a memory payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}")
+        return int(tokens)
+
+    def _plan(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """For each vector of a payload: its codec group and its row in [keys; values]. Cached by length."""
+        plan = self._plans.get(tokens)
+        if plan is None:
+            memory = self.config.memory
+            groups, places = [], []
+            for number, (start, head) in enumerate(zip(memory.offsets, memory.heads, strict=True)):
+                n = min(tokens, head.tokens)
+                for side in (0, 1):
+                    groups.append(np.full(n, 2 * number + side, np.int64))
+                    places.append(np.arange(n) + start + side * memory.budget)
+            plan = np.concatenate(groups), np.concatenate(places)
+            self._plans[tokens] = plan
+        return plan

@@ -1,0 +1,249 @@
+"""The decoder: single-device maths only, for training, writing memories and as the oracle of the exports.
+
+Letters: B batch, T query tokens, S cached + query tokens, C chunks, N references, R reference tokens,
+M memory rows a chunk sees, D hidden, H query heads, K KV heads, G = H / K, d head dimension.
+
+A token's cache row says nothing about its position: positions are explicit, keys are cached rotated
+(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from memory_model.config import ModelConfig
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+@dataclass
+class MemoryBatch:
+    """Memories as tensors, laid out by the budget table.
+
+    keys, values: [..., budget, d]; valid: bool [..., budget], False for rows that hold nothing.
+    Leading dimensions are [N] after writing and [B, C, m] when read: m memories for each of C chunks.
+    """
+
+    keys: Tensor
+    values: Tensor
+    valid: Tensor
+
+    def select(self, index: Tensor) -> MemoryBatch:
+        """Memories `index` [B, C, m] of [N]; an index of -1 is an empty slot."""
+        safe = index.clamp_min(0)
+        return MemoryBatch(self.keys[safe], self.values[safe], self.valid[safe] & (index >= 0)[..., None])
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in float32, whatever the input's type."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        x32 = x.float()
+        return x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
+    """Rotary position embedding, half-rotation form, in float32."""
+    x = x_BHTd.float()
+    a, b = x.chunk(2, dim=-1)
+    turned = torch.cat((-b, a), dim=-1)
+    return (x * cos_BTd[:, None] + turned * sin_BTd[:, None]).to(x_BHTd.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        bias, width = config.attention_bias, config.kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden, config.hidden, bias=bias)
+        self.k_proj = nn.Linear(config.hidden, width, bias=bias)
+        self.v_proj = nn.Linear(config.hidden, width, bias=bias)
+        self.o_proj = nn.Linear(config.hidden, config.hidden, bias=False)
+        self.set_memory_heads(config, layer)
+
+    def set_memory_heads(self, config: ModelConfig, layer: int) -> None:
+        """Take this layer's part of the budget: its KV heads and their rows in a memory.
+
+        Heads of one layer are computed together, padded to the longest of them: `rows_Ht` are rows of a
+        memory, `filled_Ht` says which of them a shorter head really owns.
+        """
+        self.config = config
+        starts = dict(zip(config.memory.heads, config.memory.offsets, strict=True))
+        heads = config.memory.heads_of(layer)
+        self.memory_heads = [h.head for h in heads]
+        plain = [k for k in range(config.kv_heads) if k not in self.memory_heads]
+        order = self.memory_heads + plain
+        self.plain_heads, self.restore = plain, [order.index(k) for k in range(config.kv_heads)]
+        longest = max((h.tokens for h in heads), default=0)
+        step_t = torch.arange(longest)
+        tokens_H = torch.tensor([h.tokens for h in heads], dtype=torch.long)
+        start_H = torch.tensor([starts[h] for h in heads], dtype=torch.long)
+        filled = step_t[None] < tokens_H[:, None]
+        self.register_buffer("filled_Ht", filled, persistent=False)
+        self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
+
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Unrotated q [B, H, T, d], k and v [B, K, T, d]."""
+        B, T, _ = x_BTD.shape
+        d = self.config.head_dim
+        return tuple(p(x_BTD).view(B, T, -1, d).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))  # type: ignore[return-value]
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        cos_BTd: Tensor,
+        sin_BTd: Tensor,
+        mask_BTS: Tensor,
+        past: KeyValue | None,
+        memory: MemoryBatch | None,
+        chunk_BT: Tensor | None,
+    ) -> tuple[Tensor, KeyValue]:
+        q_BHTd, k_BKTd, v_BKTd = self.project(x_BTD)
+        q_BHTd, k_BKTd = rotate(q_BHTd, cos_BTd, sin_BTd), rotate(k_BKTd, cos_BTd, sin_BTd)
+        if past is not None:
+            k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
+            v_BKTd = torch.cat((past[1].to(v_BKTd.dtype), v_BKTd), dim=2)
+        B, _, T, d = q_BHTd.shape
+        if memory is None or not self.memory_heads:
+            out_BHTd = self._plain(q_BHTd, k_BKTd, v_BKTd, mask_BTS)
+        else:
+            assert chunk_BT is not None
+            q_BKGTd = q_BHTd.view(B, self.config.kv_heads, self.config.group, T, d)
+            heads = self.memory_heads
+            joined = self._with_memory(
+                q_BKGTd[:, heads], k_BKTd[:, heads], v_BKTd[:, heads], mask_BTS, memory, chunk_BT
+            )
+            if self.plain_heads:
+                rest = self.plain_heads
+                q_rest = q_BKGTd[:, rest].flatten(1, 2)
+                out_rest = self._plain(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask_BTS)
+                joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
+            out_BHTd = joined[:, self.restore].flatten(1, 2)
+        return self.o_proj(out_BHTd.transpose(1, 2).flatten(2)), (k_BKTd, v_BKTd)
+
+    @staticmethod
+    def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BTS[:, None], enable_gqa=True)
+
+    def _with_memory(
+        self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor, memory: MemoryBatch, chunk_BT: Tensor
+    ) -> Tensor:  # fmt: skip
+        """All memory heads h of this layer over memories and context in one softmax (paper eq. 2).
+
+        Chunks are not looped over: a query meets the rows of all chunks of its sequence, and the mask leaves
+        those of its own; with one chunk (the usual case) nothing is computed in vain.
+        """
+        B, h, G, T, _ = q_BhGTd.shape
+        C, m = memory.valid.shape[1:3]
+
+        def rows(x: Tensor) -> Tensor:  # [B, C, m, budget, ...] -> [B, h, C * m * t, ...]
+            return x[:, :, :, self.rows_Ht].movedim(3, 1).flatten(2, 4)
+
+        keys = torch.cat((rows(memory.keys).to(k_BhSd.dtype), k_BhSd), dim=2)
+        values = torch.cat((rows(memory.values).to(v_BhSd.dtype), v_BhSd), dim=2)
+        filled = self.filled_Ht.repeat(1, C * m)
+        owner = torch.arange(C, device=filled.device).repeat_interleave(filled.shape[1] // C)
+        sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
+        mask = torch.cat((sees, mask_BTS[:, None].expand(B, h, T, -1)), dim=3)
+        mask = mask[:, :, None].expand(B, h, G, T, -1).flatten(2, 3)
+        out = F.scaled_dot_product_attention(q_BhGTd.flatten(2, 3), keys, values, attn_mask=mask)
+        return out.unflatten(2, (G, T))
+
+
+class Layer(nn.Module):
+    """Pre-norm attention and gated MLP."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden, config.norm_epsilon)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden, config.norm_epsilon)
+        self.mlp = GatedMLP(config)
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate x) * up x), without bias."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden, config.mlp_width, bias=False)
+        self.up_proj = nn.Linear(config.hidden, config.mlp_width, bias=False)
+        self.down_proj = nn.Linear(config.mlp_width, config.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Decoder(nn.Module):
+    """A Llama-like decoder; state-dict names are Hugging Face's without the `model.` prefix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocabulary, config.hidden)
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
+        self.norm = RMSNorm(config.hidden, config.norm_epsilon)
+        self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
+
+    def set_memory(self, config: ModelConfig) -> None:
+        """Use another memory budget with the same weights."""
+        self.config = config
+        for i, layer in enumerate(self.layers):
+            layer.self_attn.set_memory_heads(config, i)
+
+    def rotary(self, positions_BT: Tensor) -> KeyValue:
+        """cos and sin [B, T, d] (float32) of explicit positions."""
+        d = self.config.head_dim
+        frequency = 1.0 / self.config.rope_base ** (
+            torch.arange(0, d, 2, dtype=torch.float64, device=positions_BT.device) / d
+        )
+        angle = positions_BT.double()[..., None] * frequency
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos().float(), angle.sin().float()
+
+    def hidden(
+        self,
+        ids_BT: Tensor,
+        positions_BT: Tensor,
+        mask_BTS: Tensor | None = None,
+        past: list[KeyValue] | None = None,
+        memory: MemoryBatch | None = None,
+        chunk_BT: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeyValue]]:
+        """Normed hidden states [B, T, D] and the grown caches of every layer.
+
+        mask_BTS: bool, True where a query may look (default causal). memory: leading
+        dimensions [B, C, m]; chunk_BT: which of the C chunks a token belongs to, -1 for tokens (the prefix)
+        that read no memory.
+        """
+        if mask_BTS is None:
+            T = ids_BT.shape[1]
+            S = T + (past[0][0].shape[2] if past else 0)
+            mask_BTS = torch.ones(T, S, dtype=torch.bool, device=ids_BT.device).tril(S - T)[None]
+        x_BTD = self.embed_tokens(ids_BT)
+        cos, sin = self.rotary(positions_BT)
+        caches = []
+        for i, layer in enumerate(self.layers):
+            attended, cache = layer.self_attn(
+                layer.input_layernorm(x_BTD), cos, sin, mask_BTS, past[i] if past else None, memory, chunk_BT
+            )
+            caches.append(cache)
+            x_BTD = x_BTD + attended
+            x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
+        return self.norm(x_BTD), caches
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of normed hidden states."""
+        if self.lm_head is not None:
+            return self.lm_head(hidden)
+        return F.linear(hidden, self.embed_tokens.weight)

@@ -1,0 +1,166 @@
+"""Write explicit memories: encode references, keep the most attended key-values of the memory heads.
+
+Paper 3.3 (modified BOS, parallel positions) and 3.4 (which tokens). A reference is encoded alone behind
+the prefix `<bos>Reference:`, the pass stops at the last memory layer, and for every head of the budget
+the tokens that receive the most attention are kept, measured without causal mask and without rotary
+position, prefix and padding excluded. Keys are kept rotated, rows in order of position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_model.config import ModelConfig
+from memory_model.errors import InvalidInput
+from memory_model.memory import ExplicitMemory
+from memory_model.nn.model import Decoder, MemoryBatch, rotate
+from memory_model.tokenizer import Tokenizer
+
+Weights = Literal["softmax", "exponential"]
+
+
+def prefix_ids(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
+    """Token ids of the modified BOS `<bos>Reference:` (paper 3.3)."""
+    return [tokenizer.bos_id, *tokenizer.encode(config.memory.prefix)]
+
+
+def received_attention(q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor, weights: Weights = "softmax") -> Tensor:
+    """w_j of paper 3.4: attention that token j receives from all tokens, float32 [N, h, R].
+
+    Unrotated queries of each group and unrotated keys, no causal mask; summed over query tokens and over
+    the query heads of the group. Padding neither gives nor receives (its weight is -inf).
+    """
+    scores = torch.einsum("nhgid,nhjd->nhgij", q_NhGRd.float(), k_NhRd.float()) / k_NhRd.shape[-1] ** 0.5
+    receives, gives = real_NR[:, None, None, None, :], real_NR[:, None, None, :, None]
+    scores = scores.masked_fill(~receives, float("-inf"))
+    if weights == "softmax":
+        received = (scores.softmax(dim=-1) * gives).sum(dim=(2, 3))
+    else:
+        # The sum of exponentials, kept as a logarithm: the order is the same and nothing overflows.
+        received = scores.masked_fill(~gives, float("-inf")).flatten(2, 3).logsumexp(dim=2)
+    return received.masked_fill(~real_NR[:, None], float("-inf"))
+
+
+def sparsify(
+    q_NhGRd: Tensor, k_NhRd: Tensor, rotated_NhRd: Tensor, v_NhRd: Tensor, real_NR: Tensor, filled_ht: Tensor,
+    weights: Weights = "softmax",
+) -> MemoryBatch:  # fmt: skip
+    """The sparse tokens of all memory heads of one layer, flat as the budget table lists them: [N, rows, d].
+
+    filled_ht says how many of the t rows each head owns. Rows go in order of position; rows that the
+    reference is too short to fill come last and are not valid. When every head keeps all tokens no weights
+    are computed.
+    """
+    R, most = k_NhRd.shape[2], filled_ht.shape[1]
+    keep = min(most, R)
+    if bool((filled_ht.sum(1) < R).any()):
+        received = received_attention(q_NhGRd, k_NhRd, real_NR, weights)
+        rank = received.argsort(dim=2, descending=True, stable=True).argsort(dim=2)
+        kept_NhR = (rank < filled_ht.sum(1)[None, :, None]) & real_NR[:, None]
+    else:
+        kept_NhR = real_NR[:, None].expand(-1, k_NhRd.shape[1], -1)
+    # A stable sort of "not kept" puts the kept tokens first, in order of position.
+    order = (~kept_NhR).long().argsort(dim=2, stable=True)[:, :, :keep]
+    index = order[..., None].expand(-1, -1, -1, k_NhRd.shape[3])
+    pad = most - keep
+    keys = F.pad(rotated_NhRd.gather(2, index), (0, 0, 0, pad))
+    values = F.pad(v_NhRd.gather(2, index), (0, 0, 0, pad))
+    valid = F.pad(kept_NhR.gather(2, order), (0, pad))
+    owned = filled_ht.flatten().nonzero()[:, 0]
+    return MemoryBatch(keys.flatten(1, 2)[:, owned], values.flatten(1, 2)[:, owned], valid.flatten(1, 2)[:, owned])
+
+
+def write_memories(
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax"
+) -> MemoryBatch:  # fmt: skip
+    """Memories [N, budget, d] of padded references; differentiable, batched over references.
+
+    ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
+    """
+    memory = model.config.memory
+    N, R = ids_NR.shape
+    P, d = len(prefix), model.config.head_dim
+    last = memory.memory_layers[-1]
+    device = ids_NR.device
+    ids = torch.cat((torch.tensor(prefix, device=device).expand(N, P), ids_NR), dim=1)
+    cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
+    mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
+    real_NR = torch.arange(R, device=device)[None] < lengths_N[:, None]
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    valid: list[Tensor] = []
+    x = model.embed_tokens(ids)
+    for i, layer in enumerate(model.layers[: last + 1]):
+        attention = layer.self_attn
+        normed = layer.input_layernorm(x)
+        if attention.memory_heads:
+            q, k, v = attention.project(normed)
+            k_rotated = rotate(k, cos, sin)
+            heads = attention.memory_heads
+            unrotated = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:], k[:, heads, P:]
+            rows = sparsify(
+                *unrotated, k_rotated[:, heads, P:], v[:, heads, P:], real_NR, attention.filled_Ht, weights
+            )
+            keys.append(rows.keys)
+            values.append(rows.values)
+            valid.append(rows.valid)
+        if i == last:
+            break
+        attended, _ = attention(normed, cos, sin, mask, None, None, None)
+        x = x + attended
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    present = torch.cat(valid, dim=1)
+    hole = present[..., None]
+    return MemoryBatch(torch.cat(keys, dim=1) * hole, torch.cat(values, dim=1) * hole, present)
+
+
+class MemoryWriter:
+    """Texts in, explicit memories out; the cloud's half of the model. Not thread-safe: one call at a time."""
+
+    def __init__(self, model: Decoder, tokenizer: Tokenizer, weights: Weights = "softmax") -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.weights = weights
+        self.prefix = prefix_ids(tokenizer, model.config)
+
+    @torch.inference_mode()
+    def write(
+        self, references: Sequence[str], batch_size: int = 16, progress: Callable[[int], None] | None = None
+    ) -> list[ExplicitMemory]:
+        """One memory for each reference text, in order.
+
+        References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
+        for an empty reference or one longer than the configured number of tokens.
+        """
+        limit = self.model.config.memory.reference_tokens
+        ids = self.tokenizer.encode_batch(references)
+        for number, tokens in enumerate(ids):
+            if not 1 <= len(tokens) <= limit:
+                raise InvalidInput(f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first")
+        memories: list[ExplicitMemory | None] = [None] * len(ids)
+        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            padded, lengths = pad_ids([ids[n] for n in batch])
+            written = write_memories(self.model, padded, lengths, self.prefix, self.weights)
+            keys, values = written.keys.float().numpy(), written.values.float().numpy()
+            for row, n in enumerate(batch):
+                memories[n] = ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
+            if progress is not None:
+                progress(len(batch))
+        return [m for m in memories if m is not None]
+
+
+def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]:
+    """Right-padded ids [N, longest] and lengths [N], both int64."""
+    lengths = torch.tensor([len(t) for t in ids])
+    padded = torch.full((len(ids), int(lengths.max())), pad)
+    for row, tokens in enumerate(ids):
+        padded[row, : len(tokens)] = torch.tensor(tokens)
+    return padded, lengths

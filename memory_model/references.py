@@ -1,0 +1,70 @@
+"""Split a document's text into references: at most 128 tokens each, at sentence boundaries, title in front.
+
+A reference is read without its neighbours, so each begins with its document's title, and a sentence is
+cut only when it alone is longer than a reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from memory_model.errors import InvalidInput
+
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+(?=[\"'(\[]*[^\sa-z])|\n+")
+
+
+def sentences(text: str) -> Iterator[tuple[str, str]]:
+    """Pairs (sentence, separator before it): a line break stays a line break, everything else one space."""
+    separator = ""
+    end = 0
+    for match in _SENTENCE_END.finditer(text):
+        body = " ".join(text[end : match.start()].split()) + "".join(match.group().split())
+        if body:
+            yield body, separator
+            separator = ""
+        separator = "\n" if "\n" in match.group() or separator == "\n" else " "
+        end = match.end()
+    body = " ".join(text[end:].split())
+    if body:
+        yield body, separator
+
+
+def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128) -> list[str]:
+    """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
+
+    An empty title adds nothing. Raises InvalidInput when the title leaves less than a quarter of the room.
+    """
+    head = f"{' '.join(title.split())}\n" if title.strip() else ""
+    if head and count_tokens(head) > limit * 3 // 4:
+        raise InvalidInput(f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one")
+    references: list[str] = []
+    current = ""
+    for sentence, separator in sentences(text):
+        candidate = f"{current}{separator if current else ''}{sentence}"
+        if count_tokens(head + candidate) <= limit:
+            current = candidate
+            continue
+        if current:
+            references.append(head + current)
+        *whole, current = _fit(sentence, head, count_tokens, limit)
+        references += [head + part for part in whole]
+    if current:
+        references.append(head + current)
+    return references
+
+
+def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:
+    """The sentence in as few pieces as fit, cut at spaces, or inside a word longer than a reference."""
+    pieces = []
+    rest = sentence
+    while count_tokens(head + rest) > limit:
+        low, high = 1, len(rest)
+        while low < high:  # the longest prefix that fits
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if count_tokens(head + rest[:middle]) <= limit else (low, middle - 1)
+        space = rest.rfind(" ", 1, low + 1)
+        cut = space if space > low // 2 else low
+        pieces.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    return [*pieces, rest] if rest else pieces
