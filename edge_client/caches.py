@@ -85,7 +85,9 @@ class CacheRows:
             raise InvalidInput(f"{len(memories)} memories, the slots hold {memory.memories_per_chunk}")
         for m in memories:
             if m.keys.shape != shape or m.values.shape != shape:
-                raise InvalidInput(f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}")
+                raise InvalidInput(
+                    f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}"
+                )
             if not 1 <= m.tokens <= memory.reference_tokens:
                 raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
         changed = bool(memories) != self.slots_in_use and bool(self.layout.layouts)

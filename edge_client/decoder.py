@@ -59,7 +59,10 @@ class OnnxDecoder:
         self.caches = CacheRows(self.config, capacity)
         self.capacity = capacity
         self.length = 0
-        self._layouts = [*([TEXT] if self.caches.layout.has_text else []), *range(len(self.caches.layout.layouts))]
+        self._layouts = [
+            *([TEXT] if self.caches.layout.has_text else []),
+            *range(len(self.caches.layout.layouts)),
+        ]
         self._bindings: dict[tuple[int, int], _Binding] = {}
 
     @property
@@ -112,7 +115,9 @@ class OnnxDecoder:
             raise InvalidInput(f"token ids must be 0 to {self.config.vocabulary - 1}")
         limit = self.capacity + self.config.memory.reference_tokens
         if first_position < 0 or first_position + len(tokens) > limit:
-            raise InvalidInput(f"positions must be 0 to {limit - 1}, not {first_position} + {len(tokens)} tokens")
+            raise InvalidInput(
+                f"positions must be 0 to {limit - 1}, not {first_position} + {len(tokens)} tokens"
+            )
         if self.length + len(tokens) > self.capacity:
             raise ContextFull(
                 f"{self.length} tokens are cached and {len(tokens)} more do not fit into {self.capacity}: "

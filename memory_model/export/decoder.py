@@ -65,7 +65,9 @@ def decoder_graph(
     if precision not in PRECISIONS:
         raise InvalidInput(f"precision must be one of {PRECISIONS}, not {precision!r}")
     if capacity < config.memory.chunk_tokens:
-        raise InvalidInput(f"capacity {capacity} does not hold a chunk of {config.memory.chunk_tokens} tokens")
+        raise InvalidInput(
+            f"capacity {capacity} does not hold a chunk of {config.memory.chunk_tokens} tokens"
+        )
     return _Exporter(weights, config, precision, capacity).build(progress)
 
 
@@ -226,7 +228,7 @@ class _Exporter:
         g, d, heads = self.g, self.config.head_dim, len(tensor.heads)
         caches = []
         for name, new in ((tensor.keys, k), (tensor.values, v)):
-            shape = [heads, f"R_{tensor.layout + 1}", d]
+            shape: list[int | str] = [heads, f"R_{tensor.layout + 1}", d]
             cache = g.input(name, np.float32, shape)
             g.output(f"{name}_out", np.float32, shape)
             index = shared.indices[tensor.layout, heads]
@@ -245,11 +247,14 @@ class _Exporter:
         return g.op("Mul", g.op("Div", x, root), g.constant(self.weights[f"{name}.weight"]))
 
     def _linear(self, x: str, weight: np.ndarray, name: str, out: str = "") -> str:
-        """x [S, inputs] times weight [inputs, outputs] in the export's precision."""
+        """Tensor x [S, inputs] times weight [inputs, outputs] in the export's precision."""
         if self.precision == "float32":
             return self.g.op("MatMul", x, self.g.constant(weight, name), out=out)
         return self.g.op(
-            "MatMul", x, self._dequantize(quantize(weight, 4 if self.precision == "int4" else 8), name), out=out
+            "MatMul",
+            x,
+            self._dequantize(quantize(weight, 4 if self.precision == "int4" else 8), name),
+            out=out,
         )
 
     def _dequantize(self, q: Quantized, name: str) -> str:

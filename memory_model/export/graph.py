@@ -33,7 +33,8 @@ TYPES = {
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
-    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method returns tensor names (str), which other methods take.
+    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method
+    returns tensor names (str), which other methods take.
     """
 
     def __init__(self, name: str) -> None:

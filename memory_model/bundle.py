@@ -1,0 +1,225 @@
+"""The edge bundle: one folder with everything a device runs, and a manifest that proves it is whole.
+
+    manifest.json             ids, shape, precision, capacity, licence; size and SHA-256 of every other file
+    decoder.onnx(.data)       the decoder with memory slots
+    embedder.onnx, embedder_tokenizer.json, embedder.json
+    tokenizer.json, chat_template.jinja, codec.npz
+
+Torch-free. How the files are made is `memory_model.export.bundle`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from memory_model.chat import ChatTemplate
+from memory_model.codec import MemoryCodec
+from memory_model.config import ModelConfig
+from memory_model.digest import file_sha256
+from memory_model.embedder import Embedder
+from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.memory import Identity, MemoryFormat
+from memory_model.tokenizer import Tokenizer
+
+MANIFEST = "manifest.json"
+BUNDLE_FORMAT_VERSION = 1
+DEFAULT_FOLDER = Path("build/bundle")
+REQUIRED = ("decoder.onnx", "embedder.onnx", "embedder_tokenizer.json", "embedder.json",
+            "tokenizer.json", "codec.npz", "chat_template.jinja")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the manifest says about a file."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says about itself.
+
+    precision: of the decoder's weights. capacity: tokens of a conversation, prefix included. Ids are hex
+    SHA-256 strings.
+    """
+
+    name: str
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+    embedder_id: str
+    precision: str
+    capacity: int
+    licence: str
+    config: ModelConfig
+    files: Mapping[str, FileEntry]
+    format_version: int = BUNDLE_FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """The content of `manifest.json`."""
+        data = {**asdict(self), "config": self.config.to_dict()}
+        return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Inverse of `to_json`; raises CorruptFile."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            version = data.get("format_version")
+            if version != BUNDLE_FORMAT_VERSION:
+                raise CorruptFile(
+                    f"the bundle has format version {version}, this program reads {BUNDLE_FORMAT_VERSION}: "
+                    "export it again"
+                )
+            data["config"] = ModelConfig.from_dict(data["config"])
+            data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
+            return cls(**data)
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise CorruptFile(f"{MANIFEST} is not a bundle's manifest: {error}") from error
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle: verified files and the values that come out of them."""
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: str | Path = DEFAULT_FOLDER) -> Bundle:
+        """Read the manifest and compare size and hash of every file.
+
+        Raises MissingFile when there is no bundle, CorruptFile when a file is missing, changed or too
+        much, FormatMismatch when the manifest contradicts itself.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            raise MissingFile(f"no bundle at {folder}: make one with `memory-model export --out {folder}`")
+        try:
+            text = (folder / MANIFEST).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptFile(f"{MANIFEST} is not text: {error}") from error
+        bundle = cls(folder, Manifest.from_json(text))
+        bundle.verify()
+        return bundle
+
+    def verify(self) -> None:
+        """Compare every file with the manifest; raises CorruptFile, FormatMismatch."""
+        files, remedy = self.manifest.files, "fetch or export the bundle again"
+        if missing := [name for name in REQUIRED if name not in files]:
+            raise CorruptFile(f"{MANIFEST} does not list {', '.join(missing)}: {remedy}")
+        for name, entry in files.items():
+            if Path(name).name != name or name == MANIFEST:
+                raise CorruptFile(f"{MANIFEST} lists {name!r}, which is no plain file name")
+            path = self.folder / name
+            if not path.is_file():
+                raise CorruptFile(f"the bundle's {name} is missing: {remedy}")
+            if path.stat().st_size != entry.bytes:
+                raise CorruptFile(f"{name} has {path.stat().st_size} bytes, not {entry.bytes}: {remedy}")
+            if file_sha256(path) != entry.sha256:
+                raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
+        if self.manifest.memory_format_id != self.manifest.config.memory_format_id:
+            raise FormatMismatch(
+                self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy
+            )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The decoder's shape and memory budget."""
+        return self.manifest.config
+
+    @property
+    def identity(self) -> Identity:
+        """What a memory must have been written by."""
+        return Identity(self.manifest.model_id, self.manifest.codec_id, self.manifest.memory_format_id)
+
+    @property
+    def decoder(self) -> Path:
+        """`decoder.onnx`; its weights lie beside it."""
+        return self.folder / "decoder.onnx"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The LLM's tokenizer."""
+        return Tokenizer.from_file(self.folder / "tokenizer.json")
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """The chat template."""
+        template = (self.folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return ChatTemplate(template, self.tokenizer)
+
+    @cached_property
+    def memory_format(self) -> MemoryFormat:
+        """Payloads to memories; raises CodecMismatch if `codec.npz` is not the manifest's."""
+        codec = MemoryCodec.load(self.folder / "codec.npz")
+        if codec.codec_id != self.manifest.codec_id:
+            raise CodecMismatch(codec.codec_id, self.manifest.codec_id, "export the bundle again")
+        return MemoryFormat(self.config, self.manifest.model_id, codec)
+
+    def embedder(self, *, threads: int = 1) -> Embedder:
+        """A new embedder session."""
+        return Embedder(self.folder, threads=threads)
+
+
+def write_bundle(
+    folder: str | Path, staging: Path, *, model_id: str, codec_id: str, embedder_id: str, precision: str,
+    capacity: int, licence: str, config: ModelConfig,
+) -> Bundle:  # fmt: skip
+    """Describe the files in `staging` by a manifest and move them to `folder` in one step.
+
+    Everything in `staging` becomes part of the bundle; it must lie on the same file system. An older
+    bundle at `folder` is replaced; nobody ever sees half of one. Raises InvalidInput if files are missing.
+    """
+    folder = Path(folder)
+    if missing := [name for name in REQUIRED if not (staging / name).is_file()]:
+        raise InvalidInput(f"a bundle needs {', '.join(missing)}")
+    files = {p.name: FileEntry(file_sha256(p), p.stat().st_size) for p in sorted(staging.iterdir())}
+    manifest = Manifest(
+        name=config.name, model_id=model_id, codec_id=codec_id, memory_format_id=config.memory_format_id,
+        embedder_id=embedder_id, precision=precision, capacity=capacity, licence=licence, config=config, files=files,
+    )  # fmt: skip
+    (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    for path in staging.iterdir():
+        _flush(path)
+    _replace_folder(staging, folder)
+    return Bundle(folder, manifest)
+
+
+def staging_folder(folder: str | Path) -> Path:
+    """A new empty folder beside `folder` to collect a bundle's files in."""
+    folder = Path(folder)
+    staging = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+    staging.mkdir(parents=True)
+    return staging
+
+
+def _replace_folder(staging: Path, folder: Path) -> None:
+    old = None
+    if folder.exists():
+        if not (folder / MANIFEST).is_file() and any(folder.iterdir()):
+            raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
+        old = staging.with_name(staging.name + ".old")
+        os.replace(folder, old)
+    os.replace(staging, folder)
+    _flush(folder.parent)
+    if old is not None:
+        shutil.rmtree(old)
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

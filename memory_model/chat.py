@@ -1,0 +1,117 @@
+"""Messages to token ids by the model's own chat template, and which of these tokens a person or the model said.
+
+Only content makes query text: the template's scaffolding and the system prompt say nothing about what
+should be recalled. Content is tokenized apart from the scaffolding, so a message that spells a special
+token cannot end its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as Backend
+
+from memory_model.config import MemoryConfig
+from memory_model.errors import InvalidInput
+from memory_model.tokenizer import Tokenizer
+
+ROLES = ("system", "user", "assistant")
+_BEGIN, _END = "\ue000", "\ue001"
+"""Private-use characters that mark content while the template is rendered."""
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """ids: the tokens; content: for each of them, whether a user or the assistant said it."""
+
+    ids: list[int]
+    content: list[bool]
+
+
+class ChatTemplate:
+    """A Jinja chat template with its tokenizer. Thread-safe once made."""
+
+    def __init__(self, template: str, tokenizer: Tokenizer) -> None:
+        """Compile `template` in a sandbox; raises InvalidInput if it is no template."""
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as error:
+            raise InvalidInput(f"not a chat template: {error}") from error
+        self.source = template
+        self.tokenizer = tokenizer
+        self._plain = Backend.from_str(tokenizer.backend.to_str())
+        self._plain.encode_special_tokens = True  # "<|im_end|>" in a message is text, not the end of a turn
+
+    def text(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The conversation as the template spells it."""
+        return self._render(_checked(messages), add_generation_prompt)
+
+    def prompt(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> Prompt:
+        """The conversation as tokens; raises InvalidInput for messages that are none or a broken template."""
+        marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
+        ids: list[int] = []
+        content: list[bool] = []
+        pieces = self._render(marked, add_generation_prompt).split(_BEGIN)
+        roles = [m["role"] for m in marked]
+        if len(pieces) != len(roles) + 1:
+            raise InvalidInput(f"the chat template wrote {len(pieces) - 1} of {len(roles)} messages")
+        self._append(ids, content, self.tokenizer.encode(pieces[0]), False)
+        for role, piece in zip(roles, pieces[1:], strict=True):
+            said, _, scaffolding = piece.partition(_END)
+            self._append(ids, content, self.encode_content(said), role != "system")
+            self._append(ids, content, self.tokenizer.encode(scaffolding), False)
+        return Prompt(ids, content)
+
+    def encode_content(self, text: str) -> list[int]:
+        """Token ids of what somebody said; spelled-out special tokens stay text."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    @staticmethod
+    def _append(ids: list[int], content: list[bool], new: Sequence[int], said: bool) -> None:
+        ids.extend(new)
+        content.extend([said] * len(new))
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+        backend, tokenizer = self.tokenizer.backend, self.tokenizer
+        try:
+            return self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=backend.id_to_token(tokenizer.bos_id),
+                eos_token=backend.id_to_token(tokenizer.eos_id),
+            )
+        except TemplateError as error:
+            raise InvalidInput(f"the chat template refused the messages: {error}") from error
+
+
+def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
+    """Token ids of the modified BOS `<bos>Reference:` that stands before memories and text (paper 3.3)."""
+    return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
+
+
+def _checked(messages: Sequence[Message]) -> list[dict[str, str]]:
+    if isinstance(messages, str | Mapping) or not messages:
+        raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")
+    result = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+            raise InvalidInput(f"message {number} must have exactly the keys role and content")
+        role, content = message["role"], message["content"]
+        if role not in ROLES or not isinstance(content, str):
+            raise InvalidInput(f"message {number}: role must be one of {ROLES} and content a str")
+        # A lone surrogate cannot be tokenized; the marks are ours.
+        clean = content.encode("utf-8", "replace").decode("utf-8").replace(_BEGIN, "").replace(_END, "")
+        result.append({"role": role, "content": clean.strip()})
+    return result
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)

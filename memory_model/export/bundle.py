@@ -1,0 +1,81 @@
+"""Everything a device runs, made from a loaded model and written as one bundle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from memory_model.assets import asset
+from memory_model.bundle import DEFAULT_FOLDER, Bundle, staging_folder, write_bundle
+from memory_model.codec import MemoryCodec
+from memory_model.embedder import Embedder
+from memory_model.export.decoder import export_decoder
+from memory_model.export.embedder import MINILM, export_embedder
+from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
+
+DEFAULT_PRECISION = "int8"
+DEFAULT_CAPACITY = 2048
+
+
+def export_bundle(
+    model: str | LoadedModel = DEFAULT_MODEL,
+    out: str | Path = DEFAULT_FOLDER,
+    precision: str = DEFAULT_PRECISION,
+    capacity: int = DEFAULT_CAPACITY,
+    *,
+    codec: str | Path | None = None,
+    embedder: str | Path = MINILM,
+    quiet: bool = False,
+) -> Bundle:
+    """Export `model` (a preset, a .gguf path or a loaded model) to the folder `out`, replacing an older bundle.
+
+    precision: float32, int8 or int4 weights. capacity: tokens of a conversation. codec: a `codec.npz`, by
+    default the one shipped for the preset. embedder: "minilm" or a folder. Shows progress unless `quiet`;
+    after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    """
+    out = Path(out)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    staging = staging_folder(out)
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+            steps = progress.add_task("loading the model", total=4)
+            loaded = load_model(model) if isinstance(model, str) else model
+            codec_path = Path(codec) if codec else asset(DEFAULT_MODEL, "codec.npz")
+            codec_id = MemoryCodec.load(codec_path).codec_id
+            progress.update(steps, advance=1, description=f"decoder ({precision})")
+            layers = progress.add_task("  layers", total=loaded.config.layers)
+            export_decoder(
+                loaded, staging / "decoder.onnx", precision, capacity,
+                lambda done, _: progress.update(layers, completed=done),
+            )  # fmt: skip
+            progress.update(steps, advance=1, description="embedder")
+            export_embedder(embedder, staging)
+            embedder_id = Embedder(staging).embedder_id
+            progress.update(steps, advance=1, description="checksums")
+            (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
+            (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
+            shutil.copyfile(codec_path, staging / "codec.npz")
+            bundle = write_bundle(
+                out, staging, model_id=loaded.model_id, codec_id=codec_id, embedder_id=embedder_id,
+                precision=precision, capacity=capacity, licence=loaded.licence, config=loaded.config,
+            )  # fmt: skip
+            progress.update(steps, advance=1, description="done")
+            return bundle
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
