@@ -1,0 +1,208 @@
+"""`edge-client`: ask once, chat, or check this device. Standard output is the answer; all else is around it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from edge_client import show
+from edge_client.doctor import check
+from edge_client.session import EdgeModel, Finished, Recalled, Token
+from memory_model.chat import Message
+from memory_model.errors import Memory3Error
+
+EXIT_CODES = """
+Exit codes: 0 an answer was given (also without memories, with a warning, when the service is down);
+1 bundle, question or setting is wrong; 2 wrong usage; 3 --require-memory and no memories could be had;
+130 interrupted.
+"""
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog=EXIT_CODES)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Memory(str, Enum):
+    """Whether an answer reads memories."""
+
+    on = "on"
+    off = "off"
+    compare = "compare"
+
+
+BundleOption = Annotated[
+    Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
+]
+ServiceOption = Annotated[
+    str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
+]
+BaseOption = Annotated[
+    str | None, typer.Option("--knowledge-base", help="Whose memories are read. [default: default]")
+]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer.")]
+Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Draw from the likeliest tokens that reach this.")]
+Seed = Annotated[int | None, typer.Option(help="Makes drawing repeatable.")]
+
+
+@app.callback()
+def main() -> None:
+    """A language model on this device that reads explicit memories from a service.
+
+    Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
+    """
+
+
+@app.command(epilog=EXIT_CODES)
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
+    bundle: BundleOption = None,
+    service: ServiceOption = None,
+    knowledge_base: BaseOption = None,
+    memory: Annotated[Memory, typer.Option(help="compare answers twice, without and with.")] = Memory.on,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    require_memory: Annotated[
+        bool, typer.Option("--require-memory", help="Exit with 3 if memories could not be had.")
+    ] = False,
+) -> None:
+    """Answer one question, and show which memories were read and what it cost."""
+    with _reported():
+        if question == "-":
+            question = sys.stdin.read()
+        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        results = {}
+        with EdgeModel.open(bundle, service, knowledge_base=knowledge_base) as model:
+            for with_memory in {"on": [True], "off": [False], "compare": [False, True]}[memory.value]:
+                if memory is Memory.compare and not json_output:
+                    out.rule(f"{'with' if with_memory else 'without'} memory", align="left")
+                events = model.generate(question, memory=with_memory, **sampling)  # type: ignore[arg-type]
+                finished, recalls = _follow(events, silent=json_output)
+                results["with_memory" if with_memory else "without_memory"] = show.as_json(finished, recalls)
+                if not json_output:
+                    _around(finished, recalls)
+        if json_output:
+            shown = results if memory is Memory.compare else next(iter(results.values()))
+            print(json.dumps(shown, ensure_ascii=False, indent=2))
+        missing = any(r["without_memory"] for r in results.values())
+        if missing and require_memory:
+            raise typer.Exit(3)
+
+
+@app.command(epilog=EXIT_CODES)
+def chat(
+    bundle: BundleOption = None,
+    service: ServiceOption = None,
+    knowledge_base: BaseOption = None,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Read memories.")] = True,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+) -> None:
+    """Talk; every turn reads memories. /memories, /stats, /reset and /quit are commands; Ctrl-C stops an answer."""
+    with _reported(), EdgeModel.open(bundle, service, knowledge_base=knowledge_base) as model:
+        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        messages: list[Message] = []
+        recalls: list[Recalled] = []
+        finished: Finished | None = None
+        while (line := _line()) is not None:
+            if line in ("/quit", "/exit"):
+                break
+            if line == "/reset":
+                messages.clear()
+                err.print("[dim]a new conversation[/]")
+            elif line == "/memories":
+                err.print(show.memories_table(recalls))
+            elif line == "/stats" and finished is not None:
+                err.print(show.statistics_table(finished, recalls))
+            elif line.startswith("/"):
+                err.print("[dim]commands: /memories /stats /reset /quit[/]")
+            elif line:
+                messages.append({"role": "user", "content": line})
+                try:
+                    events = model.generate(messages, memory=memory, **sampling)  # type: ignore[arg-type]
+                    finished, recalls = _follow(events)
+                    messages.append({"role": "assistant", "content": finished.text})
+                    if finished.without_memory or any(m.refused for r in recalls for m in r.recall.read):
+                        err.print(show.memories_table(recalls, texts=False))
+                except Memory3Error as error:
+                    messages.pop()
+                    err.print(f"[red]{type(error).__name__}:[/] {error}")
+                except KeyboardInterrupt:
+                    messages.pop()
+                    err.print("\n[dim](stopped)[/]")
+
+
+@app.command(epilog=EXIT_CODES)
+def doctor(
+    bundle: BundleOption = None, service: ServiceOption = None, knowledge_base: BaseOption = None
+) -> None:
+    """Check bundle, decoder, embedder and service of this device, and say what to do about what is wrong."""
+    with _reported():
+        failed = False
+        for result in check(bundle=bundle, service=service, knowledge_base=knowledge_base):
+            mark = "[green]ok  [/]" if result.ok else "[red]FAIL[/]"
+            out.print(f"{mark} {result.what}: {result.detail}")
+            failed = failed or not result.ok
+        if failed:
+            raise typer.Exit(1)
+
+
+def _follow(events: Iterator[Any], *, silent: bool = False) -> tuple[Finished, list[Recalled]]:
+    """Print tokens as they come; return the end of the answer and its recalls."""
+    recalls: list[Recalled] = []
+    for event in events:
+        if isinstance(event, Recalled):
+            recalls.append(event)
+        elif isinstance(event, Token) and not silent:
+            print(event.text, end="", flush=True)
+        elif isinstance(event, Finished):
+            if not silent:
+                print(flush=True)
+            return event, recalls
+    raise AssertionError("an answer always ends with Finished")
+
+
+def _around(finished: Finished, recalls: Sequence[Recalled]) -> None:
+    """What is not the answer goes to standard error: warnings, memories, statistics."""
+    if finished.without_memory:
+        err.print("[yellow]answered without the memories of some chunks, see below[/]")
+    if recalls:
+        err.print(show.memories_table(recalls))
+    err.print(show.statistics_table(finished, recalls))
+
+
+def _line() -> str | None:
+    try:
+        return input("you> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return None
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Errors of ours as one line and exit code 1, Ctrl-C as 130; a traceback only for bugs."""
+    try:
+        yield
+    except Memory3Error as error:
+        err.print(f"[red]{type(error).__name__}:[/] {error}")
+        raise typer.Exit(1) from error
+    except ValidationError as error:
+        for problem in error.errors():
+            err.print(f"[red]setting {'.'.join(map(str, problem['loc']))}:[/] {problem['msg']}")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error

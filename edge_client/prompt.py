@@ -1,0 +1,59 @@
+"""A prompt cut into chunks, and the text each chunk asks with (paper 3.2).
+
+The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
+what people and the model said, never of the template's scaffolding; a chunk with less than 64 such tokens
+looks further back, and one without any reads what the chunk before it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory_model.chat import Prompt
+from memory_model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that are read together, with the same memories.
+
+    start: place of the first one in the text. query: what to recall with, None to keep the memories of
+    the chunk before.
+    """
+
+    start: int
+    tokens: list[int]
+    query: str | None
+
+
+def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0) -> list[Chunk]:
+    """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid."""
+    chunks = []
+    while start < len(prompt.ids):
+        end = min((start // chunk_tokens + 1) * chunk_tokens, len(prompt.ids))
+        chunks.append(
+            Chunk(start, prompt.ids[start:end], query_text(prompt, tokenizer, start, end, chunk_tokens))
+        )
+        start = end
+    return chunks
+
+
+def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> str | None:
+    """The last `limit` content tokens up to `end`, as text; None if the chunk itself holds none."""
+    if not any(prompt.content[start:end]):
+        return None
+    said = [
+        token for token, is_content in zip(prompt.ids[:end], prompt.content[:end], strict=True) if is_content
+    ]
+    return tokenizer.decode(said[-limit:]).strip() or None
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length

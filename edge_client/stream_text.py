@@ -1,0 +1,62 @@
+"""Tokens to text as they come: only whole characters leave, stop strings are found across tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory_model.errors import InvalidInput
+from memory_model.tokenizer import Tokenizer
+
+_INCOMPLETE = "\ufffd"
+_LONGEST_CHARACTER = 4
+"""Bytes of UTF-8's longest character: more tokens than this without one are really broken bytes."""
+
+
+class StreamText:
+    """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
+            raise InvalidInput("stop must be a sequence of non-empty strings")
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._pending: list[int] = []
+        self._held = ""
+        self.text = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
+        self._pending.append(token)
+        piece = self._tokenizer.decode(self._pending)
+        if piece.endswith(_INCOMPLETE) and len(self._pending) < _LONGEST_CHARACTER:
+            return ""
+        self._pending.clear()
+        return self._release(self._held + piece)
+
+    def flush(self) -> str:
+        """The end of the answer: everything that was held back."""
+        rest = self._held + (self._tokenizer.decode(self._pending) if self._pending else "")
+        self._pending.clear()
+        self._held = ""
+        if self.stopped:
+            return ""
+        self.text += rest
+        return rest
+
+    def _release(self, text: str) -> str:
+        """Show `text` up to a stop string, or up to what might become one."""
+        ends = [place for s in self._stop if (place := text.find(s)) >= 0]
+        if ends:
+            self.stopped = True
+            shown, self._held = text[: min(ends)], ""
+        else:
+            keep = max((_overlap(text, s) for s in self._stop), default=0)
+            shown, self._held = text[: len(text) - keep], text[len(text) - keep :]
+        self.text += shown
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that `stop` begins with."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
