@@ -76,8 +76,8 @@ class CacheRows:
     def inject(self, memories: Sequence[ExplicitMemory]) -> bool:
         """Replace the memories in the slots by these, at most `memories_per_chunk`; True if views changed.
 
-        Every slot row not filled is zeroed and masked. Raises InvalidInput for too many memories or a
-        wrong shape, and then changes nothing.
+        Every slot row not filled is zeroed and masked. Raises InvalidInput for too many memories, a wrong
+        shape or numbers that are not finite, and then changes nothing.
         """
         memory = self.config.memory
         shape = (memory.budget, self.config.head_dim)
@@ -90,6 +90,8 @@ class CacheRows:
                 )
             if not 1 <= m.tokens <= memory.reference_tokens:
                 raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
+            if not is_finite(m):
+                raise InvalidInput("a memory holds NaN or infinity")
         changed = bool(memories) != self.slots_in_use and bool(self.layout.layouts)
         if changed:
             self._reshape(self.text_rows, bool(memories))
@@ -146,3 +148,9 @@ class CacheRows:
                 new[h, :stay] = 0.0
                 new[h, stay + rows :] = 0.0
         self.text_rows, self.slots_in_use = text_rows, slots
+
+
+def is_finite(memory: ExplicitMemory) -> bool:
+    """Whether all numbers are finite: their sum is, which is quicker to know."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(memory.keys.sum() + memory.values.sum()))

@@ -206,3 +206,7 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error
+
+
+if __name__ == "__main__":
+    app()

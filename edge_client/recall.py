@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from edge_client.caches import is_finite
 from edge_client.errors import DeadlineExceeded, RetrievalError, ServiceUnavailable
 from edge_client.retrieval_client import Answer, Hit, RetrievalClient
 from memory_model.embedder import Embedder
@@ -117,6 +118,9 @@ class Recaller:
             except (RetrievalError, IdentityMismatch, CorruptFile) as error:
                 refused[hit.memory_id] = _name(error)
         decoded = dict(zip(payloads, self.memory_format.decode(list(payloads.values())), strict=True))
+        for memory_id in [i for i, memory in decoded.items() if not is_finite(memory)]:
+            del decoded[memory_id]
+            refused[memory_id] = "DamagedMemory: it holds NaN or infinity"
         limit = self.memory_format.config.memory.memories_per_chunk
         recalls = []
         for query, hits in zip(queries, answer.hits, strict=True):
