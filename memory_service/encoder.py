@@ -1,7 +1,7 @@
 """Texts to what is stored: the interface the service works with, and the real model behind it.
 
-    references --embedder--> vectors float32 [n, dimension]
-    references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads (bytes)
+references --embedder--> vectors float32 [n, dimension]
+references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads (bytes)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from memory_model.codec import MemoryCodec
 from memory_model.errors import CorruptFile, MissingFile
 from memory_service.errors import PayloadCorrupt
 from memory_service.identity import WriterIdentity
@@ -44,8 +45,9 @@ class EncodedReferences:
 class Encoder(Protocol):
     """Turns references into vectors and payloads.
 
-    Contract. `split` and `check_payload` may be called from any thread, `encode` from one thread at a time. `encode` returns
-    as many rows and payloads as it was given references, in their order, and does not change its argument.
+    Contract. `split` and `check_payload` may be called from any thread, `encode` from one thread at a time.
+    `encode` returns as many rows and payloads as it was given references, in their order, and does not change
+    its argument.
     """
 
     @property
@@ -86,7 +88,11 @@ class ModelEncoder:
         memory = loaded.config.memory
         self.description = EncoderDescription(
             identity=WriterIdentity(
-                ids.model_id, ids.codec_id, ids.memory_format_id, self._embedder.embedder_id, self._embedder.dim
+                ids.model_id,
+                ids.codec_id,
+                ids.memory_format_id,
+                self._embedder.embedder_id,
+                self._embedder.dim,
             ),
             memories_per_chunk=memory.memories_per_chunk,
             reference_tokens=memory.reference_tokens,
@@ -114,6 +120,14 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
+
+
+def encoding_codec(settings: Settings) -> MemoryCodec:
+    """The codec of the payloads: the setting's own file, or the one shipped with the model."""
+    from memory_model.assets import asset
+    from memory_model.training.faiss_codec import FaissCodec
+
+    return FaissCodec.load_encoder(settings.codec or asset(settings.model, "codec.npz"))
 
 
 def embedder_folder(settings: Settings) -> Path:

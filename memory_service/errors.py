@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from memory_model.errors import (
@@ -41,6 +42,8 @@ from memory_model.errors import (
 )
 
 ERROR_DOMAIN = "memory.v1"
+_MESSAGE_CHARACTERS = 600
+_VALUE_CHARACTERS = 200
 
 
 class ServiceError(Memory3Error):
@@ -200,7 +203,8 @@ _MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
 def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str, str]]:
     """(status code, reason, message, metadata) of any error; what is not ours tells nothing of itself."""
     if isinstance(error, ServiceError):
-        return error.code, error.reason, str(error), error.details
+        field = {"field": error.field} if isinstance(error, BadRequest) and error.field else {}
+        return error.code, error.reason, str(error), {**error.details, **field}
     if isinstance(error, IdentityMismatch):
         reason = _MISMATCH_REASONS.get(type(error), "IDENTITY_MISMATCH")
         metadata = {"found": error.found, "expected": error.expected}
@@ -209,18 +213,28 @@ def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest.reason, str(error), {}
     if isinstance(error, CorruptFile):
         return grpc.StatusCode.DATA_LOSS, "CORRUPT_FILE", str(error), {}
-    return grpc.StatusCode.INTERNAL, ServiceError.reason, "internal error; the service's log has the cause", {}
+    return (
+        grpc.StatusCode.INTERNAL,
+        ServiceError.reason,
+        "internal error; the service's log has the cause",
+        {},
+    )
 
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
     code, reason, message, metadata = described(error)
-    details = [error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)]
+    # Status and details travel as headers, of which a client takes 8 KB.
+    message = message[:_MESSAGE_CHARACTERS]
+    metadata = {name: value[:_VALUE_CHARACTERS] for name, value in metadata.items()}
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)
+    ]
     if isinstance(error, BadRequest) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, ServiceError) and error.retry_after_s is not None:
-        delay = duration_pb2.Duration(nanos=0)
+        delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     packed = []

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memory_model.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
+from memory_model.errors import (
+    CodecMismatch,
+    EmbedderMismatch,
+    FormatMismatch,
+    IdentityMismatch,
+    ModelMismatch,
+)
 
 _MISMATCHES: tuple[tuple[str, type[IdentityMismatch]], ...] = (
     ("model_id", ModelMismatch),
@@ -44,4 +50,6 @@ def require_readable(
         embedder_id=embedder_id or found.embedder_id,
         dimension=found.dimension,
     )
-    require_same(found, reader, "load the bundle that this service offers, or ask a knowledge base of your model")
+    require_same(
+        found, reader, "load the bundle that this service offers, or ask a knowledge base of your model"
+    )

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
@@ -20,19 +25,28 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid")
 
     listen: str = Field(DEFAULT_ADDRESS, description="host:port, or unix:/path; port 0 takes a free one")
-    port_file: Path | None = Field(None, description="file that gets the chosen port when the service is ready")
+    port_file: Path | None = Field(
+        None, description="file that gets the chosen port when the service is ready"
+    )
     store: str = Field("chdb:///var/lib/memory-service/store", description="chdb:///absolute/path")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
+    codec: Path | None = Field(None, description="codec.npz; by default the one shipped with the model")
     bundle: Path | None = Field(None, description="edge bundle: its embedder is used, and clients fetch it")
     embedder: Path | None = Field(None, description="folder of the embedder; by default the bundle's")
-    writing_batch_references: int = Field(16, ge=1, le=1024, description="references written in one forward pass")
+    writing_batch_references: int = Field(
+        16, ge=1, le=1024, description="references written in one forward pass"
+    )
 
-    default_knowledge_base: str = Field(DEFAULT_KNOWLEDGE_BASE, description="created at start if missing; '': none")
+    default_knowledge_base: str = Field(
+        DEFAULT_KNOWLEDGE_BASE, description="created at start if missing; '': none"
+    )
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document, UTF-8")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
-    ingest_idle_timeout_s: float = Field(600.0, gt=0, description="an Ingest stream silent for longer is ended")
+    ingest_idle_timeout_s: float = Field(
+        600.0, gt=0, description="an Ingest stream silent for longer is ended"
+    )
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
     max_queries: int = Field(256, ge=1, description="most query vectors in one request")

@@ -106,7 +106,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Hits of every query, best first, and the payloads of those that the asker does not hold; times in microseconds."""
+    """Hits of every query, best first, and the payloads of those not held; times in microseconds."""
 
     hits: list[list[Found]]
     payloads: dict[int, bytes]
@@ -128,11 +128,12 @@ class Statistics:
 class Store(ABC):
     """Keeps knowledge bases apart from each other and their documents whole.
 
-    Contract. Threads: every method may be called from any thread; writes of one store follow one another. Atomicity:
-    `write` and `delete` happen for all their documents or for none, also across kill -9; what they report done is durable
-    and searchable. Isolation: no method reads or changes another knowledge base than its argument. Damage: a knowledge
-    base whose rows are not those that were written is refused by KnowledgeBaseDamaged, the others go on. Every method may
-    raise StoreUnavailable; writing ones StoreFull.
+    Threads: every method may be called from any thread; writes of one store follow one another.
+    Atomicity: `write` and `delete` happen for all their documents or for none, also across kill -9; what they
+    report done is durable and searchable.
+    Isolation: no method reads or changes another knowledge base than its argument.
+    Damage: a knowledge base whose rows are not those that were written is refused by KnowledgeBaseDamaged, the
+    others go on. Every method may raise StoreUnavailable; writing ones StoreFull.
     """
 
     @abstractmethod

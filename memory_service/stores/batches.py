@@ -6,8 +6,9 @@
     removal of the old rows
     totals    what the tables must hold now           -- the end
 
-A process that dies in between leaves an intent that is newer than the totals. When the store is opened again the batch is
-undone, or finished if its documents are there. The totals are independent evidence of what every table must hold.
+A process that dies in between leaves an intent that is newer than the totals. When the store is opened again
+the batch is undone, or finished if its documents are there. The totals are independent evidence of what every
+table must hold.
 """
 
 from __future__ import annotations
@@ -114,12 +115,14 @@ class BatchLog:
         """Undoes or finishes the knowledge base's unfinished batch; returns whether there was one."""
         totals = self.totals(kb)
         rows = self._engine.rows(
-            "SELECT batch, added, removed FROM intents WHERE kb = {kb:UInt32} AND batch > {batch:UInt64} ORDER BY batch",
+            "SELECT batch, added, removed FROM intents"
+            " WHERE kb = {kb:UInt32} AND batch > {batch:UInt64} ORDER BY batch",
             {"kb": kb, "batch": totals.batch},
         )
         for number, added, removed in rows:
             committed = self._engine.rows(
-                "SELECT count() FROM documents WHERE kb = {kb:UInt32} AND batch = {batch:UInt64}", {"kb": kb, "batch": number}
+                "SELECT count() FROM documents WHERE kb = {kb:UInt32} AND batch = {batch:UInt64}",
+                {"kb": kb, "batch": number},
             )[0][0]
             if gone := removed if committed else added:
                 self._remove(kb, gone)

@@ -40,10 +40,13 @@ def engine_error(error: ClickHouseError, doing: str) -> Memory3Error:
     code = getattr(error, "code", None)
     first_line = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
     if code == _DISK_FULL_CODE:
-        return StoreFull(f"the store's disk is full while {doing}: free space, nothing stored before is lost", code=code)
+        return StoreFull(
+            f"the store's disk is full while {doing}: free space, nothing stored before is lost", code=code
+        )
     if code in _DAMAGE_CODES:
         return KnowledgeBaseDamaged(
-            f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing}): run `memory-service doctor`", code=code
+            f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing}): run `memory-service doctor`",
+            code=code,
         )
     return StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code)
 
@@ -62,7 +65,9 @@ class Engine:
             for _ in range(read_connections):
                 self._readers.put(self._connect())
         except OSError as error:
-            raise StoreUnavailable(f"the store cannot use {path}: {error.strerror}; name a folder that can be written") from error
+            raise StoreUnavailable(
+                f"the store cannot use {path}: {error.strerror}; name a folder that can be written"
+            ) from error
         except ClickHouseError as error:
             self.close()
             if "Cannot lock file" in str(error):
@@ -72,7 +77,9 @@ class Engine:
             raise StoreUnavailable(f"the store at {path} cannot be opened: {error}") from error
 
     def _connect(self) -> Any:
-        client = clickhouse_connect.get_client(interface="chdb", path=str(self.path), settings=dict(_SETTINGS))
+        client = clickhouse_connect.get_client(
+            interface="chdb", path=str(self.path), settings=dict(_SETTINGS)
+        )
         self._all.append(client)
         return client
 
@@ -90,12 +97,14 @@ class Engine:
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
         """The rows of a query, by a reading handle."""
         with self.reader() as client:
-            return client.query(sql, parameters=dict(parameters or {}), **options).result_rows  # type: ignore[no-any-return]
+            return client.query(sql, parameters=dict(parameters or {}), **options).result_rows
 
     def insert(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Inserts columns as one block; durable when it returns."""
         with self._writing(f"writing to {table}"):
-            self.writer.insert(table, list(columns.values()), column_names=list(columns), column_oriented=True)
+            self.writer.insert(
+                table, list(columns.values()), column_names=list(columns), column_oriented=True
+            )
 
     def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Runs a statement that changes something."""

@@ -24,9 +24,9 @@ def nearest(
 ) -> list[Found]:  # fmt: skip
     """The k references of knowledge base `kb` nearest to `vector` (float32 [dimension]), best first.
 
-    A lightweight DELETE only masks rows, and the index still finds them: with `masked` they are asked for as well, dropped
-    here, and the search is widened until k living ones are there. A metadata filter is applied before the search, by
-    comparing with every row that passes it, so that its answer is exact.
+    A lightweight DELETE only masks rows, and the index still finds them: with `masked` they are asked for as
+    well, dropped here, and the search is widened until k living ones are there. A metadata filter is applied
+    before the search, by comparing with every row that passes it, so that its answer is exact.
     """
     conditions, parameters = _filter(metadata_filter)
     parameters["$vector$"] = np.ascontiguousarray(vector, "<f4").tobytes()
@@ -56,7 +56,8 @@ def _filter(metadata_filter: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     conditions, parameters = "", {}
     for place, (name, value) in enumerate(sorted(metadata_filter.items())):
         # An absent name reads as '', so its presence is asked for too.
-        conditions += f" AND mapContains(metadata, {{n{place}:String}}) AND metadata[{{n{place}:String}}] = {{v{place}:String}}"
+        conditions += f" AND mapContains(metadata, {{n{place}:String}})"
+        conditions += f" AND metadata[{{n{place}:String}}] = {{v{place}:String}}"
         parameters[f"n{place}"], parameters[f"v{place}"] = name, value
     return conditions, parameters
 

@@ -5,6 +5,7 @@ The engine detaches a part it cannot read when it starts, and serves less withou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -35,7 +36,9 @@ def detached_parts(engine: Engine) -> list[DetachedPart]:
     return [DetachedPart(*row) for row in rows]
 
 
-def find_problems(engine: Engine, kb: int, dimension: int, totals: Totals, detached: list[DetachedPart]) -> list[str]:
+def find_problems(
+    engine: Engine, kb: int, dimension: int, totals: Totals, detached: Sequence[DetachedPart]
+) -> list[str]:
     """Everything wrong with knowledge base number `kb`, a sentence each; empty when it is whole."""
     problems = [
         f"the engine set aside part {part.name} of {part.table} ({part.reason or 'no reason given'})"
@@ -72,27 +75,25 @@ def problem_text(problems: list[str]) -> str:
 def find_changed_payloads(engine: Engine, kb: int, dimension: int, batch: int = 256) -> list[str]:
     """Reads every payload of the knowledge base and compares its CRC-32C with the one computed when it was written."""
     problems: list[str] = []
-    last = -1
+    following = 0
     while True:
         rows = engine.rows(
-            f"SELECT id, crc32c FROM references_{dimension} WHERE kb = {int(kb)} AND id > {last} ORDER BY id LIMIT {batch}"
-            if last >= 0
-            else f"SELECT id, crc32c FROM references_{dimension} WHERE kb = {int(kb)} ORDER BY id LIMIT {batch}"
+            f"SELECT id, crc32c FROM references_{dimension}"
+            f" WHERE kb = {int(kb)} AND id >= {following} ORDER BY id LIMIT {batch}"
         )
         if not rows:
             return problems
-        last = int(rows[-1][0])
+        following = int(rows[-1][0]) + 1
         wanted = ", ".join(str(int(row[0])) for row in rows)
         try:
-            found = dict(
-                engine.rows(
-                    f"SELECT id, payload FROM payloads WHERE kb = {int(kb)} AND id IN ({wanted})",
-                    column_formats={"payload": "bytes"},
-                )
+            stored = engine.rows(
+                f"SELECT id, payload FROM payloads WHERE kb = {int(kb)} AND id IN ({wanted})",
+                column_formats={"payload": "bytes"},
             )
         except Memory3Error as error:
             problems.append(f"payloads of {len(rows)} memories from {rows[0][0]} on cannot be read: {error}")
             continue
+        found: dict[int, bytes] = dict(map(tuple, stored))
         for memory_id, crc32c in rows:
             payload = found.get(memory_id)
             if payload is None:

@@ -19,7 +19,10 @@ PAYLOAD_BYTES = 600
 
 
 def identity_of(name: str) -> WriterIdentity:
-    ids = [hashlib.sha256(f"{name} {part}".encode()).hexdigest() for part in ("model", "codec", "format", "embedder")]
+    ids = [
+        hashlib.sha256(f"{name} {part}".encode()).hexdigest()
+        for part in ("model", "codec", "format", "embedder")
+    ]
     return WriterIdentity(*ids, dimension=DIMENSION)
 
 
@@ -56,7 +59,9 @@ class HashEncoder:
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         self.encoded += len(references)
         vectors = np.stack([vector_of(text) for text in references])
-        return EncodedReferences(vectors, [payload_of(t, self.description.identity.model_id) for t in references])
+        return EncodedReferences(
+            vectors, [payload_of(t, self.description.identity.model_id) for t in references]
+        )
 
     def check_payload(self, payload: bytes) -> None:
         expected = bytes.fromhex(self.description.identity.model_id)[:16]

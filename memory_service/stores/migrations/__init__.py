@@ -54,7 +54,9 @@ def migrate(client: Any, dimensions: set[int]) -> list[str]:
             if (migration.number, dimension) in done:
                 continue
             for statement in migration.statements:
-                client.command(statement.format(dimension=dimension) if migration.per_dimension else statement)
+                client.command(
+                    statement.format(dimension=dimension) if migration.per_dimension else statement
+                )
             row = [migration.number, dimension, migration.name]
             client.insert("migrations", [row], column_names=["number", "dimension", "name"])
             applied.append(migration.name)

@@ -1,8 +1,8 @@
 """The tables of every store: what is kept whatever the embedder.
 
-Partitions are knowledge bases, so that one can be dropped, counted and found damaged alone. Reading a few payloads of
-some 39 KB at random asks for tiny granules and no compression: codes do not compress, and a default granule of 8192 rows
-would read 184 times too much.
+Partitions are knowledge bases, so that one can be dropped, counted and found damaged alone. Reading a few
+payloads of some 39 KB at random asks for tiny granules and no compression: codes do not compress, and a default
+granule of 8192 rows would read 184 times too much.
 """
 
 STATEMENTS = [
@@ -38,7 +38,7 @@ STATEMENTS = [
     ) ENGINE = MergeTree PARTITION BY kb ORDER BY batch
     SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
     """,
-    # Written last: the newest finished batch and what the other tables must hold after it (the digest is the XOR of ids).
+    # Written last: the newest finished batch and what the other tables must hold after it (digest: XOR of ids).
     """
     CREATE TABLE IF NOT EXISTS totals (
         kb UInt32, batch UInt64, documents UInt64, memories UInt64, digest UInt64

@@ -1,4 +1,4 @@
-"""The table of references for one length of vectors; an index of vectors knows their length, so each length has a table.
+"""The references of one length of vectors: an index of vectors knows their length, so each length has a table.
 
 The knowledge base is a partition and no part of the sort key: a filter on the first key column would make the engine
 leave the vector index and compare with every row.

@@ -1,0 +1,144 @@
+"""What every call of our services gets: a deadline, errors with details, and a log line. One interceptor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from memory_model.errors import Memory3Error
+from memory_service.errors import DeadlineExceeded, MalformedRequest, described, to_status
+from memory_service.logs import logger
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """Stands for a request that is no message of the contract."""
+
+    method: str
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps the handlers of `memory.v1`; health and reflection stay as they are."""
+
+    def __init__(self, default_deadline_s: float, stream_idle_s: float) -> None:
+        """`default_deadline_s`: for unary calls without one; `stream_idle_s`: for a client to take a message."""
+        self._default_deadline_s = default_deadline_s
+        self._stream_idle_s = stream_idle_s
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Called by grpc for each call."""
+        handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/memory.v1."):
+            return handler
+        decode = _lenient(handler.request_deserializer, method)
+        encode = handler.response_serializer
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(method, handler.stream_stream), decode, encode
+            )
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._streaming(method, handler.unary_stream), decode, encode
+            )
+        return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary), decode, encode)
+
+    def _unary(self, method: str, behaviour: Any) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            started = time.perf_counter()
+            try:
+                _require_decoded(request)
+                remaining = context.time_remaining()
+                response = await asyncio.wait_for(
+                    behaviour(request, context), self._default_deadline_s if remaining is None else remaining
+                )
+            except Exception as error:
+                await _abort(method, error, started, context)
+            logger().debug("call", method=method, ms=_ms_since(started))
+            return response
+
+        return call
+
+    def _streaming(self, method: str, behaviour: Any) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
+            started = time.perf_counter()
+            responses: AsyncGenerator[Any, None] | None = None
+            try:
+                _require_decoded(request)
+                responses = behaviour(request, context)
+                async for response in responses:
+                    # A client that takes nothing must not keep a stream for ever.
+                    await asyncio.wait_for(context.write(response), self._stream_idle_s)
+            except Exception as error:
+                await _abort(method, error, started, context)
+            finally:
+                if responses is not None:
+                    await responses.aclose()
+            logger().info("stream", method=method, ms=_ms_since(started))
+
+        return call
+
+
+def _lenient(deserializer: Any, method: str) -> Any:
+    def decode(raw: bytes) -> Any:
+        try:
+            return deserializer(raw)
+        except DecodeError:
+            return Undecodable(method)
+
+    return decode
+
+
+def _require_decoded(request: Any) -> None:
+    if isinstance(request, Undecodable):
+        raise malformed(request)
+
+
+def malformed(request: Undecodable) -> MalformedRequest:
+    """The error for a request that could not be decoded."""
+    return MalformedRequest(
+        f"the request of {request.method} is not the message it should be, or a string in it is not valid UTF-8"
+    )
+
+
+def _ms_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 2)
+
+
+async def _abort(
+    method: str, error: Exception, started: float, context: grpc.aio.ServicerContext
+) -> NoReturn:
+    """Ends the call with the error's status and details, and logs it."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, TimeoutError):
+        error = DeadlineExceeded(
+            f"{method} took longer than its deadline: send a longer one or fewer queries"
+        )
+    code, reason, message, _ = described(error)
+    if isinstance(error, Memory3Error):
+        logger().info(
+            "call_refused",
+            method=method,
+            code=code.name,
+            reason=reason,
+            message=message,
+            ms=_ms_since(started),
+        )
+    else:
+        logger().error("call_failed", method=method, ms=_ms_since(started), exc_info=error)
+    status = to_status(error)
+    await context.abort(code, status.message, ((_DETAILS_KEY, status.SerializeToString()),))
+    raise error

@@ -1,0 +1,282 @@
+"""`memory-service`: serve, ingest, kb and doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import grpc
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from memory_model.errors import Memory3Error
+from memory_service.remote import channel_to, remote_error
+from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings
+from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
+from protos.memory.v1 import knowledge_bases_pb2_grpc
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud half of Memory³ Edge.")
+kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
+app.add_typer(kb_app, name="kb")
+
+Address = Annotated[
+    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
+]
+BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base")]
+
+
+@contextlib.contextmanager
+def _errors_for_people() -> Iterator[None]:
+    """Prints our errors as one line and exits with 1; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except Memory3Error as error:
+        Console(stderr=True, highlight=False).print(
+            f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True
+        )
+        raise typer.Exit(1) from error
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
+    ] = None,
+    store: Annotated[Optional[str], typer.Option(help="chdb:///absolute/path")] = None,  # noqa: UP045
+    port_file: Annotated[Optional[Path], typer.Option(help="file that gets the port when ready")] = None,  # noqa: UP045
+    bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
+    embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
+    model: Annotated[Optional[str], typer.Option(help="model that writes memories")] = None,  # noqa: UP045
+    config: Annotated[
+        Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")
+    ] = None,
+) -> None:
+    """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
+    from memory_service.encoder import ModelEncoder
+    from memory_service.logs import configure_logs
+    from memory_service.server import serve_until_signal
+
+    given = {
+        "listen": listen, "store": store, "port_file": port_file,
+        "bundle": bundle, "embedder": embedder, "model": model,
+    }  # fmt: skip
+    with _errors_for_people():
+        settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
+        configure_logs(settings.log_level, settings.log_format)
+        asyncio.run(serve_until_signal(settings, ModelEncoder(settings)))
+
+
+def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """Settings from the command line, the environment and the file; raises InvalidInput, MissingFile."""
+    import os
+
+    from memory_model.errors import InvalidInput, MissingFile
+
+    if config is not None:
+        if not config.is_file():
+            raise MissingFile(f"the settings file {config} does not exist")
+        os.environ[CONFIG_VARIABLE] = str(config)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+        )
+        raise InvalidInput(f"wrong settings: {wrong}") from error
+    except ValueError as error:
+        raise InvalidInput(f"the settings file {config} is not TOML: {error}") from error
+
+
+@app.command()
+def ingest(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help=".jsonl, .txt and .md files, or folders of them")
+    ],
+    address: Address = DEFAULT_ADDRESS,
+    kb: Annotated[str, typer.Option("--kb", help="knowledge base to write to")] = DEFAULT_KNOWLEDGE_BASE,
+    create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
+    journals: Annotated[Optional[Path], typer.Option(help="folder of the resume journals")] = None,  # noqa: UP045
+) -> None:
+    """Write documents into a knowledge base; run the same command again to go on after Ctrl-C."""
+    from memory_service.documents import count_documents, find_sources
+    from memory_service.journal import state_folder
+
+    console = Console(stderr=True, highlight=False)
+    with _errors_for_people():
+        sources = find_sources(files)
+        total = sum(count_documents(source) for source in sources)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[more]}"),
+        )
+        with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+            task = progress.add_task("documents", total=total, more="")
+            summary = asyncio.run(
+                _ingest(address, kb, sources, journals or state_folder(), create, console, progress, task)
+            )
+    counts = (
+        ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
+        or "nothing to do"
+    )
+    typer.echo(f"{total} documents: {counts}; {summary.references} references")
+    if summary.interrupted:
+        console.print("interrupted: run the same command again to go on")
+        raise typer.Exit(130)
+    if summary.failures:
+        raise typer.Exit(1)
+
+
+async def _ingest(
+    address: str, kb: str, sources: list[Path], journals: Path, create: bool,
+    console: Console, progress: Progress, task: TaskID,
+) -> Any:  # fmt: skip
+    from memory_service.ingest_client import Answer, IngestClient
+
+    def show(answer: Answer) -> None:
+        if answer.outcome == "failed":
+            where = f"{answer.document.source}: {answer.document.key}"
+            console.print(
+                f"[red]failed[/] {_plain(where)}: {answer.reason}: {_plain(answer.message)}", soft_wrap=True
+            )
+        progress.update(task, advance=1, more=f"{client.summary.references} references")
+
+    client = IngestClient(address, kb, sources, journals, create=create, on_answer=show)
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(client.run())
+
+    def on_interrupt() -> None:
+        if client.summary.interrupted:
+            running.cancel()
+        else:
+            console.print("stopping after what is under way; Ctrl-C again stops at once")
+            client.interrupt()
+
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        return client.summary
+
+
+def _call(address: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Runs one call of the KnowledgeBases service and returns its response."""
+
+    async def run() -> Any:
+        async with channel_to(address) as channel:
+            try:
+                return await call(knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel))
+            except grpc.aio.AioRpcError as error:
+                raise remote_error(error, address) from error
+
+    with _errors_for_people():
+        return asyncio.run(run())
+
+
+def _state(base: kb_pb.KnowledgeBase) -> str:
+    return kb_pb.KnowledgeBaseState.Name(base.state).removeprefix("KNOWLEDGE_BASE_STATE_").lower()
+
+
+@kb_app.command("create")
+def kb_create(
+    name: BaseName,
+    description: Annotated[str, typer.Option(help="for people")] = "",
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Create an empty knowledge base for the model the service runs."""
+    request = kb_pb.CreateKnowledgeBaseRequest(name=name, description=description)
+    _call(address, lambda stub: stub.CreateKnowledgeBase(request, timeout=30))
+    typer.echo(f"created {name}")
+
+
+@kb_app.command("list")
+def kb_list(address: Address = DEFAULT_ADDRESS) -> None:
+    """List all knowledge bases."""
+    response = _call(
+        address, lambda stub: stub.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=30)
+    )
+    table = Table("name", "state", "model", "created", "description")
+    for base in response.knowledge_bases:
+        created = base.created_at.ToJsonString()
+        table.add_row(base.name, _state(base), base.model_id[:12], created, base.description)
+    Console().print(table)
+
+
+@kb_app.command("show")
+def kb_show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
+    """Show ids, state and counts of a knowledge base."""
+    request = kb_pb.GetKnowledgeBaseRequest(name=name)
+    base = _call(address, lambda stub: stub.GetKnowledgeBase(request, timeout=30)).knowledge_base
+    counts = _call(
+        address, lambda stub: stub.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60)
+    )
+    for field in (
+        "name",
+        "description",
+        "model_id",
+        "codec_id",
+        "memory_format_id",
+        "embedder_id",
+        "dimension",
+    ):
+        typer.echo(f"{field}: {getattr(base, field)}")
+    typer.echo(f"created_at: {base.created_at.ToJsonString()}\nstate: {_state(base)}")
+    if base.problem:
+        typer.echo(f"problem: {base.problem}")
+    for field in ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes"):
+        typer.echo(f"{field}: {getattr(counts, field)}")
+
+
+@kb_app.command("delete")
+def kb_delete(
+    name: BaseName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Delete a knowledge base with everything in it."""
+    if not yes:
+        typer.confirm(f"delete knowledge base {name} with all its documents?", abort=True)
+    _call(
+        address,
+        lambda stub: stub.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name=name), timeout=120),
+    )
+    typer.echo(f"deleted {name}")
+
+
+@app.command()
+def doctor(
+    store: Annotated[
+        str | None, typer.Option(help="open this store, chdb:///absolute/path; no service may run")
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option(help="read every payload and compare its checksum (with --store)")
+    ] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Check a running service, or a store that no service has open. Exits with 1 when something is wrong."""
+    from memory_service.doctor import Finding, check_service, check_store
+
+    findings: list[Finding] = []
+    with _errors_for_people():
+        findings = check_store(store, deep=deep) if store else asyncio.run(check_service(address))
+    table = Table("", "what", "found")
+    for finding in findings:
+        table.add_row(
+            "[green]ok[/]" if finding.sound else "[red]bad[/]", _plain(finding.what), _plain(finding.found)
+        )
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    if not all(finding.sound for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,219 @@
+"""The client side of Ingestion.Ingest: files up, answers down, going on after lost connections and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from memory_service.documents import SourceDocument, read_documents
+from memory_service.journal import Journal
+from memory_service.remote import RemoteError, channel_to, remote_error
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import ingestion_pb2_grpc, knowledge_bases_pb2, knowledge_bases_pb2_grpc
+
+_WINDOW = 256
+_SAVE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a document: stored, replaced, unchanged, failed, or skipped because the journal has it."""
+
+    document: SourceDocument
+    outcome: str
+    references: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass
+class Summary:
+    """Counts of an ingestion."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    references: int = 0
+    failures: list[Answer] = field(default_factory=list)
+    interrupted: bool = False
+
+    def add(self, answer: Answer) -> None:
+        """Counts one answer."""
+        self.outcomes[answer.outcome] = self.outcomes.get(answer.outcome, 0) + 1
+        self.references += answer.references
+        if answer.outcome == "failed":
+            self.failures.append(answer)
+
+
+_OUTCOMES = {
+    pb.INGEST_OUTCOME_STORED: "stored",
+    pb.INGEST_OUTCOME_REPLACED: "replaced",
+    pb.INGEST_OUTCOME_UNCHANGED: "unchanged",
+}
+
+
+class IngestClient:
+    """One ingestion of some files. Use once, on one event loop; `interrupt` ends it after what is under way."""
+
+    def __init__(
+        self, address: str, knowledge_base: str, sources: Sequence[Path], journals: Path, *,
+        create: bool = True, attempts: int = 5, on_answer: Callable[[Answer], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`attempts`: connections lost in a row, without an answer in between, before it gives up."""
+        self._address = address
+        self._knowledge_base = knowledge_base
+        self._sources = sources
+        self._journal_folder = journals
+        self._create = create
+        self._attempts = attempts
+        self._on_answer = on_answer
+        self._journals: dict[Path, Journal] = {}
+        self._unanswered: dict[int, SourceDocument] = {}
+        self._window = asyncio.Semaphore(_WINDOW)
+        self._stop = asyncio.Event()
+        self._saved_at = 0.0
+        self.summary = Summary()
+
+    def interrupt(self) -> None:
+        """Sends no more documents; `run` returns when those under way are answered."""
+        self.summary.interrupted = True
+        self._stop.set()
+
+    async def run(self) -> Summary:
+        """Ingests all files. Raises RemoteError when the service refuses, or stays away, for good."""
+        documents = self._to_send()
+        lost = 0
+        try:
+            async with channel_to(self._address) as channel:
+                await self._open_journals(channel)
+                while True:
+                    answered = sum(self.summary.outcomes.values())
+                    try:
+                        await self._stream(channel, documents)
+                        break
+                    except RemoteError as error:
+                        lost = 1 if sum(self.summary.outcomes.values()) > answered else lost + 1
+                        if not error.retryable or lost >= self._attempts or self._stop.is_set():
+                            raise
+                        with contextlib.suppress(asyncio.TimeoutError):
+                            await asyncio.wait_for(self._stop.wait(), min(0.25 * 2**lost, 8.0))
+        finally:
+            for journal in self._journals.values():
+                journal.save()
+        if not self.summary.interrupted and not self.summary.failures:
+            for journal in self._journals.values():
+                journal.remove()
+        return self.summary
+
+    async def _open_journals(self, channel: grpc.aio.Channel) -> None:
+        """Creates the knowledge base if asked to; a journal is of a knowledge base with its time of creation."""
+        bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+        name = self._knowledge_base
+        try:
+            try:
+                request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
+                base = (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=30)).knowledge_base
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.NOT_FOUND or not self._create:
+                    raise
+                new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=name)
+                base = (await bases.CreateKnowledgeBase(new, timeout=30)).knowledge_base
+        except grpc.aio.AioRpcError as error:
+            raise remote_error(error, self._address) from error
+        created = base.created_at.ToJsonString()
+        for source in self._sources:
+            self._journals[source] = Journal(self._journal_folder, source, self._address, base.name, created)
+
+    def _to_send(self) -> Iterator[tuple[int, SourceDocument]]:
+        """Documents that the journals lack, by sequence number; those that cannot be read are answered here."""
+        sequence = 0
+        for source in self._sources:
+            for document in read_documents(source):
+                sequence += 1
+                if self._journals[source].has(document.number):
+                    self._answer(Answer(document, "skipped"))
+                elif document.error:
+                    self._answer(Answer(document, "failed", reason="UNREADABLE", message=document.error))
+                else:
+                    yield sequence, document
+
+    async def _stream(
+        self, channel: grpc.aio.Channel, documents: Iterator[tuple[int, SourceDocument]]
+    ) -> None:
+        """One stream: what the last one left unanswered, then the rest. Raises RemoteError."""
+        call = ingestion_pb2_grpc.IngestionStub(channel).Ingest()
+        sender: asyncio.Task[None] | None = None
+        try:
+            await call.write(pb.IngestRequest(start=pb.IngestStart(knowledge_base=self._knowledge_base)))
+            async for response in call:
+                kind = response.WhichOneof("message")
+                if kind == "started":
+                    limit = response.started.document_limit_bytes
+                    sender = asyncio.create_task(self._send(call, documents, limit))
+                elif kind == "acknowledged":
+                    ack = response.acknowledged
+                    outcome = _OUTCOMES.get(ack.outcome, "stored")
+                    self._answered(ack.sequence, outcome, references=ack.reference_count)
+                elif kind == "failed":
+                    failed = response.failed
+                    self._answered(failed.sequence, "failed", reason=failed.reason, message=failed.message)
+            if sender is not None:
+                await sender
+        except grpc.aio.AioRpcError as error:
+            raise remote_error(error, self._address) from error
+        finally:
+            if sender is not None:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
+            call.cancel()
+
+    async def _send(
+        self, call: Any, documents: Iterator[tuple[int, SourceDocument]], limit_bytes: int
+    ) -> None:
+        for sequence, document in sorted(self._unanswered.items()):
+            await call.write(_request(sequence, document))
+        while not self._stop.is_set():
+            await self._window.acquire()
+            following = next(documents, None)
+            if following is None:
+                break
+            sequence, document = following
+            size = len(document.text.encode())
+            if size > limit_bytes:
+                message = f"the document has {size} bytes of text, at most {limit_bytes}: cut it into several"
+                self._answer(Answer(document, "failed", reason="DOCUMENT_TOO_LARGE", message=message))
+                self._window.release()
+                continue
+            self._unanswered[sequence] = document
+            await call.write(_request(sequence, document))
+        await call.done_writing()
+
+    def _answered(self, sequence: int, outcome: str, **details: Any) -> None:
+        document = self._unanswered.pop(sequence, None)
+        if document is not None:
+            self._window.release()
+            self._answer(Answer(document, outcome, **details))
+
+    def _answer(self, answer: Answer) -> None:
+        self.summary.add(answer)
+        if answer.outcome != "skipped":
+            self._journals[answer.document.source].answer(
+                answer.document.number, failed=answer.outcome == "failed"
+            )
+            if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+                self._saved_at = time.monotonic()
+                for journal in self._journals.values():
+                    journal.save()
+        self._on_answer(answer)
+
+
+def _request(sequence: int, document: SourceDocument) -> pb.IngestRequest:
+    content = pb.Document(
+        key=document.key, title=document.title, text=document.text, metadata=document.metadata
+    )
+    return pb.IngestRequest(item=pb.IngestItem(sequence=sequence, document=content))

@@ -1,0 +1,81 @@
+"""Ingestion: documents up, acknowledgements down (see ingest_stream.py); removing and showing documents."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from memory_service.catalogue import Catalogue
+from memory_service.encoder import Encoder
+from memory_service.errors import BadRequest
+from memory_service.ingest_stream import IngestStream, Threads
+from memory_service.settings import Settings
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import ingestion_pb2_grpc
+
+_MAX_DELETED_KEYS = 1000
+
+
+class Ingestion(ingestion_pb2_grpc.IngestionServicer):
+    """The write path. `draining` is set when the service is told to stop: streams then finish the batch at hand."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        encoder: Encoder,
+        threads: Threads,
+        settings: Settings,
+        draining: asyncio.Event,
+    ) -> None:
+        self._catalogue = catalogue
+        self._encoder = encoder
+        self._threads = threads
+        self._settings = settings
+        self._draining = draining
+
+    async def Ingest(
+        self, request_iterator: AsyncIterator[pb.IngestRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncGenerator[pb.IngestResponse, None]:
+        """See ingestion.proto."""
+        stream = IngestStream(self._catalogue, self._encoder, self._threads, self._settings, self._draining)
+        async with contextlib.aclosing(stream.responses(request_iterator)) as responses:
+            async for response in responses:
+                yield response
+
+    async def Delete(self, request: pb.DeleteRequest, context: grpc.aio.ServicerContext) -> pb.DeleteResponse:
+        """See ingestion.proto."""
+        if not 1 <= len(request.document_keys) <= _MAX_DELETED_KEYS:
+            raise BadRequest(
+                f"{len(request.document_keys)} keys to delete, expected 1 to {_MAX_DELETED_KEYS}",
+                field="document_keys",
+            )
+        base = self._catalogue.open(request.knowledge_base)
+        documents, references = await asyncio.get_running_loop().run_in_executor(
+            self._threads.write, self._catalogue.store.delete, base, list(request.document_keys)
+        )
+        return pb.DeleteResponse(documents_deleted=documents, references_deleted=references)
+
+    async def GetDocument(
+        self, request: pb.GetDocumentRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetDocumentResponse:
+        """See ingestion.proto."""
+        base = self._catalogue.open(request.knowledge_base)
+        document = await asyncio.get_running_loop().run_in_executor(
+            self._threads.read, self._catalogue.store.document, base, request.document_key
+        )
+        stored_at = Timestamp()
+        stored_at.FromDatetime(document.stored_at)
+        references = [
+            pb.StoredReference(
+                memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None
+            )
+            for chunk, (memory_id, text) in enumerate(document.references)
+        ]
+        return pb.GetDocumentResponse(
+            document_key=document.key, title=document.title, metadata=document.metadata,
+            content_hash=document.content_hash, stored_at=stored_at, references=references,
+        )  # fmt: skip

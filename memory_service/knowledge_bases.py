@@ -1,0 +1,83 @@
+"""KnowledgeBases: create, describe, list, count and remove."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from memory_service.catalogue import Catalogue
+from memory_service.stores import KnowledgeBase
+from protos.memory.v1 import knowledge_bases_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2_grpc
+
+
+class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
+    """The knowledge bases of the store. What changes the store runs in the writers' thread."""
+
+    def __init__(self, catalogue: Catalogue, readers: Executor, writers: Executor) -> None:
+        self._catalogue = catalogue
+        self._readers = readers
+        self._writers = writers
+
+    async def CreateKnowledgeBase(
+        self, request: pb.CreateKnowledgeBaseRequest, context: grpc.aio.ServicerContext
+    ) -> pb.CreateKnowledgeBaseResponse:
+        """See knowledge_bases.proto."""
+        base = await asyncio.get_running_loop().run_in_executor(
+            self._writers, self._catalogue.create, request.name, request.description
+        )
+        return pb.CreateKnowledgeBaseResponse(knowledge_base=self._message(base))
+
+    async def GetKnowledgeBase(
+        self, request: pb.GetKnowledgeBaseRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetKnowledgeBaseResponse:
+        """See knowledge_bases.proto."""
+        base = self._catalogue.store.knowledge_base(request.name)
+        return pb.GetKnowledgeBaseResponse(knowledge_base=self._message(base))
+
+    async def ListKnowledgeBases(
+        self, request: pb.ListKnowledgeBasesRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListKnowledgeBasesResponse:
+        """See knowledge_bases.proto."""
+        bases = self._catalogue.store.knowledge_bases()
+        return pb.ListKnowledgeBasesResponse(knowledge_bases=[self._message(base) for base in bases])
+
+    async def DeleteKnowledgeBase(
+        self, request: pb.DeleteKnowledgeBaseRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DeleteKnowledgeBaseResponse:
+        """See knowledge_bases.proto."""
+        base = self._catalogue.store.knowledge_base(request.name)
+        await asyncio.get_running_loop().run_in_executor(self._writers, self._catalogue.store.drop, base)
+        return pb.DeleteKnowledgeBaseResponse()
+
+    async def GetStatistics(
+        self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetStatisticsResponse:
+        """See knowledge_bases.proto."""
+        base = self._catalogue.store.knowledge_base(request.name)
+        counts = await asyncio.get_running_loop().run_in_executor(
+            self._readers, self._catalogue.store.statistics, base
+        )
+        return pb.GetStatisticsResponse(
+            document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
+            text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
+        )  # fmt: skip
+
+    def _message(self, base: KnowledgeBase) -> pb.KnowledgeBase:
+        created_at = Timestamp()
+        created_at.FromDatetime(base.created_at)
+        mismatch = self._catalogue.mismatch(base)
+        state = pb.KNOWLEDGE_BASE_STATE_READY
+        if base.problem:
+            state = pb.KNOWLEDGE_BASE_STATE_DAMAGED
+        elif mismatch:
+            state = pb.KNOWLEDGE_BASE_STATE_MISMATCHED
+        identity = base.identity
+        return pb.KnowledgeBase(
+            name=base.name, description=base.description, model_id=identity.model_id, codec_id=identity.codec_id,
+            memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
+            created_at=created_at, state=state, problem=base.problem or mismatch,
+        )  # fmt: skip

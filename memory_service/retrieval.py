@@ -1,0 +1,105 @@
+"""Retrieval.Retrieve: bytes of query vectors -> checked vectors -> store, in a thread -> hits and payloads."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from concurrent.futures import Executor
+
+import grpc
+
+from memory_service.catalogue import Catalogue
+from memory_service.errors import BadRequest, Overloaded
+from memory_service.identity import require_readable
+from memory_service.settings import Settings
+from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.vectors import read_vectors
+from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
+
+_MAX_HELD_IDS = 65536
+_MAX_FILTERS = 16
+
+
+class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
+    """The read path. Lives on the event loop; only the store call leaves it."""
+
+    def __init__(self, catalogue: Catalogue, readers: Executor, settings: Settings) -> None:
+        self._catalogue = catalogue
+        self._readers = readers
+        self._settings = settings
+        self._waiting = 0
+
+    async def Retrieve(
+        self, request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext
+    ) -> retrieval_pb2.RetrieveResponse:
+        """See retrieval.proto."""
+        arrived = time.perf_counter_ns()
+        if self._waiting >= self._settings.max_waiting_retrievals:
+            raise Overloaded(
+                f"{self._waiting} retrievals wait already: try again a little later", waiting=self._waiting
+            )
+        base = self._catalogue.open(request.knowledge_base)
+        query = self._query(request, base)
+        self._waiting += 1
+        try:
+            retrieved = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self._catalogue.store.retrieve, base, query
+            )
+        finally:
+            self._waiting -= 1
+        response = to_response(retrieved, query)
+        response.server_times.total_us = (time.perf_counter_ns() - arrived) // 1000
+        return response
+
+    def _query(self, request: retrieval_pb2.RetrieveRequest, base: KnowledgeBase) -> Query:
+        """The request as a checked Query; raises the errors retrieval.proto lists."""
+        require_readable(
+            base.identity,
+            model_id=request.model_id, codec_id=request.codec_id,
+            memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
+        )  # fmt: skip
+        vectors = read_vectors(request.query_vectors, base.identity.dimension, declared=request.dimension)
+        if len(vectors) > self._settings.max_queries:
+            raise BadRequest(
+                f"{len(vectors)} query vectors in one request, at most {self._settings.max_queries}",
+                field="query_vectors",
+            )
+        k = request.k or self._catalogue.encoder.memories_per_chunk
+        if k > self._settings.max_k:
+            raise BadRequest(f"k is {k}, at most {self._settings.max_k} memories can be asked for", field="k")
+        if len(request.held_ids) > _MAX_HELD_IDS:
+            raise BadRequest(f"{len(request.held_ids)} held_ids, at most {_MAX_HELD_IDS}", field="held_ids")
+        if len(request.metadata_filter) > _MAX_FILTERS:
+            raise BadRequest(
+                f"a filter of {len(request.metadata_filter)} values, at most {_MAX_FILTERS}",
+                field="metadata_filter",
+            )
+        minimum_score = request.minimum_score if request.HasField("minimum_score") else None
+        if minimum_score is not None and math.isnan(minimum_score):
+            raise BadRequest("minimum_score is NaN", field="minimum_score")
+        return Query(
+            vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
+            metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
+        )  # fmt: skip
+
+
+def to_response(retrieved: Retrieved, query: Query) -> retrieval_pb2.RetrieveResponse:
+    """The hits as the wire has them; a payload goes with the first hit of its memory, the others say `held`."""
+    unsent = dict(retrieved.payloads)
+    results = []
+    for hits in retrieved.hits:
+        result = retrieval_pb2.QueryResult()
+        for found in hits:
+            hit = result.hits.add(
+                memory_id=found.memory_id, score=found.score, document_key=found.document_key, title=found.title,
+                chunk_number=found.chunk_number, text=found.text, payload_crc32c=found.crc32c,
+            )  # fmt: skip
+            payload = unsent.pop(found.memory_id, None)
+            if payload is None:
+                hit.held = True
+            else:
+                hit.payload = payload
+        results.append(result)
+    times = retrieval_pb2.ServerTimes(search_us=retrieved.search_us, fetch_us=retrieved.fetch_us)
+    return retrieval_pb2.RetrieveResponse(results=results, server_times=times)
