@@ -1,0 +1,118 @@
+"""A real server in this process, on port 0, and what tests say to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from memory_service.encoder import Encoder
+from memory_service.server import Server
+from memory_service.settings import Settings
+from memory_service.stores import open_store
+from protos.memory.v1 import (
+    ingestion_pb2,
+    ingestion_pb2_grpc,
+    knowledge_bases_pb2_grpc,
+    models_pb2_grpc,
+    retrieval_pb2,
+    retrieval_pb2_grpc,
+)
+
+
+@dataclass
+class Client:
+    """Stubs on one channel."""
+
+    channel: grpc.Channel
+
+    def __post_init__(self) -> None:
+        self.retrieval = retrieval_pb2_grpc.RetrievalStub(self.channel)
+        self.ingestion = ingestion_pb2_grpc.IngestionStub(self.channel)
+        self.bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self.channel)
+        self.models = models_pb2_grpc.ModelsStub(self.channel)
+
+    def ingest(self, kb: str, *contents: Any, create: bool = True) -> list[ingestion_pb2.IngestResponse]:
+        """Sends documents or prepared documents; returns all answers that are no progress."""
+        responses = self.ingestion.Ingest(iter(ingest_requests(kb, contents, create)), timeout=60)
+        return [response for response in responses if response.WhichOneof("message") != "progress"]
+
+    def retrieve(self, kb: str, vectors: np.ndarray, **more: Any) -> retrieval_pb2.RetrieveResponse:
+        raw = np.ascontiguousarray(vectors, "<f4").tobytes()
+        return self.retrieval.Retrieve(
+            retrieval_pb2.RetrieveRequest(knowledge_base=kb, query_vectors=raw, **more), timeout=30
+        )
+
+
+def ingest_requests(
+    kb: str, contents: Sequence[Any], create: bool = True
+) -> list[ingestion_pb2.IngestRequest]:
+    start = ingestion_pb2.IngestStart(knowledge_base=kb, create_if_missing=create)
+    requests = [ingestion_pb2.IngestRequest(start=start)]
+    for sequence, content in enumerate(contents, 1):
+        kind = "prepared" if isinstance(content, ingestion_pb2.PreparedDocument) else "document"
+        item = ingestion_pb2.IngestItem(sequence=sequence, **{kind: content})
+        requests.append(ingestion_pb2.IngestRequest(item=item))
+    return requests
+
+
+def document(key: str, text: str, title: str = "", **metadata: str) -> ingestion_pb2.Document:
+    return ingestion_pb2.Document(key=key, title=title, text=text, metadata=metadata)
+
+
+@contextlib.contextmanager
+def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[Client, Server]]:
+    """A server on a store in `folder`, stopped and closed at the end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    values = {"listen": "127.0.0.1:0", "store": f"chdb://{folder}", "shutdown_grace_s": 5.0, **settings}
+    made = Settings(**values)
+
+    async def start() -> Server:
+        server = Server(made, encoder, open_store(made.store))
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
+            yield Client(channel), server
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+@dataclass
+class Refusal:
+    """A refused call: its status code, and the google.rpc details by their class."""
+
+    code: grpc.StatusCode
+    message: str
+    details: dict[type, Any]
+
+    @property
+    def reason(self) -> str:
+        return self.details[error_details_pb2.ErrorInfo].reason
+
+
+def refusal(error: grpc.RpcError) -> Refusal:
+    status = rpc_status.from_call(error)
+    details: dict[type, Any] = {}
+    for packed in status.details if status else ():
+        for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
+            detail = kind()
+            if packed.Unpack(detail):
+                details[kind] = detail
+    return Refusal(error.code(), error.details(), details)

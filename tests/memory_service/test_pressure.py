@@ -1,0 +1,80 @@
+"""What needs a server of its own: the engine allows one store at a time in a process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from memory_service.encoder import EncodedReferences
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import retrieval_pb2
+from tests.memory_service.encoders import HashEncoder, vector_of
+from tests.memory_service.running import document, ingest_requests, refusal, running
+
+
+def outcome(response: pb.IngestResponse) -> object:
+    kind = response.WhichOneof("message")
+    return response.failed.reason if kind == "failed" else response.acknowledged.outcome
+
+
+class Moody(HashEncoder):
+    """Refuses some texts, as a model with a bug would, or gives NaN."""
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        if any("crash" in text for text in references):
+            raise RuntimeError("a bug")
+        encoded = super().encode(references)
+        for row, text in enumerate(references):
+            if "nan" in text:
+                encoded.vectors[row] = np.nan
+        return encoded
+
+
+def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
+    with running(tmp_path, Moody()) as (client, _):
+        documents = [
+            document(f"d{n}", text) for n, text in enumerate(["one", "crash", "two", "nan", "three"])
+        ]
+        answers = client.ingest("kb", *documents)[1:]
+        assert [outcome(a) for a in answers] == [1, "ENCODING_FAILED", 1, "VECTOR_NOT_FINITE", 1]
+        assert len(client.retrieve("kb", vector_of("one")[None]).results[0].hits) == 3
+
+
+class Slow(HashEncoder):
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        time.sleep(0.05 * len(references))
+        return super().encode(references)
+
+
+def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
+    sent = 0
+
+    def requests() -> Iterator[pb.IngestRequest]:
+        nonlocal sent
+        for request in ingest_requests("kb", [document(f"d{n}", "word " * 20000) for n in range(100)]):
+            yield request
+            sent += 1
+
+    with running(tmp_path, Slow(), ingest_batch_references=4) as (client, _):
+        call = client.ingestion.Ingest(requests(), timeout=60)
+        next(call)
+        time.sleep(0.5)
+        assert sent < 60
+        call.cancel()
+
+
+def test_waiting_retrievals_have_a_limit(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder(), max_waiting_retrievals=1, read_connections=1) as (client, _):
+        client.ingest("kb", *(document(f"d{n}", f"t {n}") for n in range(50)))
+        vectors = np.stack([vector_of(str(n)) for n in range(200)])
+        request = retrieval_pb2.RetrieveRequest(knowledge_base="kb", query_vectors=vectors.tobytes())
+        calls = [client.retrieval.Retrieve.future(request, timeout=30) for _ in range(4)]
+        codes = [call.code() for call in calls]
+        assert codes.count(grpc.StatusCode.OK) >= 1
+        refused = [refusal(call.exception()) for call in calls if call.code() != grpc.StatusCode.OK]
+        assert refused
+        assert {error.reason for error in refused} == {"OVERLOADED"}
