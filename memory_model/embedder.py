@@ -67,7 +67,7 @@ class EmbedderFiles:
 def find_embedder(path: str | Path) -> EmbedderFiles:
     """Recognise one of the layouts at `path`, a folder or an .onnx file; raises MissingFile."""
     path = Path(path)
-    candidates = [path] if path.suffix == ".onnx" else [path / "embedder.onnx", path / "onnx" / "model.onnx",
+    candidates = [path] if path.suffix == ".onnx" and not path.is_dir() else [path / "embedder.onnx", path / "onnx" / "model.onnx",
                                                         path / "model.onnx"]  # fmt: skip
     model = next((c for c in candidates if c.is_file()), None)
     if model is None:

@@ -1,0 +1,169 @@
+"""A bundle is whole or it is refused, and the refusal names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_model.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
+from memory_model.codec import ExactCodec
+from memory_model.digest import file_sha256
+from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.export.bundle import export_bundle
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return tiny_bundle(tmp_path_factory.mktemp("bundle"))
+
+
+@pytest.fixture
+def folder(made: Bundle, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made.folder, tmp_path / "bundle"))
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    data = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**data, **changes}))
+
+
+def test_an_exported_bundle_opens_and_gives_what_it_says(made: Bundle) -> None:
+    opened = Bundle.open(made.folder)
+    assert opened.manifest == made.manifest
+    assert opened.config == tiny_config()
+    assert opened.identity == opened.memory_format.identity
+    assert opened.embedder().embedder_id == opened.manifest.embedder_id
+    assert opened.embedder().embed(["a"]).shape == (1, 16)
+    assert opened.tokenizer.decode(opened.tokenizer.encode("Grüße")) == "Grüße"
+    assert set(REQUIRED) <= set(opened.manifest.files)
+    assert opened.manifest.licence == "Apache-2.0"
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, "decoder.onnx.data"])
+def test_a_changed_byte_is_found_and_named(folder: Path, name: str) -> None:
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(data)
+    with pytest.raises(CorruptFile, match=name):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, "decoder.onnx.data"])
+def test_a_short_or_missing_file_is_named(folder: Path, name: str) -> None:
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-1])
+    with pytest.raises(CorruptFile, match=name):
+        Bundle.open(folder)
+    (folder / name).unlink()
+    with pytest.raises(CorruptFile, match=f"{name} is missing"):
+        Bundle.open(folder)
+
+
+def test_no_bundle_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="memory-model export"):
+        Bundle.open(tmp_path)
+
+
+def test_a_name_outside_the_folder_is_refused(folder: Path) -> None:
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    for name in ("../tokenizer.json", "/etc/hostname", "sub/file", MANIFEST):
+        edit_manifest(folder, files={**files, name: files["tokenizer.json"]})
+        with pytest.raises(CorruptFile, match="no plain file name"):
+            Bundle.open(folder)
+
+
+def test_a_manifest_that_lists_too_little_or_contradicts_itself_is_refused(folder: Path) -> None:
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    edit_manifest(folder, files={k: v for k, v in files.items() if k != "codec.npz"})
+    with pytest.raises(CorruptFile, match=r"does not list codec\.npz"):
+        Bundle.open(folder)
+    edit_manifest(folder, files=files, memory_format_id="00" * 32)
+    with pytest.raises(FormatMismatch):
+        Bundle.open(folder)
+    edit_manifest(folder, format_version=99)
+    with pytest.raises(CorruptFile, match="version 99"):
+        Bundle.open(folder)
+
+
+@given(st.one_of(st.text(max_size=40), st.recursive(
+    st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x)
+).map(json.dumps)))  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_garbage_is_no_manifest(text: str) -> None:
+    with pytest.raises(CorruptFile):
+        Manifest.from_json(text)
+
+
+def test_a_manifest_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CorruptFile, match="not text"):
+        Bundle.open(folder)
+
+
+def test_a_codec_of_another_model_is_refused_by_name(folder: Path) -> None:
+    ExactCodec(tiny_config().head_dim, dtype="float16").save(folder / "codec.npz")
+    data = json.loads((folder / MANIFEST).read_text())
+    data["files"]["codec.npz"] = {
+        "sha256": file_sha256(folder / "codec.npz"),
+        "bytes": (folder / "codec.npz").stat().st_size,
+    }
+    edit_manifest(folder, files=data["files"])
+    with pytest.raises(CodecMismatch):
+        _ = Bundle.open(folder).memory_format
+
+
+def test_an_older_bundle_is_replaced_and_nothing_is_left(made: Bundle, tmp_path: Path) -> None:
+    codec = tmp_path / "codec.npz"
+    ExactCodec(tiny_config().head_dim).save(codec)
+    out = tmp_path / "place" / "bundle"
+    for seed in (1, 2):
+        export_bundle(
+            tiny_loaded(seed),
+            out,
+            "float32",
+            128,
+            codec=codec,
+            embedder=made.folder.parent / "bert",
+            quiet=True,
+        )
+        assert Bundle.open(out).manifest.model_id == f"{seed:02x}" * 32
+    assert [p.name for p in out.parent.iterdir()] == ["bundle"]
+
+
+def test_an_export_that_fails_leaves_the_old_bundle_and_no_traces(made: Bundle, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(made.folder, tmp_path / "bundle"))
+    with pytest.raises(MissingFile):
+        export_bundle(tiny_loaded(3), out, "float32", 128, codec=tmp_path / "no.npz", quiet=True)
+    assert Bundle.open(out).manifest == made.manifest
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, made: Bundle) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "diary.txt").write_text("keep")
+    staging = staging_folder(out)
+    for path in made.folder.iterdir():
+        shutil.copyfile(path, staging / path.name)
+    (staging / MANIFEST).unlink()
+    with pytest.raises(InvalidInput, match="not a bundle"):
+        write_bundle(
+            out, staging, model_id="a", codec_id="b", embedder_id="c", precision="int8", capacity=1, licence="x",
+            config=tiny_config(),
+        )  # fmt: skip
+    assert (out / "diary.txt").read_text() == "keep"
+
+
+def test_a_bundle_without_a_needed_file_is_not_written(tmp_path: Path) -> None:
+    staging = staging_folder(tmp_path / "bundle")
+    with pytest.raises(InvalidInput, match=r"needs decoder\.onnx"):
+        write_bundle(
+            tmp_path / "bundle", staging, model_id="a", codec_id="b", embedder_id="c", precision="int8", capacity=1,
+            licence="x", config=tiny_config(),
+        )  # fmt: skip
