@@ -67,8 +67,9 @@ class EmbedderFiles:
 def find_embedder(path: str | Path) -> EmbedderFiles:
     """Recognise one of the layouts at `path`, a folder or an .onnx file; raises MissingFile."""
     path = Path(path)
-    candidates = [path] if path.suffix == ".onnx" and not path.is_dir() else [path / "embedder.onnx", path / "onnx" / "model.onnx",
-                                                        path / "model.onnx"]  # fmt: skip
+    candidates = [path]
+    if path.suffix != ".onnx" or path.is_dir():
+        candidates = [path / "embedder.onnx", path / "onnx" / "model.onnx", path / "model.onnx"]
     model = next((c for c in candidates if c.is_file()), None)
     if model is None:
         raise MissingFile(
@@ -87,7 +88,8 @@ def find_embedder(path: str | Path) -> EmbedderFiles:
 
 
 def _belongs(weights: Path, model: Path) -> bool:
-    names = (f"{model.name}_data", f"{model.name}.data")
+    # A published graph keeps the names of its weights when it is copied under our name.
+    names = (f"{model.name}_data", f"{model.name}.data", "model.onnx_data")
     return weights.name.startswith("Constant_") or weights.name in names
 
 
