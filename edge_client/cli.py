@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.text import Text
 
 from edge_client import show
 from edge_client.doctor import check
@@ -20,13 +21,13 @@ from edge_client.session import EdgeModel, Finished, Recalled, Token
 from memory_model.chat import Message
 from memory_model.errors import Memory3Error
 
-EXIT_CODES = """
-Exit codes: 0 an answer was given (also without memories, with a warning, when the service is down);
-1 bundle, question or setting is wrong; 2 wrong usage; 3 --require-memory and no memories could be had;
-130 interrupted.
-"""
+EXIT_CODES = (
+    "Exit codes: 0 an answer was given, also without memories when the service is down (with a warning); "
+    "1 bundle, question or setting is wrong; 2 wrong usage; 3 memories were required and could not be had; "
+    "130 interrupted."
+)
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -140,7 +141,7 @@ def chat(
                         err.print(show.memories_table(recalls, texts=False))
                 except Memory3Error as error:
                     messages.pop()
-                    err.print(f"[red]{type(error).__name__}:[/] {error}")
+                    _complain(type(error).__name__, str(error))
                 except KeyboardInterrupt:
                     messages.pop()
                     err.print("\n[dim](stopped)[/]")
@@ -154,8 +155,8 @@ def doctor(
     with _reported():
         failed = False
         for result in check(bundle=bundle, service=service, knowledge_base=knowledge_base):
-            mark = "[green]ok  [/]" if result.ok else "[red]FAIL[/]"
-            out.print(f"{mark} {result.what}: {result.detail}")
+            mark = ("ok  ", "green") if result.ok else ("FAIL", "red")
+            out.print(Text.assemble(mark, f" {result.what}: {result.detail}"), soft_wrap=True)
             failed = failed or not result.ok
         if failed:
             raise typer.Exit(1)
@@ -185,6 +186,11 @@ def _around(finished: Finished, recalls: Sequence[Recalled]) -> None:
     err.print(show.statistics_table(finished, recalls))
 
 
+def _complain(what: str, message: str) -> None:
+    """One line, never wrapped: it may hold a command to copy."""
+    err.print(Text.assemble((f"{what}:", "red"), f" {message}"), soft_wrap=True)
+
+
 def _line() -> str | None:
     try:
         return input("you> " if sys.stdin.isatty() else "").strip()
@@ -198,11 +204,11 @@ def _reported() -> Iterator[None]:
     try:
         yield
     except Memory3Error as error:
-        err.print(f"[red]{type(error).__name__}:[/] {error}")
+        _complain(type(error).__name__, str(error))
         raise typer.Exit(1) from error
     except ValidationError as error:
         for problem in error.errors():
-            err.print(f"[red]setting {'.'.join(map(str, problem['loc']))}:[/] {problem['msg']}")
+            _complain(f"setting {'.'.join(map(str, problem['loc']))}", problem["msg"])
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

@@ -41,7 +41,7 @@ class Recalled:
 
 @dataclass(frozen=True)
 class Token:
-    """A token was generated. text: what may be shown now; empty while a character is incomplete."""
+    """A token was generated, the end of the turn included. text: what may be shown now, often empty."""
 
     id: int
     text: str
@@ -201,26 +201,24 @@ class EdgeModel:
             recalling, inject, read,
         )  # fmt: skip
         ends = {self.bundle.tokenizer.end_of_turn_id, self.bundle.tokenizer.eos_id}
-        first_token, count, reason = 0.0, 0, "length"
+        first_token, count, reason = 0.0, 0, ""
         for token in tokens:
             yield from self._news(state)
             first_token = first_token or time.perf_counter()
             count += 1
+            text = "" if token in ends else stream.push(token)
             if token in ends:
                 reason = "end"
-                break
-            yield Token(token, stream.push(token))
-            if stream.stopped:
+            elif stream.stopped:
                 reason = "stop"
-                break
-            if count >= max_tokens:
-                break
-            if self.decoder.length >= self.decoder.capacity:
+            elif count >= max_tokens:
+                reason = "length"
+            elif self.decoder.length >= self.decoder.capacity:
                 reason = "context"
+            yield Token(token, text + stream.flush() if reason else text)
+            if reason:
                 break
         finished = time.perf_counter()
-        if rest := stream.flush():
-            yield Token(token, rest)
         decoding_s = max(finished - first_token, 1e-9)
         recall_ms = sum(_total(r) for r in state.recalls)
         total_ms = 1e3 * (finished - state.started)
@@ -241,7 +239,7 @@ class EdgeModel:
         A cache read without memories does not serve an answer with memories, nor the other way round.
         """
         same = common_length(self._cached, ids) if memory == self._with_memory else 0
-        if memory and same < self._prompt_length:
+        if memory and not self._prompt_length <= same < len(ids):
             same = 0
         same = min(same, len(ids) - 1)
         self._cached = self._cached[:same]

@@ -97,8 +97,8 @@ def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
 
 
-def _checked(messages: Sequence[Message]) -> list[dict[str, str]]:
-    if isinstance(messages, str | Mapping) or not messages:
+def _checked(messages: Any) -> list[dict[str, str]]:
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")
     result = []
     for number, message in enumerate(messages):

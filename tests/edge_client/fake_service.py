@@ -1,0 +1,83 @@
+"""A retrieval service in this process, on a free port: answers from a list, records what it was asked, misbehaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import google_crc32c
+import grpc
+import numpy as np
+
+from memory_model.embedder import Embedder
+from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
+
+
+@dataclass
+class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer):
+    """texts and payloads are one reference each; the rest says how to misbehave."""
+
+    embedder: Embedder
+    texts: list[str]
+    payloads: list[bytes]
+    delay_s: float = 0.0
+    abort: tuple[grpc.StatusCode, str] | None = None
+    wrong_crc: set[int] = field(default_factory=set)
+    too_few_results: bool = False
+    title: str = "Title"
+    requests: list[retrieval_pb2.RetrieveRequest] = field(default_factory=list)
+    description: models_pb2.DescribeResponse = field(default_factory=models_pb2.DescribeResponse)
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        self.vectors = self.embedder.embed(self.texts)
+
+    def Retrieve(
+        self, request: retrieval_pb2.RetrieveRequest, context: grpc.ServicerContext
+    ) -> retrieval_pb2.RetrieveResponse:
+        self.requests.append(request)
+        time.sleep(self.delay_s)
+        if self.abort:
+            context.abort(*self.abort)
+        queries = np.frombuffer(request.query_vectors, "<f4").reshape(-1, self.embedder.dim)
+        response = retrieval_pb2.RetrieveResponse()
+        sent = set()
+        for query in queries[: 0 if self.too_few_results else None]:
+            scores = self.vectors @ query
+            result = response.results.add()
+            for n in np.argsort(-scores, kind="stable")[: request.k]:
+                payload = self.payloads[n]
+                crc = google_crc32c.value(payload) ^ (1 if int(n) in self.wrong_crc else 0)
+                hit = result.hits.add(
+                    memory_id=int(n) + 1, score=float(scores[n]), document_key=f"doc-{n}", title=f"{self.title} {n}",
+                    chunk_number=0, text=self.texts[n], payload_crc32c=crc,
+                )  # fmt: skip
+                if n in sent:
+                    hit.held = True
+                else:
+                    hit.payload = payload
+                sent.add(n)
+        response.server_times.total_us = 1500
+        return response
+
+    def Describe(
+        self, request: models_pb2.DescribeRequest, context: grpc.ServicerContext
+    ) -> models_pb2.DescribeResponse:
+        return self.description
+
+
+@contextmanager
+def serving(service: FakeService) -> Iterator[FakeService]:
+    """Run the service on a free port of this machine while the block lasts."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
+    models_pb2_grpc.add_ModelsServicer_to_server(service, server)
+    service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield service
+    finally:
+        server.stop(None).wait()

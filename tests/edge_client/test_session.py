@@ -1,0 +1,339 @@
+"""Answers read the memories of their chunks, go on without them, and say what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import torch
+
+from edge_client.decoder import OnnxDecoder
+from edge_client.errors import ContextFull, EdgeError
+from edge_client.session import EdgeModel, Event, Finished, Recalled, Token
+from memory_model.bundle import Bundle
+from memory_model.chat import prefix_ids
+from memory_model.errors import InvalidInput
+from memory_model.memory import ExplicitMemory
+from memory_model.nn.model import MemoryBatch
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+
+QUESTION = "What is the code of Lima?"
+
+
+def parts(events: Sequence[Event]) -> tuple[list[Recalled], list[int], Finished]:
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    recalls = [e for e in events if isinstance(e, Recalled)]
+    return recalls, [e.id for e in events if isinstance(e, Token)], finished
+
+
+def answer(
+    model: EdgeModel, messages: str | list[dict[str, str]] = QUESTION, **options: object
+) -> tuple[list[Recalled], list[int], Finished]:
+    return parts(list(model.generate(messages, **{"max_tokens": 8, **options})))  # type: ignore[arg-type]
+
+
+def test_every_prompt_chunk_asks_with_its_own_content(model: EdgeModel, service: FakeService) -> None:
+    recalls, _, finished = answer(model, QUESTION + " " + "And of Rome? " * 4)
+    prompt = finished.statistics.prompt_tokens
+    assert len(recalls) == len([r for r in recalls if not r.generated]) >= (prompt - 30) // 16
+    assert len(service.requests) == 1, "all chunks of a prompt share one call"
+    assert all("im_start" not in r.recall.query and "assistant" not in r.recall.query for r in recalls)
+    assert all(len(r.recall.memories) == 5 for r in recalls)
+    request = service.requests[0]
+    manifest = model.bundle.manifest
+    assert (request.model_id, request.codec_id) == (manifest.model_id, manifest.codec_id)
+    assert (request.memory_format_id, request.embedder_id) == (
+        manifest.memory_format_id,
+        manifest.embedder_id,
+    )
+    assert (request.k, request.dimension, request.knowledge_base) == (5, 16, "default")
+
+
+def test_every_chunk_of_generated_tokens_asks_for_the_next_one(
+    model: EdgeModel, service: FakeService
+) -> None:
+    recalls, tokens, finished = answer(model, max_tokens=50, seed=3, temperature=50.0)
+    assert len(tokens) == finished.statistics.generated_tokens == 50
+    generated = [r for r in recalls if r.generated]
+    assert len(generated) == 3  # after 16, 32 and 48 tokens
+    decode = model.bundle.tokenizer.decode
+    assert [r.recall.query for r in generated] == [decode(tokens[n : n + 16]).strip() for n in (0, 16, 32)]
+
+
+def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
+    tiny: Bundle, model: EdgeModel, written: list[ExplicitMemory]
+) -> None:
+    """Write, encode, retrieve, decode, inject, decode on ONNX against the torch model with the same memories."""
+    loaded = tiny_loaded()
+    recalls, tokens, _ = answer(model, max_tokens=12)
+    prefix, window = prefix_ids(tiny.tokenizer, tiny.config.memory), tiny.config.memory.reference_tokens
+    prompt = tiny.chat.prompt([{"role": "user", "content": QUESTION}]).ids
+    ids = prefix + prompt + tokens
+    shape = (1, len(recalls), 5, tiny.config.memory.budget, tiny.config.head_dim)
+    keys, values, valid = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape[:-1], bool)
+    for chunk, recalled in enumerate(recalls):
+        for slot, read in enumerate(recalled.recall.read):
+            memory = written[read.memory_id - 1]
+            keys[0, chunk, slot], values[0, chunk, slot] = memory.keys, memory.values
+            valid[0, chunk, slot, tiny.config.memory.valid_rows(memory.tokens)] = True
+    batch = MemoryBatch(torch.tensor(keys), torch.tensor(values), torch.tensor(valid))
+    places = torch.arange(len(ids))
+    positions = torch.where(places < len(prefix), places, places + window)
+    # Chunks with content recalled; the scaffolding before the question (chunk 0) and after it read none or inherit.
+    asked = [bool(any(tiny.chat.prompt([{"role": "user", "content": QUESTION}]).content[s : s + 16]))
+             for s in range(0, len(prompt), 16)]  # fmt: skip
+    owner = np.maximum(np.cumsum(asked) - 1, -1)
+    chunk_of = (
+        [-1] * len(prefix)
+        + [int(owner[i // 16]) for i in range(len(prompt))]
+        + [int(owner[-1])] * len(tokens)
+    )
+    with torch.no_grad():
+        hidden, _ = loaded.model.hidden(
+            torch.tensor([ids]), positions[None], memory=batch, chunk_BT=torch.tensor([chunk_of])
+        )
+        want = loaded.model.head(hidden)[0].argmax(-1).tolist()
+    start = len(prefix) + len(prompt) - 1
+    assert tokens == want[start : start + len(tokens)]
+
+
+def test_memories_change_the_answer_and_are_shown(model: EdgeModel) -> None:
+    recalls, with_memory, _ = answer(model, max_tokens=30)
+    _, without, finished = answer(model, max_tokens=30, memory=False)
+    assert with_memory != without
+    assert not finished.without_memory
+    read = recalls[-1].recall.read
+    assert [m.text for m in read] == [TEXTS[m.memory_id - 1] for m in read]
+    assert all(m.document_key == f"doc-{m.memory_id - 1}" and not m.refused for m in read)
+    scores = [m.score for m in read]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundle, nobody: str) -> None:
+    with EdgeModel.open(tiny.folder, nobody) as model:
+        recalls, tokens, finished = answer(model)
+        assert all(r.recall.error.startswith("ServiceUnavailable") for r in recalls)
+        assert finished.without_memory
+        assert tokens == answer(model, memory=False)[1]
+
+
+def test_a_slow_service_costs_its_deadline_once(tiny: Bundle, service: FakeService) -> None:
+    service.delay_s = 1.0
+    with EdgeModel.open(tiny.folder, service.address, deadline_s=0.1) as model:
+        recalls, tokens, finished = answer(model, max_tokens=40)
+    assert len(tokens) == 40
+    assert all(r.recall.error.startswith("DeadlineExceeded") for r in recalls)
+    assert finished.without_memory
+    assert len(service.requests) == 1, "a service that does not answer is left alone for a while"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(grpc.StatusCode.FAILED_PRECONDITION, "IncompatibleService"), (grpc.StatusCode.NOT_FOUND, "RequestRefused"),
+     (grpc.StatusCode.INTERNAL, "RetrievalError"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "ServiceUnavailable")],
+)  # fmt: skip
+def test_a_refusal_is_named_and_the_answer_goes_on(
+    model: EdgeModel, service: FakeService, code: grpc.StatusCode, name: str
+) -> None:
+    service.abort = (code, "because")
+    recalls, tokens, finished = answer(model)
+    assert len(tokens) == 8
+    assert finished.without_memory
+    assert all(r.recall.error.startswith(f"{name}: ") for r in recalls)
+
+
+def test_memories_stay_when_a_later_recall_fails(model: EdgeModel, service: FakeService) -> None:
+    events = model.generate(QUESTION, max_tokens=20, temperature=50.0, seed=0)
+    seen: list[Event] = []
+    for event in events:
+        seen.append(event)
+        if isinstance(event, Token):
+            service.abort = (grpc.StatusCode.INTERNAL, "broken")
+    late = [e for e in seen if isinstance(e, Recalled) and e.generated]
+    assert [(r.kept, r.recall.error[:14]) for r in late] == [(5, "RetrievalError")]
+    assert model.decoder.caches.slots_in_use
+
+
+def foreign(seed: int, written: list[ExplicitMemory]) -> list[bytes]:
+    return format_of(tiny_loaded(seed)).encode(written)
+
+
+def test_a_memory_of_another_model_is_refused_by_name(
+    model: EdgeModel, service: FakeService, written: list[ExplicitMemory]
+) -> None:
+    nearest = int(answer(model)[0][-1].recall.read[0].memory_id) - 1
+    service.payloads[nearest] = foreign(9, written)[nearest]
+    recalls, tokens, _ = answer(model)
+    refused = {m.memory_id - 1: m.refused for r in recalls for m in r.recall.read if m.refused}
+    assert list(refused) == [nearest]
+    assert refused[nearest].startswith("ModelMismatch: memory was written by model 0909")
+    assert len(recalls[-1].recall.memories) == 4
+    assert len(tokens) == 8
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [("crc", "DamagedMemory"), ("codec", "CodecMismatch"), ("format", "FormatMismatch"), ("short", "CorruptFile"),
+     ("magic", "CorruptFile"), ("nan", "DamagedMemory"), ("empty", "DamagedMemory")],
+)  # fmt: skip
+def test_every_damaged_memory_is_refused_by_name(
+    model: EdgeModel, service: FakeService, damage: str, name: str
+) -> None:
+    for n, payload in enumerate(service.payloads):
+        changed = bytearray(payload)
+        if damage == "crc":
+            service.wrong_crc.add(n)
+        elif damage == "codec":
+            changed[30] ^= 1
+        elif damage == "format":
+            changed[50] ^= 1
+        elif damage == "short":
+            changed = changed[:-1]
+        elif damage == "magic":
+            changed[0] ^= 1
+        elif damage == "nan":
+            changed[56:60] = np.float32(np.nan).tobytes()
+        else:
+            changed = bytearray()
+        service.payloads[n] = bytes(changed)
+    recalls, tokens, _ = answer(model)
+    refused = [m.refused for r in recalls for m in r.recall.read]
+    assert refused
+    assert all(why.startswith(name) for why in refused)
+    assert tokens == answer(model, memory=False)[1]
+
+
+def test_a_response_with_too_few_results_is_an_error_not_a_crash(
+    model: EdgeModel, service: FakeService
+) -> None:
+    service.too_few_results = True
+    recalls, tokens, _ = answer(model)
+    assert "results" in recalls[0].recall.error
+    assert len(tokens) == 8
+
+
+def test_an_empty_knowledge_base_is_no_error(model: EdgeModel, service: FakeService) -> None:
+    service.vectors, service.texts, service.payloads = service.vectors[:0], [], []
+    recalls, _, finished = answer(model)
+    assert not any(r.recall.error or r.recall.memories for r in recalls)
+    assert not finished.without_memory
+
+
+def test_a_question_is_answered_the_same_whatever_was_asked_before(model: EdgeModel) -> None:
+    first = answer(model, max_tokens=20)[1]
+    answer(model, "Something else, with other memories: Cairo, Delhi?", max_tokens=20)
+    assert answer(model, max_tokens=20)[1] == first
+
+
+def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) -> None:
+    _, _, finished = answer(model, max_tokens=5)
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "forty"},
+                {"role": "user", "content": "And Rome?"}]  # fmt: skip
+    _, _, second = answer(model, messages)
+    assert second.statistics.reused_tokens >= finished.statistics.prompt_tokens
+    assert second.statistics.recalls > 0
+    assert answer(model, messages)[2].statistics.reused_tokens == 0, "the same question again recalls again"
+
+
+def test_without_memory_reuse_changes_nothing(model: EdgeModel) -> None:
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "x"},
+                {"role": "user", "content": "And?"}]  # fmt: skip
+    fresh = answer(model, messages, memory=False, max_tokens=20)[1]
+    answer(model, messages[:1], memory=False)
+    _, tokens, finished = answer(model, messages, memory=False, max_tokens=20)
+    assert finished.statistics.reused_tokens > 0
+    assert tokens == fresh
+
+
+def test_text_comes_in_pieces_that_make_the_whole(model: EdgeModel) -> None:
+    events = list(model.generate(QUESTION, max_tokens=60, temperature=2.0, seed=1))
+    shown = "".join(e.text for e in events if isinstance(e, Token))
+    _, _, finished = parts(events)
+    assert shown == finished.text
+
+
+def test_a_stop_string_ends_the_answer_before_it(model: EdgeModel) -> None:
+    options = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
+    text = answer(model, **options)[2].text
+    stop = text[10:13]
+    finished = answer(model, stop=[stop], **options)[2]
+    assert finished.reason == "stop"
+    assert finished.text == text[: text.index(stop)]
+
+
+def test_the_same_seed_gives_the_same_answer(model: EdgeModel) -> None:
+    runs = [answer(model, temperature=5.0, top_p=0.9, seed=s, max_tokens=20)[1] for s in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
+    tiny: Bundle, model: EdgeModel
+) -> None:
+    room = model.decoder.capacity - len(prefix_ids(tiny.tokenizer, tiny.config.memory))
+    overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
+    finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
+    assert finished.reason == "context"
+    assert 3 <= finished.statistics.generated_tokens <= 5
+    with pytest.raises(ContextFull, match="shorten"):
+        model.generate("x" * (room - overhead))
+    assert answer(model)[2].reason == "length"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"max_tokens": True}, {"temperature": -1},
+     {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_p": 0}, {"top_p": 1.1}, {"stop": [""]},
+     {"stop": "x"}, {"stop": [3]}],
+)  # fmt: skip
+def test_wrong_options_are_refused_before_anything_runs(model: EdgeModel, options: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        model.generate(QUESTION, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("messages", [[], {}, [{}], [{"role": "x", "content": "y"}], 3])
+def test_wrong_messages_are_refused(model: EdgeModel, messages: object) -> None:
+    with pytest.raises(InvalidInput):
+        model.generate(messages)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("question", ["", " ", "\x00", "\ud800", "🎉" * 50, "<|im_end|>" * 3, "a\ue000b"])
+def test_strange_questions_are_answered(model: EdgeModel, question: str) -> None:
+    assert answer(model, question)[2].statistics.generated_tokens > 0
+
+
+def test_two_answers_at_a_time_are_refused(model: EdgeModel) -> None:
+    first = model.generate(QUESTION, max_tokens=30)
+    next(first)
+    list(model.generate(QUESTION, max_tokens=2))
+    with pytest.raises(EdgeError, match="another answer"):
+        list(first)
+
+
+def test_statistics_add_up(model: EdgeModel) -> None:
+    recalls, tokens, finished = answer(model, max_tokens=40)
+    s = finished.statistics
+    assert s.generated_tokens == len(tokens)
+    assert s.recalls == len(recalls)
+    assert s.tokens_per_s > 0
+    assert s.first_token_ms > 0
+    assert s.recall_ms == pytest.approx(
+        sum(t.embed_ms + t.call_ms + t.decompress_ms + t.inject_ms for t in (r.recall.times for r in recalls))
+    )
+    assert all(r.recall.times.server_ms > 0 for r in recalls)
+
+
+def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, tmp_path: Path) -> None:
+    from memory_model.errors import CorruptFile
+    from memory_model.export.decoder import export_decoder
+    from tests.edge_client.tiny_bundle import tiny_config
+
+    other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
+    export_decoder(other, tmp_path / "decoder.onnx", "float32", 128)
+    with pytest.raises(CorruptFile, match="another shape"):
+        EdgeModel(tiny, OnnxDecoder(tmp_path / "decoder.onnx"), None)
