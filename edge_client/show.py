@@ -31,7 +31,11 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             notes.append(Text(f"chunk {label}: the knowledge base has nothing near it", style="yellow"))
         for memory in recalled.recall.read:
             document = f"{memory.title or memory.document_key} #{memory.chunk_number}"
-            row = [label, Text(document), f"{memory.score:.3f}"]  # Text: a title is no markup
+            row: list[RenderableType] = [
+                label,
+                Text(document),
+                f"{memory.score:.3f}",
+            ]  # Text: a title is no markup
             text = Text(memory.text or "")
             if memory.refused:
                 text = Text(f"refused: {memory.refused}", style="red")
