@@ -59,9 +59,7 @@ def serve(
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
     model: Annotated[Optional[str], typer.Option(help="model that writes memories")] = None,  # noqa: UP045
-    config: Annotated[
-        Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
     from memory_service.encoder import ModelEncoder

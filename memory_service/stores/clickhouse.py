@@ -278,11 +278,10 @@ class ClickHouseStore(Store):
         base = self._registry.numbered(kb)
         assert base is not None, "batches are of living knowledge bases"
         self._masked.add(kb)
-        ids = {"ids": list(memory_ids)}
         for table in (f"references_{base.identity.dimension}", "payloads"):
-            where = "id IN {ids:Array(UInt64)}"
-            if self._engine.rows(f"SELECT 1 FROM {table} WHERE kb = {kb} AND {where} LIMIT 1", ids):
-                self._engine.command(f"DELETE FROM {table} IN PARTITION ID '{kb}' WHERE {where}", ids)
+            there = f"SELECT 1 FROM {table} WHERE kb = {kb} AND id IN {{ids:Array(UInt64)}} LIMIT 1"
+            if self._engine.rows(there, {"ids": list(memory_ids)}):
+                self._engine.delete(table, kb, memory_ids)
 
     def close(self) -> None:
         """See Store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ _DAMAGE_CODES = {
     228: "SIZES_OF_FILES_MISMATCH", 246: "CORRUPTED_DATA", 271: "CANNOT_DECOMPRESS", 432: "UNKNOWN_CODEC",
 }  # fmt: skip
 _DISK_FULL_CODE = 243
+_DELETE_TIMEOUT_S = 120.0
+_DELETE_POLL_S = 0.003
 
 _SETTINGS = {
-    # Acknowledged means on disk and searchable: no buffering in the engine, deletions take effect before they return.
+    # Acknowledged means on disk and searchable: no buffering in the engine.
     "async_insert": 0,
-    "lightweight_deletes_sync": 2,
-    "mutations_sync": 2,
     # One batch is one block, hence atomic.
     "max_insert_block_size": 1 << 20,
 }
@@ -110,6 +111,26 @@ class Engine:
         """Runs a statement that changes something."""
         with self._writing(sql.split("(")[0].strip()[:60]):
             self.writer.command(sql, parameters=dict(parameters or {}))
+
+    def delete(self, table: str, kb: int, ids: Sequence[int]) -> None:
+        """Removes rows of knowledge base `kb` by id; they are gone for every later query when it returns.
+
+        The engine masks the rows in the background, and its idle workers may sleep for seconds before they look
+        for work: starting the merges, which run already, wakes them.
+        """
+        statement = f"DELETE FROM {table} IN PARTITION ID '{int(kb)}' WHERE id IN {{ids:Array(UInt64)}}"
+        self.command(f"{statement} SETTINGS lightweight_deletes_sync = 0", {"ids": list(ids)})
+        deadline = time.monotonic() + _DELETE_TIMEOUT_S
+        while pending := self.rows(
+            "SELECT latest_fail_reason FROM system.mutations"
+            " WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done",
+            {"table": table},
+        ):
+            if time.monotonic() > deadline:
+                reasons = "; ".join(str(row[0]) for row in pending if row[0]) or "no reason given"
+                raise StoreUnavailable(f"the store did not remove rows of {table} in time: {reasons}")
+            self.command(f"SYSTEM START MERGES {table}")
+            time.sleep(_DELETE_POLL_S)
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:

@@ -1,0 +1,265 @@
+"""The embedded store by itself: whole batches, damage found at start, exact search."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from memory_model.errors import InvalidInput
+from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseExists, StoreUnavailable
+from memory_service.pending import content_hash_of, memory_id_of
+from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query, Store, open_store
+from memory_service.stores.engine import Engine
+from memory_service.stores.migrations import migrate, migrations
+from tests.memory_service.encoders import DIMENSION, identity_of, payload_of, vector_of
+
+IDENTITY = identity_of("test")
+
+
+def document(key: str, *texts: str) -> NewDocument:
+    content_hash = content_hash_of("", {}, [text.encode() for text in texts])
+    references = []
+    for chunk, text in enumerate(texts):
+        payload = payload_of(text, IDENTITY.model_id)
+        memory_id = memory_id_of(key, content_hash, chunk, payload)
+        references.append(
+            NewReference(memory_id, text, vector_of(text), payload, google_crc32c.value(payload))
+        )
+    return NewDocument(key, "", {}, content_hash, references)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    store = open_store(f"chdb://{folder}")
+    yield store
+    store.close()
+
+
+def keys_near(store: Store, base: KnowledgeBase, text: str, k: int = 100) -> list[str]:
+    return [hit.document_key for hit in store.retrieve(base, Query(vector_of(text)[None], k)).hits[0]]
+
+
+def test_what_was_written_is_there_after_reopening(folder: Path, store: Store) -> None:
+    base = store.create("kb", "words", IDENTITY)
+    store.write(base, [document("a", "one", "two"), document("b", "three")])
+    store.write(base, [document("a", "four")])
+    store.close()
+    again = open_store(f"chdb://{folder}")
+    try:
+        (found,) = again.knowledge_bases()
+        assert found == base
+        assert sorted(keys_near(again, found, "one")) == ["a", "b"]
+        assert again.check(found, deep=True) == []
+        counts = again.statistics(found)
+        assert (counts.documents, counts.references) == (2, 2)
+    finally:
+        again.close()
+
+
+def test_search_agrees_with_comparing_every_vector(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    texts = [f"text {n}" for n in range(400)]
+    for start in range(0, 400, 100):
+        store.write(base, [document(f"d{n}", texts[n]) for n in range(start, start + 100)])
+    store.delete(base, [f"d{n}" for n in range(0, 400, 3)])
+    living = [n for n in range(400) if n % 3]
+    vectors = np.stack([vector_of(texts[n]) for n in living])
+    right = 0
+    for query in range(40):
+        vector = vector_of(f"text {query}")  # a third of these are the vectors of deleted references
+        expected = {f"d{living[row]}" for row in np.argsort(-vectors @ vector)[:5]}
+        right += len(expected & set(keys_near(store, base, f"text {query}", k=5)))
+    assert right >= 0.97 * 40 * 5  # the index is approximate and keeps bfloat16
+
+
+def test_the_vector_index_answers_queries(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one")])
+    vector = {"$vector$": vector_of("one").tobytes()}
+    plan = store._engine.rows(  # type: ignore[attr-defined]
+        f"EXPLAIN indexes = 1 SELECT id FROM references_{DIMENSION} WHERE kb = {base.number}"
+        " ORDER BY cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) LIMIT 5",
+        vector,
+    )
+    assert any("vector_similarity" in row[0] for row in plan)
+
+
+class Interrupted(Exception):
+    """Stands for kill -9 between two inserts."""
+
+
+@pytest.mark.parametrize(
+    ("table", "before"),
+    [("payloads", False), (f"references_{DIMENSION}", False), ("documents", False), ("totals", True)],
+)
+def test_a_batch_that_died_half_way_is_whole_or_absent(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, table: str, before: bool
+) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("old", "one", "two"), document("kept", "three")])
+    insert = Engine.insert
+
+    def dying(engine: Engine, name: str, columns: object) -> None:
+        if name == table and before:
+            raise Interrupted
+        insert(engine, name, columns)  # type: ignore[arg-type]
+        if name == table:
+            raise Interrupted
+
+    # The undoing dies as well, as it would with the process.
+    monkeypatch.setattr(Engine, "insert", dying)
+    monkeypatch.setattr("memory_service.stores.batches.BatchLog.recover", lambda log, kb: None)
+    with pytest.raises(Interrupted):
+        store.write(base, [document("old", "four"), document("new", "five")])
+    monkeypatch.undo()
+    store.close()
+    again = open_store(f"chdb://{folder}")
+    try:
+        found = again.knowledge_base("kb")
+        assert found.problem == ""
+        assert again.check(found, deep=True) == []
+        committed = table in ("documents", "totals")
+        expected = ["kept", "new", "old"] if committed else ["kept", "old", "old"]
+        assert sorted(keys_near(again, found, "one")) == expected
+        outcome = again.write(found, [document("old", "four"), document("new", "five")])
+        assert [one.unchanged for one in outcome] == [committed, committed]
+        assert sorted(keys_near(again, found, "one")) == ["kept", "new", "old"]
+    finally:
+        again.close()
+
+
+def test_a_failed_insert_leaves_nothing_and_the_store_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = store.create("kb", "", IDENTITY)
+    insert = Engine.insert
+
+    def failing(engine: Engine, name: str, columns: object) -> None:
+        if name.startswith("references"):
+            raise StoreUnavailable("no")
+        insert(engine, name, columns)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "insert", failing)
+    with pytest.raises(StoreUnavailable):
+        store.write(base, [document("a", "one")])
+    monkeypatch.undo()
+    assert store.check(base) == []
+    assert store.versions(base, ["a"]) == {}
+    store.write(base, [document("a", "one")])
+    assert keys_near(store, base, "one") == ["a"]
+
+
+_A_COLUMN_OF = {
+    "payloads": "payload",
+    f"references_{DIMENSION}": "embedding",
+    "documents": "content_hash",
+    "totals": "digest",
+}
+
+
+def parts_of(folder: Path, table: str, base: KnowledgeBase) -> list[Path]:
+    """The parts of a table, as folders, that belong to one knowledge base."""
+    parts = [path.parent for path in folder.rglob(f"{base.number}_*/columns.txt")]
+    return sorted(part for part in parts if f"`{_A_COLUMN_OF[table]}`" in (part / "columns.txt").read_text())
+
+
+def harm(part: Path, how: str) -> None:
+    files = [path for path in part.iterdir() if path.suffix == ".bin"]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    if how == "truncate":
+        largest.write_bytes(largest.read_bytes()[:-3])
+    elif how == "remove file":
+        largest.unlink()
+    else:
+        shutil.rmtree(part)
+
+
+def test_damage_refuses_that_knowledge_base_by_name_and_no_other(folder: Path, store: Store) -> None:
+    harms = [(table, how) for table in _A_COLUMN_OF for how in ("truncate", "remove file", "remove part")]
+    harms.remove(("totals", "remove part"))  # the intents tell what it held
+    bases = [store.create(f"{table}-{how}".replace(" ", "-"), "", IDENTITY) for table, how in harms]
+    sound = store.create("sound", "", IDENTITY)
+    for base in (*bases, sound):
+        store.write(base, [document("a", "one", "two"), document("b", "three")])
+    store.close()
+    for base, (table, how) in zip(bases, harms, strict=True):
+        harm(parts_of(folder, table, base)[0], how)
+    again = open_store(f"chdb://{folder}")
+    try:
+        for base in bases:
+            refused = again.knowledge_base(base.name)
+            assert refused.problem, base.name
+            with pytest.raises(KnowledgeBaseDamaged, match=base.name):
+                keys_near(again, refused, "one")
+            with pytest.raises(KnowledgeBaseDamaged, match=base.name):
+                again.write(refused, [document("c", "four")])
+        assert sorted(keys_near(again, again.knowledge_base("sound"), "one")) == ["a", "a", "b"]
+        for base in bases:
+            again.drop(base)
+        assert again.create(bases[0].name, "", IDENTITY).problem == ""
+    finally:
+        again.close()
+    once_more = open_store(f"chdb://{folder}")
+    assert [base.problem for base in once_more.knowledge_bases()] == ["", ""]
+    once_more.close()
+
+
+def test_a_flipped_bit_in_a_payload_is_found(folder: Path, store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one"), document("b", "two")])
+    store.close()
+    (part,) = parts_of(folder, "payloads", base)
+    raw = bytearray((part / "payload.bin").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (part / "payload.bin").write_bytes(raw)
+    again = open_store(f"chdb://{folder}")
+    try:
+        found = again.knowledge_base("kb")
+        assert again.check(found, deep=True)
+        with pytest.raises(KnowledgeBaseDamaged):
+            keys_near(again, found, "one")
+    finally:
+        again.close()
+
+
+def test_names_are_taken_once_and_dropping_frees_them(store: Store) -> None:
+    first = store.create("kb", "", IDENTITY)
+    store.write(first, [document("a", "one")])
+    with pytest.raises(KnowledgeBaseExists):
+        store.create("kb", "", IDENTITY)
+    store.drop(first)
+    second = store.create("kb", "", IDENTITY)
+    assert second.number > first.number
+    assert keys_near(store, second, "one") == []
+
+
+def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
+    store.create("kb", "", IDENTITY)
+    engine = store._engine  # type: ignore[attr-defined]
+    assert [migration.number for migration in migrations()] == list(range(1, len(migrations()) + 1))
+    recorded = engine.rows("SELECT number, dimension FROM migrations ORDER BY number")
+    expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in migrations()]
+    assert [tuple(row) for row in recorded] == expected
+    assert migrate(engine.writer, {DIMENSION}) == []
+
+
+@pytest.mark.parametrize("url", ["chdb://relative", "chdb:///", "mysql://x", "/tmp/x", ""])
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="chdb:///"):
+        open_store(url)
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="file"):
+        open_store(f"chdb://{tmp_path}/file/store")
