@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,6 +33,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """`default_deadline_s`: for unary calls without one; `stream_idle_s`: for a client to take a message."""
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no call of `memory.v1` is under way."""
+        await self._idle.wait()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._idle.set()
 
     async def intercept_service(
         self,
@@ -57,6 +76,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            with self._counted():
+                return await answered(request, context)
+
+        async def answered(request: Any, context: grpc.aio.ServicerContext) -> Any:
             started = time.perf_counter()
             try:
                 _require_decoded(request)
@@ -73,6 +96,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _streaming(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
+            with self._counted():
+                await answered(request, context)
+
+        async def answered(request: Any, context: grpc.aio.ServicerContext) -> None:
             started = time.perf_counter()
             responses: AsyncGenerator[Any, None] | None = None
             try:

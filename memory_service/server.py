@@ -42,6 +42,8 @@ SERVICES = tuple(
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 
+_LAST_ANSWERS_S = 0.5
+
 
 class Server:
     """One service process, on the event loop that called `start`; the store and the model have threads."""
@@ -59,8 +61,9 @@ class Server:
             prepare=ThreadPoolExecutor(1, "prepare"),
             encode=ThreadPoolExecutor(1, "encode"),
         )
+        self._calls = CallInterceptor(settings.default_deadline_s, settings.ingest_idle_timeout_s)
         self._server = grpc.aio.server(
-            interceptors=[CallInterceptor(settings.default_deadline_s, settings.ingest_idle_timeout_s)],
+            interceptors=[self._calls],
             options=[
                 ("grpc.max_receive_message_length", settings.message_limit_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -129,7 +132,14 @@ class Server:
         logger().info("draining", grace_s=self._settings.shutdown_grace_s)
         await self._health.enter_graceful_shutdown()
         self._draining.set()
-        await self._server.stop(self._settings.shutdown_grace_s)
+        stopping = asyncio.create_task(self._server.stop(self._settings.shutdown_grace_s))
+        idle = asyncio.create_task(self._calls.wait_until_idle())
+        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        # Health.Watch streams never end by themselves: without calls of ours there is nothing to wait for but the
+        # last answers' way out.
+        await self._server.stop(min(_LAST_ANSWERS_S, self._settings.shutdown_grace_s))
+        await stopping
         for pool in (self._threads.prepare, self._threads.encode, self._threads.read, self._threads.write):
             await asyncio.get_running_loop().run_in_executor(None, pool.shutdown)
         self._store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import queue
 import threading
 import time
@@ -25,6 +26,8 @@ _DAMAGE_CODES = {
     228: "SIZES_OF_FILES_MISMATCH", 246: "CORRUPTED_DATA", 271: "CANNOT_DECOMPRESS", 432: "UNKNOWN_CODEC",
 }  # fmt: skip
 _DISK_FULL_CODE = 243
+# The engine locks its folder too, but does not say so in its error.
+_LOCK_FILE = "memory-service.lock"
 _DELETE_TIMEOUT_S = 120.0
 _DELETE_POLL_S = 0.003
 
@@ -62,19 +65,21 @@ class Engine:
         self._all: list[Any] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._folder_lock = (path / _LOCK_FILE).open("w")
+            fcntl.flock(self._folder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.writer = self._connect()
             for _ in range(read_connections):
                 self._readers.put(self._connect())
+        except BlockingIOError as error:
+            raise StoreUnavailable(
+                f"the store at {path} is in use by another process: stop that service, or ask it with --address"
+            ) from error
         except OSError as error:
             raise StoreUnavailable(
                 f"the store cannot use {path}: {error.strerror}; name a folder that can be written"
             ) from error
         except ClickHouseError as error:
             self.close()
-            if "Cannot lock file" in str(error):
-                raise StoreUnavailable(
-                    f"the store at {path} is in use by another process: stop that service, or ask it with --address"
-                ) from error
             raise StoreUnavailable(f"the store at {path} cannot be opened: {error}") from error
 
     def _connect(self) -> Any:
@@ -146,3 +151,4 @@ class Engine:
             while self._all:
                 with contextlib.suppress(ClickHouseError):
                     self._all.pop().close()
+            self._folder_lock.close()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 
 from memory_service.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import retrieval_pb2
+from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import document, ingest_requests, refusal, running
 
@@ -78,3 +79,22 @@ def test_waiting_retrievals_have_a_limit(tmp_path: Path) -> None:
         refused = [refusal(call.exception()) for call in calls if call.code() != grpc.StatusCode.OK]
         assert refused
         assert {error.reason for error in refused} == {"OVERLOADED"}
+
+
+def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    with running(tmp_path, HashEncoder("old")) as (old, _):
+        old.ingest("kb", document("a", "Text."))
+    with running(tmp_path, HashEncoder("new")) as (new, _):
+        listed = new.bases.ListKnowledgeBases(knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=10)
+        states = {base.name: base.state for base in listed.knowledge_bases}
+        assert states["kb"] == knowledge_bases_pb2.KNOWLEDGE_BASE_STATE_MISMATCHED
+        for call in (
+            lambda: new.retrieve("kb", vector_of("x")[None]),
+            lambda: new.ingest("kb", document("b", "t")),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                call()
+            assert refusal(caught.value).reason == "MODEL_MISMATCH"
+            assert "'kb'" in refusal(caught.value).message
+        new.bases.DeleteKnowledgeBase(knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb"), timeout=30)
+        assert new.ingest("kb", document("a", "Text."))[1].acknowledged.outcome == 1

@@ -1,0 +1,61 @@
+"""Starting the service as a real process."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from tests.memory_service.running import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("serve_for_tests.py")
+
+
+@dataclass
+class Service:
+    """A running process and the address it serves."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+
+
+@contextlib.contextmanager
+def service(folder: Path, *, seconds_per_reference: float = 0.0) -> Iterator[Service]:
+    """The service on a store in `folder`; killed at the end if it still runs."""
+    port_file, log = folder / "port", folder / "log"
+    port_file.unlink(missing_ok=True)
+    with log.open("ab") as stream:
+        command = [
+            sys.executable,
+            str(SCRIPT),
+            str(folder / "store"),
+            str(port_file),
+            str(seconds_per_reference),
+        ]
+        process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        yield Service(process, f"127.0.0.1:{port_file.read_text().strip()}", log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+@contextlib.contextmanager
+def client_of(running: Service) -> Iterator[Client]:
+    """Stubs for the process."""
+    with grpc.insecure_channel(running.address) as channel:
+        yield Client(channel)

@@ -1,0 +1,40 @@
+"""The service with the tests' encoder, as a process; arguments: STORE PORT_FILE [SECONDS_PER_REFERENCE]."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from memory_service.encoder import EncodedReferences
+from memory_service.logs import configure_logs
+from memory_service.server import serve_until_signal
+from memory_service.settings import Settings
+from tests.memory_service.encoders import HashEncoder
+
+
+class Unhurried(HashEncoder):
+    """Takes its time for every reference, as a model does."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        time.sleep(self._seconds * len(references))
+        return super().encode(references)
+
+
+if __name__ == "__main__":
+    store, port_file, *seconds = sys.argv[1:]
+    configure_logs("info", "json")
+    settings = Settings(
+        listen="127.0.0.1:0",
+        store=f"chdb://{store}",
+        port_file=Path(port_file),
+        ingest_batch_references=8,
+        shutdown_grace_s=10.0,
+    )
+    asyncio.run(serve_until_signal(settings, Unhurried(float(seconds[0]) if seconds else 0.0)))

@@ -1,0 +1,133 @@
+"""`memory-service ingest`, `kb` and `doctor` as a user types them, against a real process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.memory_service.processes import ROOT, Service, service
+
+PROGRAM = [sys.executable, "-c", "from memory_service.cli import app; app(prog_name='memory-service')"]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("service"), seconds_per_reference=0.02) as running:
+        yield running
+
+
+def command(running: Service, *arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [*PROGRAM, *map(str, arguments), "--address", running.address]
+    return subprocess.run(
+        line, capture_output=True, text=True, cwd=ROOT, timeout=60, env=environment(running)
+    )
+
+
+def environment(running: Service) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(running.log.parent / "state"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+
+
+def write_jsonl(path: Path, documents: list[object]) -> Path:
+    path.write_text("".join(f"{json.dumps(document)}\n" for document in documents), encoding="utf-8")
+    return path
+
+
+def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp_path: Path) -> None:
+    good = {"key": "a", "title": "A", "text": "First fact.", "metadata": {"year": 1999, "kind": "x"}}
+    facts = write_jsonl(
+        tmp_path / "facts.jsonl", [good, {"key": "b", "text": ""}, {"key": "c"}, ["no object"]]
+    )
+    with facts.open("ab") as file:
+        file.write(b'{"key": "d", "text": "\xff"}\n\n{"key": "e", "text": "Last fact."}\n')
+    (tmp_path / "page.md").write_text("---\nx: y\n---\n# Page\n\nSee [this](http://x) page.\n")
+    (tmp_path / "note.txt").write_text("A note.")
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
+    done = command(running, "ingest", tmp_path, "--kb", "kinds")
+    assert done.returncode == 1
+    assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
+    for part in (
+        "facts.jsonl: b: DOCUMENT_EMPTY",
+        "line 3: `key` and `text`",
+        "line 4",
+        "line 5: not valid UTF-8",
+        "bad.txt",
+    ):
+        assert part in done.stderr, part
+    again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
+    assert (again.returncode, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
+    documents = [{"key": f"k{n}", "text": f"Text {n}."} for n in range(400)]
+    facts = write_jsonl(tmp_path / "many.jsonl", documents)
+    line = [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(running)
+    )
+    while "document_count: 0" in (shown := command(running, "kb", "show", "many").stdout) or not shown:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "run the same command again" in err
+    stored = int(out.split(": ")[1].split(" stored")[0])
+    assert 0 < stored < 400
+    rest = command(running, "ingest", facts, "--kb", "many")
+    assert (
+        rest.stdout == f"400 documents: {stored} skipped, {400 - stored} stored; {400 - stored} references\n"
+    )
+    assert "document_count: 400" in command(running, "kb", "show", "many").stdout
+
+
+def test_a_deleted_knowledge_base_is_filled_again_in_full(running: Service, tmp_path: Path) -> None:
+    facts = write_jsonl(tmp_path / "f.jsonl", [{"key": "a", "text": "Fact."}, {"key": "bad", "text": ""}])
+    assert command(running, "ingest", facts, "--kb", "twice").returncode == 1
+    assert "1 skipped" in command(running, "ingest", facts, "--kb", "twice").stdout
+    assert command(running, "kb", "delete", "twice", "--yes").returncode == 0
+    assert "1 stored" in command(running, "ingest", facts, "--kb", "twice").stdout
+
+
+def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) -> None:
+    assert (
+        command(running, "kb", "create", "empty", "--description", "nothing yet").stdout == "created empty\n"
+    )
+    again = command(running, "kb", "create", "empty")
+    assert again.returncode == 1
+    assert "there already" in again.stderr
+    listed = command(running, "kb", "list").stdout
+    assert "empty" in listed
+    assert "nothing yet" in listed
+    shown = command(running, "kb", "show", "empty").stdout
+    assert "state: ready" in shown
+    assert "reference_count: 0" in shown
+    assert command(running, "kb", "delete", "empty", "--yes").returncode == 0
+    gone = command(running, "kb", "show", "empty")
+    assert gone.returncode == 1
+    assert "no knowledge base is called 'empty'" in gone.stderr
+
+
+def test_doctor_checks_the_service_and_the_store(running: Service) -> None:
+    asked = command(running, "doctor")
+    assert asked.returncode == 0, asked.stdout
+    assert "SERVING" in asked.stdout
+    store = f"chdb://{running.log.parent / 'store'}"
+    busy = command(running, "doctor", "--store", store)
+    assert busy.returncode == 1
+    assert "in use by another process" in busy.stderr
+
+
+def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) -> None:
+    nobody = Service(running.process, "127.0.0.1:1", running.log)
+    done = command(nobody, "kb", "list")
+    assert done.returncode == 1
+    assert "memory-service serve" in done.stderr
+    missing = command(running, "ingest", tmp_path / "none.jsonl")
+    assert missing.returncode == 1
+    assert "does not exist" in missing.stderr

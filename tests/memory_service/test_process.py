@@ -1,0 +1,155 @@
+"""The service as a real process: SIGTERM, kill -9, and what is there afterwards."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2
+from tests.memory_service.encoders import vector_of
+from tests.memory_service.processes import client_of, service
+from tests.memory_service.running import Client, document, ingest_requests, refusal
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def ingest_until_it_ends(client: Client, count: int, acknowledged: list[str]) -> grpc.RpcError | None:
+    """Sends documents d0, d1, …; collects the acknowledged keys; returns the error that ended the stream."""
+    requests = ingest_requests("kb", [document(f"d{n}", f"Text {n}.") for n in range(count)])
+    try:
+        for response in client.ingestion.Ingest(iter(requests), timeout=60):
+            if response.WhichOneof("message") == "acknowledged":
+                acknowledged.append(response.acknowledged.document_key)
+    except grpc.RpcError as error:
+        return error
+    return None
+
+
+def keys_in(client: Client) -> list[str]:
+    hits = client.retrieve("kb", vector_of("x")[None], k=100).results[0].hits
+    return sorted(hit.document_key for hit in hits)
+
+
+def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    codes: list[grpc.StatusCode] = []
+    statuses: list[int] = []
+    with service(tmp_path, seconds_per_reference=0.02) as running, client_of(running) as client:
+        client.ingest("kb", document("first", "First."))
+        stopping = threading.Event()
+
+        def retrieve_all_the_time() -> None:
+            while not stopping.is_set():
+                try:
+                    client.retrieve("kb", vector_of("First.")[None])
+                    codes.append(grpc.StatusCode.OK)
+                except grpc.RpcError as error:
+                    codes.append(error.code())
+                    return
+
+        def watch_health() -> None:
+            watch = health_pb2_grpc.HealthStub(client.channel).Watch(
+                health_pb2.HealthCheckRequest(), timeout=30
+            )
+            try:
+                statuses.extend(reply.status for reply in watch)
+            except grpc.RpcError:
+                return
+
+        threads = [threading.Thread(target=target) for target in (retrieve_all_the_time, watch_health)]
+        for thread in threads:
+            thread.start()
+        ended: list[grpc.RpcError | None] = []
+        stream = threading.Thread(target=lambda: ended.append(ingest_until_it_ends(client, 90, acknowledged)))
+        stream.start()
+        while len(acknowledged) < 10:
+            time.sleep(0.01)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0, running.log.read_text()
+        stream.join(10)
+        stopping.set()
+        for thread in threads:
+            thread.join(10)
+        error = ended[0]
+        assert error is not None
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert refusal(error).reason == "SHUTTING_DOWN"
+    assert statuses[0] == SERVING
+    assert NOT_SERVING in statuses
+    # Calls under way were answered; the only other outcome is a refused connection once the port is closed.
+    assert codes.count(grpc.StatusCode.OK) > 0
+    assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    with service(tmp_path) as running, client_of(running) as client:
+        assert keys_in(client) == sorted(["first", *acknowledged])
+        rest: list[str] = []
+        assert ingest_until_it_ends(client, 90, rest) is None
+        assert keys_in(client) == sorted(["first", *(f"d{n}" for n in range(90))])
+
+
+def test_kill_9_loses_nothing_acknowledged_and_doubles_nothing(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    random_source = random.Random(0)
+    for _ in range(3):
+        with service(tmp_path, seconds_per_reference=0.002) as running, client_of(running) as client:
+            found = keys_in(client) if acknowledged else []
+            assert len(found) == len(set(found))
+            assert set(acknowledged) <= set(found)
+            before = len(acknowledged)
+            stream = threading.Thread(target=ingest_until_it_ends, args=(client, 90, acknowledged))
+            stream.start()
+            while len(acknowledged) == before and stream.is_alive():
+                time.sleep(0.001)
+            time.sleep(random_source.uniform(0, 0.3))
+            running.process.kill()
+            running.process.wait(10)
+            stream.join(10)
+    with service(tmp_path) as running, client_of(running) as client:
+        assert set(acknowledged) <= set(keys_in(client))
+        assert ingest_until_it_ends(client, 90, acknowledged) is None
+        assert keys_in(client) == sorted(f"d{n}" for n in range(90))
+        reply = client.bases.GetStatistics(knowledge_bases_pb2.GetStatisticsRequest(name="kb"), timeout=10)
+        assert (reply.document_count, reply.reference_count) == (90, 90)
+
+
+def test_a_second_process_on_the_same_store_says_so(tmp_path: Path) -> None:
+    with (
+        service(tmp_path),
+        pytest.raises(AssertionError, match="in use by another process"),
+        service(tmp_path),
+    ):
+        pass
+
+
+def test_a_client_that_goes_away_leaves_no_half_document(tmp_path: Path) -> None:
+    def requests(stop: threading.Event) -> Iterator[pb.IngestRequest]:
+        yield from ingest_requests("kb", [document(f"d{n}", f"Text {n}. " * 200) for n in range(20)])
+        stop.wait(10)
+
+    with service(tmp_path, seconds_per_reference=0.01) as running:
+        stop = threading.Event()
+        with client_of(running) as client:
+            call = client.ingestion.Ingest(requests(stop), timeout=60)
+            for _ in range(3):
+                next(call)
+            call.cancel()
+            stop.set()
+        with client_of(running) as client:
+            counts = client.bases.GetStatistics(
+                knowledge_bases_pb2.GetStatisticsRequest(name="kb"), timeout=10
+            )
+            assert 0 < counts.document_count <= 20
+            assert counts.reference_count % counts.document_count == 0
+            assert keys_in(client)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0

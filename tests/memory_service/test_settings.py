@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memory_model.errors import InvalidInput, MissingFile
+from memory_service.cli import load_settings
+from memory_service.settings import CONFIG_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('listen = "file:1"\nstore = "chdb:///file"\nmax_k = 7\n')
+    monkeypatch.setenv("MEMORY_SERVICE_STORE", "chdb:///environment")
+    monkeypatch.setenv("MEMORY_SERVICE_LISTEN", "environment:1")
+    settings = load_settings(file, {"listen": "line:1"})
+    assert (settings.listen, settings.store, settings.max_k) == ("line:1", "chdb:///environment", 7)
+
+
+@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml"])
+def test_wrong_settings_are_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match="settings"):
+        load_settings(file, {})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"none\.toml"):
+        load_settings(tmp_path / "none.toml", {})
