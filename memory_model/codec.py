@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -36,7 +38,7 @@ class MemoryCodec:
     codec_id: str
 
     def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
-        """codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
+        """Codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
         raise Memory3Error("this codec only decodes: encoding needs the `service` extra (faiss)")
 
     def decode(self, codes: np.ndarray, groups: int | np.ndarray) -> np.ndarray:
@@ -53,7 +55,15 @@ class MemoryCodec:
             with np.load(path, allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {k: file[k] for k in file.files if k != "header"}
-        except (BadZipFile, ValueError, KeyError, OSError, EOFError) as error:
+        except (
+            BadZipFile,
+            zlib.error,
+            ValueError,
+            KeyError,
+            OSError,
+            EOFError,
+            NotImplementedError,
+        ) as error:
             raise CorruptFile(f"{path} is not a codec file: {error}") from error
         return codec_from_arrays(header, arrays, str(path))
 
@@ -70,7 +80,11 @@ class ExactCodec(MemoryCodec):
 
     def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
         """The vectors' own bytes."""
-        return np.ascontiguousarray(vectors, self.dtype.newbyteorder("<")).view(np.uint8).reshape(len(vectors), -1)
+        return (
+            np.ascontiguousarray(vectors, self.dtype.newbyteorder("<"))
+            .view(np.uint8)
+            .reshape(len(vectors), -1)
+        )
 
     def decode(self, codes: np.ndarray, groups: int | np.ndarray) -> np.ndarray:
         """The bytes as vectors again."""
@@ -79,7 +93,11 @@ class ExactCodec(MemoryCodec):
 
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`."""
-        save_codec(path, {"kind": "exact", "dtype": self.dtype.name, "head_dim": self.head_dim, "groups": self.groups}, {})
+        save_codec(
+            path,
+            {"kind": "exact", "dtype": self.dtype.name, "head_dim": self.head_dim, "groups": self.groups},
+            {},
+        )
 
 
 @dataclass(frozen=True)
@@ -132,9 +150,13 @@ class ProductTables:
             expected["coarse"] = (g, _COARSE_SUBSPACES, self.coarse.shape[2], out // _COARSE_SUBSPACES)
         for name, array in self.arrays().items():
             if array.shape != expected[name] or not np.isfinite(array).all():
-                raise InvalidInput(f"codec table {name} has shape {array.shape}, expected finite {expected[name]}")
+                raise InvalidInput(
+                    f"codec table {name} has shape {array.shape}, expected finite {expected[name]}"
+                )
         if words & (words - 1) or M * width != out or not 1 <= self.bits <= 16:
-            raise InvalidInput(f"codec tables of {M} x {words} codewords of {width} do not make {out} dimensions")
+            raise InvalidInput(
+                f"codec tables of {M} x {words} codewords of {width} do not make {out} dimensions"
+            )
 
 
 class ProductCodec(MemoryCodec):
@@ -156,22 +178,28 @@ class ProductCodec(MemoryCodec):
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         n = len(codes)
-        which = np.zeros(n, np.int64) if self.groups == 1 else np.broadcast_to(np.asarray(groups, np.int64), (n,))
+        which = (
+            np.zeros(n, np.int64) if self.groups == 1 else np.broadcast_to(np.asarray(groups, np.int64), (n,))
+        )
         if n and (which.min() < 0 or which.max() >= self.groups):
             raise InvalidInput(f"codec group {which.max()} does not exist, there are {self.groups}")
         index = unpack_bits(codes[:, self.tables.coarse_bytes :], self.tables.bits, self._first.shape[1])
         index += self._first[which]
         words = self._flat.take(index, axis=0).reshape(n, -1)
         if self.tables.coarse is not None:
-            halves = unpack_bits(codes[:, : self.tables.coarse_bytes], self.tables.coarse_bits, _COARSE_SUBSPACES)
+            halves = unpack_bits(
+                codes[:, : self.tables.coarse_bytes], self.tables.coarse_bits, _COARSE_SUBSPACES
+            )
             for half in range(_COARSE_SUBSPACES):
                 width = self.tables.coarse.shape[3]
-                words[:, half * width : (half + 1) * width] += self.tables.coarse[which, half, halves[:, half]]
+                words[:, half * width : (half + 1) * width] += self.tables.coarse[
+                    which, half, halves[:, half]
+                ]
         if self.groups == 1:
             return np.asarray(words @ self.tables.basis[0] + self.tables.mean[0])
         result = np.empty((n, self.head_dim), np.float32)
         edges = np.flatnonzero(np.diff(which, prepend=-1, append=-1)) if n else np.zeros(0, int)
-        for start, end in zip(edges[:-1], edges[1:], strict=True):
+        for start, end in pairwise(edges.tolist()):
             g = which[start]
             np.matmul(words[start:end], self.tables.basis[g], out=result[start:end])
             result[start:end] += self.tables.mean[g]
@@ -203,7 +231,9 @@ def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], nam
     """The codec of a file's parts; raises CorruptFile when they do not make one."""
     try:
         if header.get("version") != CODEC_FORMAT_VERSION:
-            raise CorruptFile(f"{name} has codec format {header.get('version')}, this program reads {CODEC_FORMAT_VERSION}")
+            raise CorruptFile(
+                f"{name} has codec format {header.get('version')}, this program reads {CODEC_FORMAT_VERSION}"
+            )
         if header["kind"] == "exact":
             return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
         if header["kind"] == "product":

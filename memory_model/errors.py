@@ -1,14 +1,14 @@
 """The error tree of the model and its formats, drawn once.
 
-    Memory3Error                 root of everything this project raises on purpose
-      InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
-      MissingFile                a file that a command would make is not there; the message names the command
-      CorruptFile                bytes are not what their format or manifest says (truncated, changed)
-      IdentityMismatch           written by something else than what would read it; the message names both
-        ModelMismatch            ... by another model or tokenizer
-        CodecMismatch            ... by another codec
-        FormatMismatch           ... with another memory budget or format version
-        EmbedderMismatch         ... with another embedder
+Memory3Error                 root of everything this project raises on purpose
+  InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
+  MissingFile                a file that a command would make is not there; the message names the command
+  CorruptFile                bytes are not what their format or manifest says (truncated, changed)
+  IdentityMismatch           written by something else than what would read it; the message names both
+    ModelMismatch            ... by another model or tokenizer
+    CodecMismatch            ... by another codec
+    FormatMismatch           ... with another memory budget or format version
+    EmbedderMismatch         ... with another embedder
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class IdentityMismatch(Memory3Error):
         """Say which identity was `found`, which one was `expected` and what to do (`remedy`)."""
         self.found = found
         self.expected = expected
-        super().__init__(f"memory was written by {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}")
+        super().__init__(
+            f"memory was written by {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
+        )
 
 
 class ModelMismatch(IdentityMismatch):

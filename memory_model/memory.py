@@ -54,10 +54,12 @@ class MemoryFormat:
 
     def __init__(self, config: ModelConfig, model_id: str, codec: MemoryCodec) -> None:
         if codec.head_dim != config.head_dim:
-            raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}")
+            raise InvalidInput(
+                f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}"
+            )
         if codec.groups not in (1, 2 * len(config.memory.heads)):
             raise InvalidInput(
-                f"codec has {codec.groups} groups, a budget of {len(config.memory.heads)} heads needs 1 or twice as many"
+                f"codec has {codec.groups} groups, a budget of {len(config.memory.heads)} heads needs 1 or two a head"
             )
         self.config = config
         self.codec = codec
@@ -75,7 +77,9 @@ class MemoryFormat:
         shape = (memory.budget, self.config.head_dim)
         for m in memories:
             if m.keys.shape != shape or m.values.shape != shape:
-                raise InvalidInput(f"a memory has keys {m.keys.shape} and values {m.values.shape}, expected {shape}")
+                raise InvalidInput(
+                    f"a memory has keys {m.keys.shape} and values {m.values.shape}, expected {shape}"
+                )
             if not 1 <= m.tokens <= memory.reference_tokens:
                 raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
             if not (np.isfinite(m.keys).all() and np.isfinite(m.values).all()):
@@ -88,7 +92,10 @@ class MemoryFormat:
             counts = [min(m.tokens, head.tokens) for m in memories]
             ends = np.cumsum(counts)
             for side in (0, 1):
-                rows = [(m.values if side else m.keys)[start : start + n] for m, n in zip(memories, counts, strict=True)]
+                rows = [
+                    (m.values if side else m.keys)[start : start + n]
+                    for m, n in zip(memories, counts, strict=True)
+                ]
                 codes = self.codec.encode(np.concatenate(rows), 2 * number + side)
                 for part, end, n in zip(parts, ends, counts, strict=True):
                     part.append(codes[end - n : end].tobytes())
@@ -122,7 +129,9 @@ class MemoryFormat:
     def check(self, payload: bytes) -> int:
         """The payload's number of tokens, after its header was found to be ours and its length right."""
         if len(payload) < HEADER.size:
-            raise CorruptFile(f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})")
+            raise CorruptFile(
+                f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})"
+            )
         magic, version, tokens, model, codec, memory_format = HEADER.unpack_from(payload)
         if magic != MAGIC:
             raise CorruptFile(f"not a memory payload: it begins with {magic!r}, expected {MAGIC!r}")
@@ -136,9 +145,13 @@ class MemoryFormat:
             if found != ours:
                 raise kind(found.hex(), full, _REMEDY)
         if not 1 <= tokens <= self.config.memory.reference_tokens:
-            raise CorruptFile(f"a memory payload claims {tokens} tokens, at most {self.config.memory.reference_tokens} fit")
+            raise CorruptFile(
+                f"a memory payload claims {tokens} tokens, at most {self.config.memory.reference_tokens} fit"
+            )
         if len(payload) != self.payload_bytes(tokens):
-            raise CorruptFile(f"a memory payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}")
+            raise CorruptFile(
+                f"a memory payload has {len(payload)} bytes, {tokens} tokens need {self.payload_bytes(tokens)}"
+            )
         return int(tokens)
 
     def _plan(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:

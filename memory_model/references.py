@@ -37,7 +37,9 @@ def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int 
     """
     head = f"{' '.join(title.split())}\n" if title.strip() else ""
     if head and count_tokens(head) > limit * 3 // 4:
-        raise InvalidInput(f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one")
+        raise InvalidInput(
+            f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one"
+        )
     references: list[str] = []
     current = ""
     for sentence, separator in sentences(text):

@@ -35,6 +35,7 @@ class LowRankLinear(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, x: Tensor) -> Tensor:
+        """W x + (alpha / rank) b a x."""
         return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale
 
 
@@ -58,7 +59,9 @@ class Adapter:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["memory3"])
                 names = sorted({k.rsplit(".", 1)[0] for k in file.keys()})  # noqa: SIM118 - not a mapping
-                factors = {n: (file.get_tensor(f"{n}.a").float(), file.get_tensor(f"{n}.b").float()) for n in names}
+                factors = {
+                    n: (file.get_tensor(f"{n}.a").float(), file.get_tensor(f"{n}.b").float()) for n in names
+                }
             memory = MemoryConfig.from_dict(header["memory"])
             return cls(factors, float(header["scale"]), memory, str(header["base_sha256"]), header["details"])
         except (SafetensorError, KeyError, ValueError) as error:
@@ -98,7 +101,7 @@ def attach(model: Decoder, rank: int, alpha: float, first_layer: int) -> list[nn
     """
     model.requires_grad_(False)
     model.to(torch.bfloat16)
-    for layer in model.layers[first_layer:]:
+    for layer in model.blocks[first_layer:]:
         for parent in (layer.self_attn, layer.mlp):
             for name in PROJECTIONS:
                 if hasattr(parent, name):

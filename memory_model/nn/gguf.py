@@ -59,7 +59,9 @@ class GgufCheckpoint:
     def config(self, name: str) -> ModelConfig:
         """The model's shape, with an empty memory budget."""
         if self.field("general.architecture") != "llama":
-            raise InvalidInput(f"{self.path}: architecture {self.field('general.architecture')} is not Llama-like")
+            raise InvalidInput(
+                f"{self.path}: architecture {self.field('general.architecture')} is not Llama-like"
+            )
         hidden, heads = self.field("llama.embedding_length"), self.field("llama.attention.head_count")
         names = {t.name for t in self._reader.tensors}
         return ModelConfig(

@@ -78,7 +78,9 @@ def load_model(
     found = Adapter.load(path)
     base = sha256_of(checkpoint.path)
     if found.base_sha256 != base:
-        raise IdentityMismatch(found.base_sha256, base, "use the adapter that was tuned from these base weights")
+        raise IdentityMismatch(
+            found.base_sha256, base, "use the adapter that was tuned from these base weights"
+        )
     return _assemble(name, checkpoint, base, found, sha256_of(path), memory)
 
 

@@ -10,6 +10,7 @@ A token's cache row says nothing about its position: positions are explicit, key
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,7 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normed float32 [..., D] of x [..., D]."""
         x32 = x.float()
         return x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
 
@@ -61,6 +63,9 @@ def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
 
 class Attention(nn.Module):
     """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
+
+    rows_Ht: Tensor
+    filled_Ht: Tensor
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -96,7 +101,9 @@ class Attention(nn.Module):
         """Unrotated q [B, H, T, d], k and v [B, K, T, d]."""
         B, T, _ = x_BTD.shape
         d = self.config.head_dim
-        return tuple(p(x_BTD).view(B, T, -1, d).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))  # type: ignore[return-value]
+        return tuple(
+            p(x_BTD).view(B, T, -1, d).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
 
     def forward(
         self,
@@ -108,6 +115,7 @@ class Attention(nn.Module):
         memory: MemoryBatch | None,
         chunk_BT: Tensor | None,
     ) -> tuple[Tensor, KeyValue]:
+        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks."""
         q_BHTd, k_BKTd, v_BKTd = self.project(x_BTD)
         q_BHTd, k_BKTd = rotate(q_BHTd, cos_BTd, sin_BTd), rotate(k_BKTd, cos_BTd, sin_BTd)
         if past is not None:
@@ -181,6 +189,7 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(config.mlp_width, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """MLP output [..., D] of x [..., D]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -193,16 +202,23 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocabulary, config.hidden)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.norm_epsilon)
-        self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
+        self.lm_head = (
+            None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
+        )
 
     def set_memory(self, config: ModelConfig) -> None:
         """Use another memory budget with the same weights."""
         self.config = config
-        for i, layer in enumerate(self.layers):
-            layer.self_attn.set_memory_heads(config, i)
+        for i, block in enumerate(self.blocks):
+            block.self_attn.set_memory_heads(config, i)
+
+    @property
+    def blocks(self) -> list[Layer]:
+        """The layers, by number."""
+        return cast("list[Layer]", list(self.layers))
 
     def rotary(self, positions_BT: Tensor) -> KeyValue:
-        """cos and sin [B, T, d] (float32) of explicit positions."""
+        """Cos and sin [B, T, d] (float32) of explicit positions."""
         d = self.config.head_dim
         frequency = 1.0 / self.config.rope_base ** (
             torch.arange(0, d, 2, dtype=torch.float64, device=positions_BT.device) / d
@@ -233,17 +249,17 @@ class Decoder(nn.Module):
         x_BTD = self.embed_tokens(ids_BT)
         cos, sin = self.rotary(positions_BT)
         caches = []
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.blocks):
             attended, cache = layer.self_attn(
                 layer.input_layernorm(x_BTD), cos, sin, mask_BTS, past[i] if past else None, memory, chunk_BT
             )
             caches.append(cache)
             x_BTD = x_BTD + attended
             x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
-        return self.norm(x_BTD), caches
+        return cast(Tensor, self.norm(x_BTD)), caches
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""
         if self.lm_head is not None:
-            return self.lm_head(hidden)
+            return cast(Tensor, self.lm_head(hidden))
         return F.linear(hidden, self.embed_tokens.weight)

@@ -30,7 +30,9 @@ def prefix_ids(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode(config.memory.prefix)]
 
 
-def received_attention(q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor, weights: Weights = "softmax") -> Tensor:
+def received_attention(
+    q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor, weights: Weights = "softmax"
+) -> Tensor:
     """w_j of paper 3.4: attention that token j receives from all tokens, float32 [N, h, R].
 
     Unrotated queries of each group and unrotated keys, no causal mask; summed over query tokens and over
@@ -73,7 +75,9 @@ def sparsify(
     values = F.pad(v_NhRd.gather(2, index), (0, 0, 0, pad))
     valid = F.pad(kept_NhR.gather(2, order), (0, pad))
     owned = filled_ht.flatten().nonzero()[:, 0]
-    return MemoryBatch(keys.flatten(1, 2)[:, owned], values.flatten(1, 2)[:, owned], valid.flatten(1, 2)[:, owned])
+    return MemoryBatch(
+        keys.flatten(1, 2)[:, owned], values.flatten(1, 2)[:, owned], valid.flatten(1, 2)[:, owned]
+    )
 
 
 def write_memories(
@@ -96,7 +100,7 @@ def write_memories(
     values: list[Tensor] = []
     valid: list[Tensor] = []
     x = model.embed_tokens(ids)
-    for i, layer in enumerate(model.layers[: last + 1]):
+    for i, layer in enumerate(model.blocks[: last + 1]):
         attention = layer.self_attn
         normed = layer.input_layernorm(x)
         if attention.memory_heads:
@@ -142,7 +146,9 @@ class MemoryWriter:
         ids = self.tokenizer.encode_batch(references)
         for number, tokens in enumerate(ids):
             if not 1 <= len(tokens) <= limit:
-                raise InvalidInput(f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first")
+                raise InvalidInput(
+                    f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first"
+                )
         memories: list[ExplicitMemory | None] = [None] * len(ids)
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         for start in range(0, len(order), batch_size):

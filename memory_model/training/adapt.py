@@ -68,7 +68,9 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
             valid = memory.valid[..., None].float()
             mean = (x_NMd * valid).sum(0) / valid.sum(0).clamp_min(1)
             # The spread over references and rows together: a row alone has too few samples.
-            spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(-1, keepdim=True)
+            spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(
+                -1, keepdim=True
+            )
             noise = torch.randn_like(x_NMd, dtype=torch.float32) * (spread * share).sqrt() * valid
         return x_NMd + noise.to(x_NMd.dtype)
 
@@ -107,7 +109,9 @@ class Tuner:
             load_factors(model, start)
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=0.0
+        )
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -124,7 +128,9 @@ class Tuner:
                 began = time.perf_counter()
                 loss = self._one_step()
                 seconds = time.perf_counter() - began
-                metrics.write(json.dumps({"step": self.step, "loss": loss, "seconds": round(seconds, 3)}) + "\n")
+                metrics.write(
+                    json.dumps({"step": self.step, "loss": loss, "seconds": round(seconds, 3)}) + "\n"
+                )
                 metrics.flush()
                 if report is not None:
                     report(self.step, loss, seconds)
@@ -172,8 +178,12 @@ class Tuner:
             return False
         state = torch.load(path, map_location="cpu", weights_only=True)
         if state["plan"] != asdict(self.plan):
-            changed = [f.name for f in fields(TuningPlan) if state["plan"].get(f.name) != getattr(self.plan, f.name)]
-            raise InvalidInput(f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out")
+            changed = [
+                f.name for f in fields(TuningPlan) if state["plan"].get(f.name) != getattr(self.plan, f.name)
+            ]
+            raise InvalidInput(
+                f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
+            )
         with torch.no_grad():
             for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
                 parameter.copy_(saved)

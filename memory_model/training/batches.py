@@ -83,7 +83,9 @@ class ChatPieces:
         return [*self.opening, *self.tokenizer.encode(question), *self.reply]
 
 
-def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:
+def references_of(
+    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
+) -> list[Reference]:
     """All references of the documents, with their questions."""
     result = []
     for family, document in enumerate(documents):
@@ -123,7 +125,8 @@ class BatchMaker:
             count = self.memories if rng.random() < 0.8 else rng.randint(1, self.memories)
             read = rng.sample(range(len(written)), count)
             asked = [
-                rng.choice(rng.choice(written[rng.choice(read)].questions)) for _ in range(rng.randint(1, self.turns))
+                rng.choice(rng.choice(written[rng.choice(read)].questions))
+                for _ in range(rng.randint(1, self.turns))
             ]
             rows.append(self.pieces.conversation([(q.question, q.answer) for q in asked]))
             slots.append(read + [-1] * (self.memories - count))

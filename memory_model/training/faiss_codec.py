@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -39,7 +40,7 @@ class FaissCodec(ProductCodec):
         return cls(codec.tables) if isinstance(codec, ProductCodec) else codec
 
     def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
-        """codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
+        """Codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
         if vectors.ndim != 2 or vectors.shape[1] != self.head_dim:
             raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {self.head_dim}]")
         g = 0 if self.groups == 1 else group
@@ -52,14 +53,14 @@ class FaissCodec(ProductCodec):
         return np.concatenate((coarse, np.asarray(self._fine[g].compute_codes(residual))), axis=1)
 
 
-def _quantizer(codewords: np.ndarray) -> faiss.ProductQuantizer:
+def _quantizer(codewords: np.ndarray) -> Any:  # FAISS's own annotations describe its C++ side
     parts, words, width = codewords.shape
     quantizer = faiss.ProductQuantizer(parts * width, parts, int(words).bit_length() - 1)
     faiss.copy_array_to_vector(np.ascontiguousarray(codewords, np.float32).ravel(), quantizer.centroids)
     return quantizer
 
 
-def _codewords(quantizer: faiss.ProductQuantizer) -> np.ndarray:
+def _codewords(quantizer: Any) -> np.ndarray:
     flat = faiss.vector_to_array(quantizer.centroids)
     return np.asarray(flat.reshape(quantizer.M, quantizer.ksub, quantizer.dsub))
 
@@ -75,25 +76,36 @@ def fit_factory(vectors: np.ndarray, factory: str) -> FaissCodec:
     return FaissCodec(tables_of_index(index))
 
 
-def tables_of_index(index: faiss.Index) -> ProductTables:
+def _downcast(index: Any) -> Any:
+    """The index as its own class, untyped: the annotations of FAISS describe its C++ side."""
+    return faiss.downcast_index(index)
+
+
+def _is(index: Any, kind: Any) -> bool:
+    return isinstance(index, kind)  # without narrowing to those annotations
+
+
+def tables_of_index(index: Any) -> ProductTables:
     """The tables of a trained FAISS index, whose own codes then decode here to the same vectors."""
-    index = faiss.downcast_index(index)
+    index = _downcast(index)
     d = index.d
     basis = np.eye(d, dtype=np.float32)
-    if isinstance(index, faiss.IndexPreTransform):
+    if _is(index, faiss.IndexPreTransform):
         if index.chain.size() != 1:
             raise InvalidInput("a codec has at most one linear transform before its quantizer")
-        transform = faiss.downcast_VectorTransform(index.chain.at(0))
+        transform: Any = faiss.downcast_VectorTransform(index.chain.at(0))
         basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
-        index = faiss.downcast_index(index.index)
+        index = _downcast(index.index)
     coarse = None
-    if isinstance(index, faiss.Index2Layer):
-        first = faiss.downcast_index(index.q1.quantizer)
-        if not isinstance(first, faiss.MultiIndexQuantizer) or first.pq.M != _COARSE_SUBSPACES:
+    if _is(index, faiss.Index2Layer):
+        first = _downcast(index.q1.quantizer)
+        if not _is(first, faiss.MultiIndexQuantizer) or first.pq.M != _COARSE_SUBSPACES:
             raise InvalidInput("the residual stage must be a two-part one, such as Residual2x14")
         coarse = _codewords(first.pq)[None]
-    elif not isinstance(index, faiss.IndexPQ):
-        raise InvalidInput(f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…")
+    elif not _is(index, faiss.IndexPQ):
+        raise InvalidInput(
+            f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
+        )
     return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(index.pq)[None], coarse)
 
 

@@ -59,12 +59,16 @@ def tables(ranking: Iterable[HeadLoss], vectors: int, reference_tokens: int = 12
         tokens = min(reference_tokens, vectors // 2 // count)
         if tokens >= 8 and (tokens < reference_tokens or count * 2 * tokens * 1.2 > vectors):
             table = tuple(MemoryHead(h.layer, h.head, tokens) for h in heads[:count])
-            result[f"{count} heads x {tokens} tokens"] = MemoryConfig(heads=table, reference_tokens=reference_tokens)
+            result[f"{count} heads x {tokens} tokens"] = MemoryConfig(
+                heads=table, reference_tokens=reference_tokens
+            )
     return result
 
 
 @torch.no_grad()
-def loss_of_table(model: Decoder, table: MemoryConfig, batches: Sequence[Batch], prefix: Sequence[int]) -> float:
+def loss_of_table(
+    model: Decoder, table: MemoryConfig, batches: Sequence[Batch], prefix: Sequence[int]
+) -> float:
     """The answers' loss when memories are written and read with another budget, same weights."""
     before = model.config
     model.set_memory(before.with_memory(table))
@@ -77,5 +81,3 @@ def loss_of_table(model: Decoder, table: MemoryConfig, batches: Sequence[Batch],
         return total / len(batches)
     finally:
         model.set_memory(before)
-
-

@@ -1,0 +1,83 @@
+"""Shapes, budgets and costs agree with the paper's printed numbers, and nonsense is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, memory3_2b, smollm2_135m
+from memory_model.costs import implicit_write_tflop, memory_read_tflop, memory_write_tflop, rag_read_tflop
+from memory_model.errors import InvalidInput
+
+
+def test_the_papers_model_has_the_papers_size_and_memory() -> None:
+    config = memory3_2b()
+    assert config.parameters(embeddings=False) == pytest.approx(2.4e9, rel=0.02)
+    assert (
+        config.parameters(embeddings=False) == 44 * (2 * 3200**2 + 2 * 3200 * 640 + 3 * 3200**2 + 6400) + 3200
+    )
+    assert config.memory.vectors == 22 * 2 * 8 * 8
+    assert config.memory.vectors * 14 == 39_424
+    assert config.memory.memory_layers == tuple(range(22))
+
+
+def test_costs_are_those_of_appendix_a() -> None:
+    config = memory3_2b()
+    assert memory_write_tflop(config) == pytest.approx(0.308, abs=0.0005)
+    assert memory_read_tflop(config) == pytest.approx(1.44e-4, abs=0.5e-6)
+    assert rag_read_tflop(config) == pytest.approx(0.624, abs=0.0005)
+    assert implicit_write_tflop(config) == pytest.approx(2.24, abs=0.005)
+
+
+def test_smollm2_counts_its_published_parameters() -> None:
+    assert smollm2_135m().parameters() == 134_515_008
+
+
+def test_a_config_survives_its_dictionary() -> None:
+    for config in (memory3_2b(), smollm2_135m(MemoryConfig(heads=(MemoryHead(18, 2, 128),)))):
+        assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+def test_the_order_of_the_table_does_not_change_the_memory_format() -> None:
+    heads = (MemoryHead(18, 2, 128), MemoryHead(3, 1, 8))
+    one, other = (smollm2_135m(MemoryConfig(heads=h)) for h in (heads, heads[::-1]))
+    assert one.memory_format_id == other.memory_format_id
+    fewer = smollm2_135m(MemoryConfig(heads=(MemoryHead(18, 2, 127), MemoryHead(3, 1, 8))))
+    assert fewer.memory_format_id != one.memory_format_id
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        (MemoryHead(30, 0, 8),),
+        (MemoryHead(0, 3, 8),),
+        (MemoryHead(0, 0, 0),),
+        (MemoryHead(0, 0, 129),),
+        (MemoryHead(-1, 0, 8),),
+        (MemoryHead(0, 0, 8), MemoryHead(0, 0, 16)),
+    ],
+)
+def test_a_budget_outside_the_model_is_refused(heads: tuple[MemoryHead, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        smollm2_135m(MemoryConfig(heads=heads))
+
+
+@pytest.mark.parametrize("data", [{}, {"layers": 3}, {**smollm2_135m().to_dict(), "wings": 2}])
+def test_a_dictionary_that_is_no_config_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        ModelConfig.from_dict(data)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 29), st.integers(0, 2), st.integers(1, 128)), max_size=12),
+    st.integers(1, 128),
+)
+def test_valid_rows_are_the_first_rows_of_every_head(rows: list[tuple[int, int, int]], tokens: int) -> None:
+    heads = {(layer, head): MemoryHead(layer, head, n) for layer, head, n in rows}
+    memory = MemoryConfig(heads=tuple(heads.values()))
+    valid = memory.valid_rows(tokens)
+    assert len(valid) == sum(min(tokens, h.tokens) for h in memory.heads)
+    for start, head in zip(memory.offsets, memory.heads, strict=True):
+        inside = valid[(valid >= start) & (valid < start + head.tokens)]
+        assert list(inside) == list(range(start, start + min(tokens, head.tokens)))

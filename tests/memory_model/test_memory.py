@@ -1,0 +1,103 @@
+"""Payloads come back as they were, and whatever is not ours is refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_model.codec import ExactCodec
+from memory_model.errors import (
+    CodecMismatch,
+    CorruptFile,
+    FormatMismatch,
+    InvalidInput,
+    Memory3Error,
+    ModelMismatch,
+)
+from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
+from tests.memory_model.tiny import tiny_config
+
+CONFIG = tiny_config()
+MODEL = "ab" * 32
+
+
+def memory(tokens: int, seed: int = 0) -> ExplicitMemory:
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((2, CONFIG.memory.budget, CONFIG.head_dim), np.float32)
+    valid = CONFIG.memory.valid_rows(tokens)
+    rows[:, valid] = rng.normal(size=(2, len(valid), CONFIG.head_dim))
+    return ExplicitMemory(rows[0], rows[1], tokens)
+
+
+def memory_format(model_id: str = MODEL, codec: ExactCodec | None = None) -> MemoryFormat:
+    return MemoryFormat(CONFIG, model_id, codec or ExactCodec(CONFIG.head_dim, 2 * len(CONFIG.memory.heads)))
+
+
+@given(st.lists(st.integers(1, 16), max_size=6))
+def test_memories_survive_their_payloads(lengths: list[int]) -> None:
+    ours = memory_format()
+    written = [memory(n, seed=i) for i, n in enumerate(lengths)]
+    payloads = ours.encode(written)
+    assert [len(p) for p in payloads] == [ours.payload_bytes(n) for n in lengths]
+    for before, after in zip(written, ours.decode(payloads), strict=True):
+        assert after.tokens == before.tokens
+        np.testing.assert_array_equal(after.keys, before.keys)
+        np.testing.assert_array_equal(after.values, before.values)
+
+
+def test_a_memory_of_another_writer_is_refused_by_name() -> None:
+    [payload] = memory_format().encode([memory(9)])
+    with pytest.raises(ModelMismatch, match="abababababab"):
+        memory_format(model_id="cd" * 32).decode([payload])
+    with pytest.raises(CodecMismatch, match="codec"):
+        memory_format(codec=ExactCodec(CONFIG.head_dim, dtype="float16")).decode([payload])
+    other = MemoryFormat(tiny_config(rope_base=5000.0), MODEL, ExactCodec(CONFIG.head_dim))
+    with pytest.raises(FormatMismatch, match="format"):
+        other.decode([payload])
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_payload_are_refused(garbage: bytes) -> None:
+    with pytest.raises(Memory3Error):
+        memory_format().decode([garbage])
+
+
+@given(st.integers(0, 16 * 8), st.integers(0, HEADER.size * 8 - 1))
+@settings(max_examples=100)
+def test_a_cut_payload_or_a_changed_header_is_refused(cut: int, bit: int) -> None:
+    ours = memory_format()
+    [payload] = ours.encode([memory(12)])
+    with pytest.raises(CorruptFile):
+        ours.decode([payload[: len(payload) - 1 - cut]])
+    changed = bytearray(payload)
+    changed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(Memory3Error):
+        ours.decode([bytes(changed)])
+
+
+@pytest.mark.parametrize("spoil", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_not_written(spoil: float) -> None:
+    broken = memory(5)
+    broken.keys[0, 0] = spoil
+    with pytest.raises(InvalidInput, match="NaN"):
+        memory_format().encode([broken])
+
+
+def test_wrong_shapes_and_lengths_are_not_written() -> None:
+    good = memory(5)
+    for wrong in (
+        ExplicitMemory(good.keys[:-1], good.values, 5),
+        ExplicitMemory(good.keys, good.values, 0),
+        ExplicitMemory(good.keys, good.values, 17),
+    ):
+        with pytest.raises(InvalidInput):
+            memory_format().encode([wrong])
+
+
+def test_a_codec_for_another_shape_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="head dimension"):
+        MemoryFormat(CONFIG, MODEL, ExactCodec(CONFIG.head_dim + 1))
+    with pytest.raises(InvalidInput, match="groups"):
+        MemoryFormat(CONFIG, MODEL, ExactCodec(CONFIG.head_dim, groups=4))

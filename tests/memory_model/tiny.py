@@ -1,0 +1,28 @@
+"""Tiny models with random weights and real shapes: grouped heads, unequal memory budgets."""
+
+from __future__ import annotations
+
+import torch
+
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.nn.load import random_model
+from memory_model.nn.model import Decoder
+
+PREFIX = [1, 7, 9]
+
+
+def tiny_config(**changes: object) -> ModelConfig:
+    """3 layers, 6 query and 3 KV heads of 8; memory heads of unequal budgets in layers 0 and 2."""
+    heads = (MemoryHead(0, 1, 4), MemoryHead(2, 0, 16), MemoryHead(2, 2, 6))
+    fields: dict[str, object] = {
+        "name": "tiny", "layers": 3, "query_heads": 6, "kv_heads": 3, "head_dim": 8, "mlp_width": 40,
+        "vocabulary": 64, "rope_base": 10000.0, "norm_epsilon": 1e-5, "tied_embeddings": True,
+        "memory": MemoryConfig(heads=heads, reference_tokens=16, chunk_tokens=8),
+    }  # fmt: skip
+    return ModelConfig(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def tiny_model(config: ModelConfig | None = None, seed: int = 0) -> Decoder:
+    """The tiny shape with random weights."""
+    torch.manual_seed(seed)
+    return random_model(config or tiny_config(), seed)
