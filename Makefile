@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/wei
 	@touch $@
 
 demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
-	$(BIN)/python deploy/demo.py --bundle $(BUNDLE) $(if $(FULL),--full)
+	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
 
 test: $(READY) ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(ARGS)

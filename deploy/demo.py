@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from deploy.service_process import ServiceFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = Path(sys.executable).parent
@@ -28,8 +30,6 @@ WORK = ROOT / "build" / "demo"
 ASSETS = ROOT / "memory_model" / "assets" / "smollm2-135m"
 KNOWLEDGE = ROOT / "data" / "factbook.jsonl"
 HELD_OUT = ROOT / "data" / "heldout.json"
-START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 60.0
 
 console = Console(width=120 if not sys.stdout.isatty() else None)
 
@@ -71,11 +71,11 @@ def main() -> int:
         shutil.rmtree(WORK, ignore_errors=True)
         WORK.mkdir(parents=True)
         documents = choose_documents(full=options.full)
-        with service() as address:
+        with service(bundle) as address:
             ingest(documents, address)
             results = [ask_both_ways(question, documents, bundle, address) for question in QUESTIONS]
         show(results, time.monotonic() - started)
-    except StepFailed as failure:
+    except (StepFailed, ServiceFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}", highlight=False)
         return 1
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def choose_documents(*, full: bool) -> dict[str, dict[str, Any]]:
     countries = {
         country["key"]: country for country in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())
     }
-    held_out = set(json.loads(HELD_OUT.read_text("utf-8")))
+    held_out = {country["key"] for country in json.loads(HELD_OUT.read_text("utf-8"))}
     asked = [question.key for question in QUESTIONS]
     if not held_out.issuperset(asked):
         raise StepFailed(f"{HELD_OUT.name} no longer lists {asked}: choose other questions in deploy/demo.py")
@@ -113,79 +113,30 @@ def choose_documents(*, full: bool) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def service() -> Iterator[str]:
+def service(bundle: Path) -> Iterator[str]:
     """A running service on a free port, as its address; stopped with SIGTERM, which must end it with exit code 0."""
-    port_file, log = WORK / "port", WORK / "service.log"
-    command = [
-        str(PROGRAMS / "memory-service"),
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--port-file",
-        str(port_file),
-    ]
-    with (
-        step("service", "embedded ClickHouse store, model and embedder on a free port"),
-        log.open("wb") as output,
-    ):
-        store = f"chdb://{WORK / 'store'}"
-        process = subprocess.Popen(
-            [*command, "--store", store], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT
-        )
-        try:
-            address = wait_until_ready(process, port_file, log)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+    with step("service", "model, embedder and embedded ClickHouse store on a free port"):
+        running = ServiceProcess.start(WORK, bundle)
     try:
-        yield address
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
-    with step("stop", "SIGTERM: finish what is under way, close the store"):
-        process.send_signal(signal.SIGTERM)
-        try:
-            code = process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise StepFailed(f"the service did not stop within {STOP_TIMEOUT_S:.0f} s; see {log}") from None
-        if code != 0:
-            raise StepFailed(f"the service stopped with exit code {code}; see {log}")
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], port_file: Path, log: Path) -> str:
-    """The address of the service, once it says that it serves."""
-    import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise StepFailed(f"the service ended with exit code {process.returncode} at its start; see {log}")
-        if port_file.is_file() and (port := port_file.read_text().strip()):
-            address = f"127.0.0.1:{port.rpartition(':')[2]}"
-            try:
-                with grpc.insecure_channel(address) as channel:
-                    answer = health_pb2_grpc.HealthStub(channel).Check(
-                        health_pb2.HealthCheckRequest(), timeout=2.0
-                    )
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return address
-            except grpc.RpcError:
-                pass  # not listening yet
-        time.sleep(0.2)
-    raise StepFailed(f"the service was not ready within {START_TIMEOUT_S:.0f} s; see {log}")
+        yield running.address
+        with step("stop", "SIGTERM: finish what is under way, close the store"):
+            running.stop()
+    finally:
+        running.kill()
 
 
 def ingest(documents: dict[str, dict[str, Any]], address: str) -> None:
     """Sends the documents over gRPC; the command returns when all are acknowledged."""
     with step("ingest", f"{len(documents)} countries over gRPC to {address}"):
-        run("memory-service", "ingest", WORK / "documents.jsonl", "--address", address)
+        run(
+            "memory-service",
+            "ingest",
+            WORK / "documents.jsonl",
+            "--address",
+            address,
+            "--journals",
+            WORK / "journals",
+        )
 
 
 def ask_both_ways(
@@ -198,48 +149,48 @@ def ask_both_ways(
     )
     if expected is None:
         raise StepFailed(f"{KNOWLEDGE.name}, {question.key}: no line {question.field!r}")
-    answers = {}
+    log = WORK / f"ask-{question.key}.log"
     with step("ask", question.text):
-        for memory in ("off", "on"):
-            output = run(
-                *("edge-client", "ask", question.text),
-                *("--bundle", bundle, "--address", address, "--memory", memory, "--json"),
-                log=WORK / f"ask-{question.key}-{memory}.log",
-            )
-            try:
-                answers[memory] = json.loads(output)
-            except json.JSONDecodeError as error:
-                raise StepFailed(f"edge-client ask printed no JSON ({error}): {output[:200]!r}") from error
-    if not answers["on"]["memories"]:
-        raise StepFailed(f"no memory was read for {question.text!r}; see {WORK / 'service.log'}")
-    return {"question": question.text, "expected": expected, "without": answers["off"], "with": answers["on"]}
+        output = run(
+            *("edge-client", "ask", question.text),
+            *("--bundle", bundle, "--service", address, "--memory", "compare", "--json"),
+            log=log,
+        )
+    try:
+        answers: dict[str, Any] = json.loads(output)
+    except json.JSONDecodeError as error:
+        raise StepFailed(f"edge-client ask printed no JSON ({error}); see {log}") from error
+    with_memory = answers["with_memory"]
+    if with_memory["without_memory"] or not memories_of(with_memory):
+        errors = ", ".join(chunk["error"] for chunk in with_memory["memories"] if chunk["error"])
+        raise StepFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
+    return {"question": question.text, "expected": expected, **answers}
+
+
+def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The memories that an answer read, each once."""
+    read = (memory for chunk in answer["memories"] for memory in chunk["read"] if not memory["refused"])
+    return list({memory["memory_id"]: memory for memory in read}.values())
 
 
 def show(results: list[dict[str, Any]], seconds: float) -> None:
     """The final table."""
     table = Table(title="Countries that the model was not tuned on", show_lines=True)
-    for column in (
-        "question",
-        "expected",
-        "without memory",
-        "with memory",
-        "memories read",
-        "tokens/s without / with",
-    ):
-        table.add_column(column, justify="right" if "tokens" in column else "left")
+    for column in ("question", "expected", "without memory", "with memory", "memories read (score)"):
+        table.add_column(column)
+    table.add_column("tokens/s without, with", justify="right")
     for result in results:
-        without, with_memory = result["without"], result["with"]
-        titles = [f"{memory['title']} ({memory['score']:.2f})" for memory in with_memory["memories"]]
+        pair = result["without_memory"], result["with_memory"]
+        names = [f"{m['title']} #{m['chunk_number']} ({m['score']:.2f})" for m in memories_of(pair[1])]
+        speeds = [f"{answer['statistics']['tokens_per_s']:.0f}" for answer in pair]
+        answers = [Text(answer["answer"].strip()) for answer in pair]
         table.add_row(
-            result["question"],
-            result["expected"],
-            without["text"].strip(),
-            with_memory["text"].strip(),
-            "\n".join(titles),
-            f"{without['tokens_per_s']:.0f} / {with_memory['tokens_per_s']:.0f}",
+            result["question"], Text(result["expected"]), *answers, "\n".join(names), ", ".join(speeds)
         )
     console.print(table)
-    console.print(f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/")
+    console.print(
+        f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/", highlight=False
+    )
 
 
 def run(program: str, *arguments: object, log: Path | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What the tests of several folders need: the real bundle, exported once for as long as the model's files stay the same."""
+"""What the tests of several folders need: the real bundle, exported once while the model's files stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASSETS = ROOT / "memory_model" / "assets" / "smollm2-135m"
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
-    """Folder of the real edge bundle, the same as `make bundle` and `make demo` use; exported when it is missing or old."""
+    """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
     folder = ROOT / "build" / "bundle"
     manifest = folder / "manifest.json"
     newest = max(path.stat().st_mtime for path in ASSETS.rglob("*") if path.is_file())

@@ -1,0 +1,122 @@
+"""The oracle of the whole flow: without a lossy codec nothing on the way may change a memory.
+
+Real gRPC, real store, real exported decoder; only the model is tiny, so that this takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from edge_client.decoder import OnnxDecoder
+from edge_client.session import EdgeModel
+from memory_model.bundle import Bundle
+from memory_model.embedder import Embedder
+from memory_model.memory import ExplicitMemory
+from memory_model.nn.load import LoadedModel
+from memory_model.references import split
+from memory_service.encoder import EncodedReferences, EncoderDescription
+from memory_service.identity import WriterIdentity
+from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
+from tests.memory_service.running import Client, document, running
+
+FACTS = {
+    name: f"Code {number * 37}."
+    for number, name in enumerate(["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris"])
+}
+
+
+class TinyEncoder:
+    """The service's encoder with the tiny model and the codec that loses nothing."""
+
+    def __init__(self, loaded: LoadedModel, embedder: Embedder) -> None:
+        self.loaded, self.embedder, self.format = loaded, embedder, format_of(loaded)
+        ids, memory = self.format.identity, loaded.config.memory
+        self.description = EncoderDescription(
+            WriterIdentity(
+                ids.model_id, ids.codec_id, ids.memory_format_id, embedder.embedder_id, dimension=embedder.dim
+            ),
+            memory.memories_per_chunk,
+            memory.reference_tokens,
+            memory.chunk_tokens,
+            json.dumps(loaded.config.to_dict()),
+        )
+
+    def split(self, text: str, title: str) -> list[str]:
+        return split(text, title, self.count_tokens, self.description.reference_tokens)
+
+    def count_tokens(self, text: str) -> int:
+        return self.loaded.tokenizer.count(text)
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        return EncodedReferences(self.embedder.embed(references), self.format.encode(self.write(references)))
+
+    def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
+        return self.loaded.writer.write(references)
+
+    def check_payload(self, payload: bytes) -> None:
+        self.format.check(payload)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return tiny_bundle(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Bundle) -> TinyEncoder:
+    return TinyEncoder(tiny_loaded(), tiny.embedder())
+
+
+@pytest.fixture(scope="module")
+def model(
+    tiny: Bundle, encoder: TinyEncoder, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EdgeModel]:
+    with running(tmp_path_factory.mktemp("store"), encoder) as (client, server):
+        ingest(client)
+        with EdgeModel.open(tiny.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as opened:
+            yield opened
+
+
+def ingest(client: Client) -> None:
+    documents = [document(name.lower(), text, title=name) for name, text in FACTS.items()]
+    answers = client.ingest("default", *documents)
+    assert sum(answer.WhichOneof("message") == "acknowledged" for answer in answers) == len(FACTS)
+
+
+def test_memories_come_back_from_the_store_as_they_were_written(
+    model: EdgeModel, encoder: TinyEncoder
+) -> None:
+    assert model.recaller is not None
+    for recall in model.recaller.recall(["What is the code of Lima?", "Rome"]):
+        assert recall.error == ""
+        texts = [read.text for read in recall.read]
+        assert len(recall.memories) == len(texts) == 5
+        never_left = encoder.write([text for text in texts if text is not None])
+        for arrived, written in zip(recall.memories, never_left, strict=True):
+            assert arrived.tokens == written.tokens
+            # A reference is padded to its batch; sums over another width may differ in the last bit.
+            np.testing.assert_allclose(arrived.keys, written.keys, atol=1e-5)
+            np.testing.assert_allclose(arrived.values, written.values, atol=1e-5)
+
+
+def test_logits_with_stored_memories_equal_those_with_memories_that_never_left(
+    model: EdgeModel, encoder: TinyEncoder, tiny: Bundle
+) -> None:
+    assert model.recaller is not None
+    recall = model.recaller.recall(["the code of Quito"])[0]
+    never_left = encoder.write([read.text or "" for read in recall.read])
+    tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
+    start = tiny.config.memory.reference_tokens + 8
+    logits = []
+    for memories in (recall.memories, never_left, ()):
+        decoder = OnnxDecoder(tiny.folder / "decoder.onnx")
+        decoder.run([1, 2, 3], 0)
+        decoder.inject(memories)
+        logits.append(decoder.run(tokens, start).copy())
+    stored, direct, none = logits
+    np.testing.assert_allclose(stored, direct, atol=1e-4)
+    assert np.abs(stored - none).max() > 1e-2, "memories must matter here, or equality says nothing"
