@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +18,30 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
 
 from memory_model.errors import Memory3Error
 
+console = Console(stderr=True)
+
+
+class _Commands(TyperGroup):
+    """An error of ours is one line on stderr and exit code 1; only a bug has a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Memory3Error as error:
+            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            console.print("interrupted; what was saved stays, run the same command again to go on")
+            raise typer.Exit(130) from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="""Make, compress, export and measure models that read explicit memory.
@@ -34,7 +53,6 @@ app = typer.Typer(
     Exit codes: 0 done, 1 refused (the message says why and what to do), 2 wrong arguments, 130 interrupted.
     """,
 )
-console = Console(stderr=True)
 
 DataOption = Annotated[
     Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")
@@ -44,18 +62,6 @@ AdapterOption = Annotated[
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 leaves torch's choice.")]
 FACTBOOK = Path("data/factbook.jsonl")
-
-
-def main() -> None:
-    """Run the program; an error of ours is one line on stderr and exit code 1."""
-    try:
-        app()
-    except Memory3Error as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        console.print("interrupted; what was saved stays, run the same command again to go on")
-        sys.exit(130)
 
 
 def _progress() -> Progress:
@@ -359,4 +365,4 @@ def _batches(loaded: Any, data: Path, seed: int, **sizes: int) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    app()
