@@ -105,9 +105,10 @@ class IngestClient:
         finally:
             for journal in self._journals.values():
                 journal.save()
-        if not self.summary.interrupted and not self.summary.failures:
+        if not self.summary.interrupted:
             for journal in self._journals.values():
-                journal.remove()
+                if not journal.has_failures:
+                    journal.remove()
         return self.summary
 
     async def _open_journals(self, channel: grpc.aio.Channel) -> None:

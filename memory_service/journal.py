@@ -57,6 +57,11 @@ class Journal:
         """Whether document `number` is stored; failed ones are tried again."""
         return (number < self._prefix or number in self._beyond) and number not in self._failed
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether a document of the file was refused."""
+        return bool(self._failed)
+
     def answer(self, number: int, *, failed: bool) -> None:
         """Notes that document `number` has its answer."""
         self._dirty = True

@@ -18,5 +18,5 @@ def encoder() -> HashEncoder:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("store")
-    with running(folder, encoder, document_limit_bytes=1 << 20, default_deadline_s=10) as (client, _):
+    with running(folder, encoder, document_limit_bytes=1 << 20, default_deadline_s=60) as (client, _):
         yield client

@@ -42,7 +42,7 @@ def service(folder: Path, *, seconds_per_reference: float = 0.0) -> Iterator[Ser
         ]
         process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not port_file.exists():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -51,7 +51,7 @@ def service(folder: Path, *, seconds_per_reference: float = 0.0) -> Iterator[Ser
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @contextlib.contextmanager

@@ -43,13 +43,13 @@ class Client:
 
     def ingest(self, kb: str, *contents: Any, create: bool = True) -> list[ingestion_pb2.IngestResponse]:
         """Sends documents or prepared documents; returns all answers that are no progress."""
-        responses = self.ingestion.Ingest(iter(ingest_requests(kb, contents, create)), timeout=60)
+        responses = self.ingestion.Ingest(iter(ingest_requests(kb, contents, create)), timeout=1200)
         return [response for response in responses if response.WhichOneof("message") != "progress"]
 
     def retrieve(self, kb: str, vectors: np.ndarray, **more: Any) -> retrieval_pb2.RetrieveResponse:
         raw = np.ascontiguousarray(vectors, "<f4").tobytes()
         return self.retrieval.Retrieve(
-            retrieval_pb2.RetrieveRequest(knowledge_base=kb, query_vectors=raw, **more), timeout=30
+            retrieval_pb2.RetrieveRequest(knowledge_base=kb, query_vectors=raw, **more), timeout=120
         )
 
 
@@ -83,15 +83,15 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
         await server.start()
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(300)
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     try:
         with grpc.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
             yield Client(channel), server
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(300)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
 
 
 @dataclass

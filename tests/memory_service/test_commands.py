@@ -1,8 +1,9 @@
-"""`memory-service ingest`, `kb` and `doctor` as a user types them, against a real process."""
+"""`memory-service ingest`, `kb` and `doctor` as a user types them, against the service as a real process."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from memory_service.cli import app
 from tests.memory_service.processes import ROOT, Service, service
 
 PROGRAM = [sys.executable, "-c", "from memory_service.cli import app; app(prog_name='memory-service')"]
@@ -23,15 +27,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def command(running: Service, *arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [*PROGRAM, *map(str, arguments), "--address", running.address]
-    return subprocess.run(
-        line, capture_output=True, text=True, cwd=ROOT, timeout=60, env=environment(running)
-    )
+def command(running: Service, *arguments: object) -> Result:
+    line = [*map(str, arguments), "--address", running.address]
+    return CliRunner().invoke(app, line, env=environment(running), catch_exceptions=False)
 
 
 def environment(running: Service) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(running.log.parent / "state"), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+    return {"XDG_STATE_HOME": str(running.log.parent / "state"), "COLUMNS": "200"}
 
 
 def write_jsonl(path: Path, documents: list[object]) -> Path:
@@ -50,7 +52,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     (tmp_path / "note.txt").write_text("A note.")
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     done = command(running, "ingest", tmp_path, "--kb", "kinds")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
     for part in (
         "facts.jsonl: b: DOCUMENT_EMPTY",
@@ -61,7 +63,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     ):
         assert part in done.stderr, part
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
-    assert (again.returncode, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
+    assert (again.exit_code, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
@@ -69,12 +71,17 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
     facts = write_jsonl(tmp_path / "many.jsonl", documents)
     line = [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address]
     process = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(running)
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment(running)},
     )
     while "document_count: 0" in (shown := command(running, "kb", "show", "many").stdout) or not shown:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "run the same command again" in err
     stored = int(out.split(": ")[1].split(" stored")[0])
@@ -88,9 +95,9 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
 
 def test_a_deleted_knowledge_base_is_filled_again_in_full(running: Service, tmp_path: Path) -> None:
     facts = write_jsonl(tmp_path / "f.jsonl", [{"key": "a", "text": "Fact."}, {"key": "bad", "text": ""}])
-    assert command(running, "ingest", facts, "--kb", "twice").returncode == 1
+    assert command(running, "ingest", facts, "--kb", "twice").exit_code == 1
     assert "1 skipped" in command(running, "ingest", facts, "--kb", "twice").stdout
-    assert command(running, "kb", "delete", "twice", "--yes").returncode == 0
+    assert command(running, "kb", "delete", "twice", "--yes").exit_code == 0
     assert "1 stored" in command(running, "ingest", facts, "--kb", "twice").stdout
 
 
@@ -99,7 +106,7 @@ def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) 
         command(running, "kb", "create", "empty", "--description", "nothing yet").stdout == "created empty\n"
     )
     again = command(running, "kb", "create", "empty")
-    assert again.returncode == 1
+    assert again.exit_code == 1
     assert "there already" in again.stderr
     listed = command(running, "kb", "list").stdout
     assert "empty" in listed
@@ -107,27 +114,27 @@ def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) 
     shown = command(running, "kb", "show", "empty").stdout
     assert "state: ready" in shown
     assert "reference_count: 0" in shown
-    assert command(running, "kb", "delete", "empty", "--yes").returncode == 0
+    assert command(running, "kb", "delete", "empty", "--yes").exit_code == 0
     gone = command(running, "kb", "show", "empty")
-    assert gone.returncode == 1
+    assert gone.exit_code == 1
     assert "no knowledge base is called 'empty'" in gone.stderr
 
 
 def test_doctor_checks_the_service_and_the_store(running: Service) -> None:
     asked = command(running, "doctor")
-    assert asked.returncode == 0, asked.stdout
+    assert asked.exit_code == 0, asked.output
     assert "SERVING" in asked.stdout
     store = f"chdb://{running.log.parent / 'store'}"
     busy = command(running, "doctor", "--store", store)
-    assert busy.returncode == 1
+    assert busy.exit_code == 1
     assert "in use by another process" in busy.stderr
 
 
 def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) -> None:
     nobody = Service(running.process, "127.0.0.1:1", running.log)
     done = command(nobody, "kb", "list")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "memory-service serve" in done.stderr
     missing = command(running, "ingest", tmp_path / "none.jsonl")
-    assert missing.returncode == 1
+    assert missing.exit_code == 1
     assert "does not exist" in missing.stderr

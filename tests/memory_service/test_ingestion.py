@@ -13,7 +13,7 @@ MODEL_ID = identity_of("test").model_id
 
 
 def counts(client: Client, kb: str) -> tuple[int, int]:
-    reply = client.bases.GetStatistics(knowledge_bases_pb2.GetStatisticsRequest(name=kb), timeout=10)
+    reply = client.bases.GetStatistics(knowledge_bases_pb2.GetStatisticsRequest(name=kb), timeout=60)
     return reply.document_count, reply.reference_count
 
 
@@ -136,9 +136,9 @@ def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
 def test_deleting_is_exact_and_repeatable(client: Client) -> None:
     client.ingest("gone", *(document(f"k{n}", f"Text {n}.") for n in range(5)))
     request = pb.DeleteRequest(knowledge_base="gone", document_keys=["k1", "k3", "none"])
-    reply = client.ingestion.Delete(request, timeout=10)
+    reply = client.ingestion.Delete(request, timeout=60)
     assert (reply.documents_deleted, reply.references_deleted) == (2, 2)
-    assert client.ingestion.Delete(request, timeout=10).documents_deleted == 0
+    assert client.ingestion.Delete(request, timeout=60).documents_deleted == 0
     assert counts(client, "gone") == (3, 3)
     hits = client.retrieve("gone", vector_of("Text 1.")[None], k=5).results[0].hits
     assert {hit.document_key for hit in hits} == {"k0", "k2", "k4"}
@@ -163,7 +163,7 @@ def test_streams_that_do_not_begin_well_are_refused(
     client: Client, requests: list[pb.IngestRequest], reason: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(client.ingestion.Ingest(iter(requests), timeout=10))
+        list(client.ingestion.Ingest(iter(requests), timeout=60))
     assert refusal(caught.value).reason == reason
 
 
@@ -172,7 +172,7 @@ def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:
     falling = pb.IngestRequest(item=pb.IngestItem(sequence=1, document=document("b", "Text.")))
     answers = []
     with pytest.raises(grpc.RpcError) as caught:
-        answers.extend(iter(client.ingestion.Ingest(iter([*requests, falling]), timeout=10)))
+        answers.extend(iter(client.ingestion.Ingest(iter([*requests, falling]), timeout=60)))
     assert refusal(caught.value).reason == "INVALID_ARGUMENT"
     assert counts(client, "broken") == (1, 1)
     raw = client.channel.stream_stream("/memory.v1.Ingestion/Ingest")
@@ -181,5 +181,5 @@ def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:
         b"\x12\x08\x08\x01\x12\x04\x0a\x02\xff\xfe",
     ]  # a key that is not UTF-8
     with pytest.raises(grpc.RpcError) as caught:
-        list(raw(iter(messages), timeout=10))
+        list(raw(iter(messages), timeout=60))
     assert refusal(caught.value).reason == "MALFORMED_REQUEST"

@@ -33,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, bundle_folder: Path) -> Ite
 
 def test_describe_tells_what_a_client_must_match(client: Client) -> None:
     identity = HashEncoder().description.identity
-    reply = client.models.Describe(models_pb2.DescribeRequest(), timeout=10)
+    reply = client.models.Describe(models_pb2.DescribeRequest(), timeout=60)
     assert (reply.model_id, reply.codec_id) == (identity.model_id, identity.codec_id)
     assert (reply.memory_format_id, reply.embedder_id) == (identity.memory_format_id, identity.embedder_id)
     assert (reply.dimension, reply.memories_per_chunk, reply.reference_tokens) == (DIMENSION, 5, 128)
@@ -44,7 +44,7 @@ def test_describe_tells_what_a_client_must_match(client: Client) -> None:
 def test_a_file_of_the_bundle_comes_from_any_offset(client: Client, bundle_folder: Path, offset: int) -> None:
     whole = (bundle_folder / "decoder.onnx").read_bytes()
     request = models_pb2.FetchBundleRequest(file="decoder.onnx", offset=offset)
-    pieces = list(client.models.FetchBundle(request, timeout=10))
+    pieces = list(client.models.FetchBundle(request, timeout=60))
     assert b"".join(piece.data for piece in pieces) == whole[offset:]
     assert {piece.file_bytes for piece in pieces} == {len(whole)}
     assert pieces[0].offset == offset
@@ -62,17 +62,17 @@ def test_only_what_the_manifest_names_is_served(
     client: Client, request_: models_pb2.FetchBundleRequest, reason: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(client.models.FetchBundle(request_, timeout=10))
+        list(client.models.FetchBundle(request_, timeout=60))
     assert refusal(caught.value).reason == reason
 
 
 def test_health_answers_for_every_service_and_reflection_lists_them(client: Client) -> None:
     health = health_pb2_grpc.HealthStub(client.channel)
     for name in ("", *SERVICES):
-        reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+        reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=60)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=10)
+    (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=60)
     names = {service.name for service in reply.list_services_response.service}
     assert set(SERVICES) <= names

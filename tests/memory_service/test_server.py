@@ -85,7 +85,7 @@ def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) ->
     with running(tmp_path, HashEncoder("old")) as (old, _):
         old.ingest("kb", document("a", "Text."))
     with running(tmp_path, HashEncoder("new")) as (new, _):
-        listed = new.bases.ListKnowledgeBases(knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=10)
+        listed = new.bases.ListKnowledgeBases(knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=60)
         states = {base.name: base.state for base in listed.knowledge_bases}
         assert states["kb"] == knowledge_bases_pb2.KNOWLEDGE_BASE_STATE_MISMATCHED
         for call in (
