@@ -109,7 +109,7 @@ def _title(path: Path) -> str:
     for form in ("conventional short form", "conventional long form"):
         text = (name.get(form) or {}).get("text") or ""
         if text and text.lower() != "none":
-            return str(text).split(";")[0].split(" ++ ")[0].strip()
+            return re.sub(r"\s*\(.{25,}", "", str(text).split(";")[0].split(" ++ ")[0]).strip()
     return ""
 
 
