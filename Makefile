@@ -6,9 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
+DEVICE ?= cpu
+# The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
+HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-CHECKED := $(wildcard protos memory_model memory_service edge_client deploy tests)
+CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format protos bundle eval adapt docs clean
@@ -52,6 +55,16 @@ protos: $(READY) ## generate the Python code beside the .proto files
 
 bundle: $(READY) ## export the edge bundle into build/bundle
 	$(BIN)/memory-model export --out $(BUNDLE)
+
+eval: $(READY) ## score the default model on questions about held-out countries (LIMIT=n: the first n)
+	$(BIN)/memory-model eval --data data/heldout_questions.json --json build/eval.json $(if $(LIMIT),--limit $(LIMIT))
+
+adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
+	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt
+	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --out build/adapt/codec.npz
+
+docs: $(READY) ## write docs/commands.md from the programs' own help
+	$(BIN)/python -m docs.commands
 
 clean: ## remove what the commands made, keep .venv/
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,50 @@
+"""Writes docs/commands.md from the help texts and settings themselves: `make docs`; a test compares."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import typer.main
+from typer.cli import get_docs_for_click
+
+PAGE = Path(__file__).with_name("commands.md")
+PROGRAMS = {
+    "memory-model": "memory_model.cli",
+    "memory-service": "memory_service.cli",
+    "edge-client": "edge_client.cli",
+}
+
+
+def commands_page() -> str:
+    """The whole page."""
+    parts = [
+        "# Commands\n\nMade by `make docs` from the programs' own help; do not edit.\n",
+        *(_program(name, module) for name, module in PROGRAMS.items()),
+        _service_settings(),
+    ]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+
+
+def _program(name: str, module: str) -> str:
+    command = typer.main.get_command(importlib.import_module(module).app)
+    context = command.make_context(name, ["--help"], resilient_parsing=True)
+    text = str(get_docs_for_click(obj=command, ctx=context, name=name))
+    return re.sub(r"^#", "##", text, flags=re.MULTILINE)
+
+
+def _service_settings() -> str:
+    from memory_service.settings import Settings
+
+    rows = ["## Settings of the service", "", "| variable | default | |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        # A default that is computed depends on the machine: its description says what it is.
+        fixed = field.default is not None and field.default_factory is None
+        default = f"`{field.default}`" if fixed else ""
+        rows.append(f"| `MEMORY_SERVICE_{name.upper()}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(commands_page(), encoding="utf-8")
