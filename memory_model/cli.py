@@ -120,11 +120,14 @@ def rank_heads(
     out: Annotated[Path, typer.Option(help="JSON table to write.")] = Path("build/ranking.json"),
     batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
     vectors: Annotated[int, typer.Option(help="Vectors that a memory may have.")] = 1536,
+    select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
+    pool: Annotated[int, typer.Option(help="Heads to choose from, the best of the ranking; 0 is all.")] = 0,
     threads: ThreadsOption = 0,
 ) -> None:
-    """Measure which heads read memory, and what the best budgets of a size lose.
+    """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
 
-    Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
+    First every head's memory is left out alone; then heads are added one by one, each time the one that
+    helps most. Needs an adapter tuned with `memory-model adapt --heads all`, so that every head is a candidate.
     """
     from memory_model.nn.load import load_model
     from memory_model.training import head_ranking as ranking
@@ -144,14 +147,31 @@ def rank_heads(
         for name, table in tables.items():
             losses[name] = ranking.loss_of_table(loaded.model, table, drawn, prefix)
             progress.advance(task)
+        task = progress.add_task("choosing heads", total=select)
+        candidates = [entry.head for entry in ranked][: pool or None]
+        chosen = ranking.select_heads(
+            loaded.model,
+            drawn,
+            prefix,
+            candidates,
+            select,
+            lambda done: progress.update(task, completed=len(done)),
+        )
     rows = [[r.head.layer, r.head.head, round(r.loss_without, 4)] for r in ranked]
-    out.write_text(json.dumps({"loss_with_all": base, "ranking": rows, "budgets": losses}, indent=1) + "\n")
+    steps = [[c.head.layer, c.head.head, round(c.loss_without, 4)] for c in chosen]
+    out.write_text(
+        json.dumps({"loss_with_all": base, "ranking": rows, "budgets": losses, "chosen": steps}, indent=1)
+        + "\n"
+    )
     show = Table("layer", "KV head", "loss without it", title=f"all heads: {base:.3f}")
     for layer, head, loss in rows[:16]:
         show.add_row(str(layer), str(head), f"{loss:.3f}")
     console.print(show)
     for name, loss in losses.items():
         console.print(f"{name}: {loss:.3f}")
+    for layer, head, loss in steps:
+        console.print(f"with {layer}.{head} too: {loss:.3f}")
+    print("--heads " + ",".join(f"{c.head.layer}.{c.head.head}:{c.head.tokens}" for c in chosen))
 
 
 @app.command()
@@ -210,7 +230,7 @@ def fit_codec(
     data: DataOption = FACTBOOK,
     factory: Annotated[
         str, typer.Option(help="'groups:PARTSxBITS' for own tables, or a FAISS factory string for one table.")
-    ] = "groups:16x12",
+    ] = "groups:25x8",
     references: Annotated[int, typer.Option(help="References to train on.")] = 900,
     seed: int = 0,
     threads: ThreadsOption = 0,

@@ -11,5 +11,7 @@ def asset(model: str, name: str) -> Path:
     """Path of a shipped file of a model; raises MissingFile with the command that makes it."""
     path = Path(__file__).parent / model / name
     if not path.is_file():
-        raise MissingFile(f"{path.name} of {model} is not in this installation: `memory-model adapt` and `fit-codec` make it")
+        raise MissingFile(
+            f"{path.name} of {model} is not in this installation: `memory-model adapt` and `fit-codec` make it"
+        )
     return path

@@ -61,7 +61,7 @@ def _parse(factory: str) -> tuple[int, int] | None:
         return None
     parts, _, bits = factory.removeprefix("groups:").partition("x")
     if not (parts.isdigit() and bits.isdigit()):
-        raise InvalidInput(f"--factory {factory!r}: write groups:PARTSxBITS, such as groups:16x12")
+        raise InvalidInput(f"--factory {factory!r}: write groups:PARTSxBITS, such as groups:25x8")
     return int(parts), int(bits)
 
 

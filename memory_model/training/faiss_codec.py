@@ -6,7 +6,8 @@ Two ways to a codec:
   tables for all vectors, as the paper has it.
 * `fit_groups`: own tables for every group (memory head, key or value), fitted where an error counts: keys
   in the metric of the queries that will meet them, values in the metric of the output projection. In that
-  metric the axes are the principal ones, dealt out to the subspaces so that each carries as much.
+  metric the axes are the principal ones, and strong axes share a subspace with fewer others than weak ones,
+  which gives each axis the bits that it is worth.
 """
 
 from __future__ import annotations
@@ -124,12 +125,12 @@ def fit_groups(
         sample = group[rng.permutation(len(group))[:points]].astype(np.float64)
         mean = sample.mean(0)
         root = _square_root(np.eye(d) if metrics is None else metrics[number])
-        axes = _balanced_axes((sample - mean) @ root, parts)
+        axes = _dealt_axes((sample - mean) @ root, parts, bits)
         # Rounded to what the file stores, so that what is fitted is what will be decoded.
         basis = (axes.T @ np.linalg.inv(root)).astype(np.float16).astype(np.float32)
         mean32 = mean.astype(np.float16).astype(np.float32)
         into = np.linalg.pinv(basis.astype(np.float64))
-        quantizer = faiss.ProductQuantizer(d, parts, bits)
+        quantizer = faiss.ProductQuantizer(axes.shape[1], parts, bits)
         quantizer.cp.niter, quantizer.cp.seed = iterations, seed + 1
         quantizer.cp.min_points_per_centroid = 1
         quantizer.train(np.ascontiguousarray((sample - mean32) @ into, np.float32))
@@ -149,19 +150,31 @@ def _square_root(metric: np.ndarray) -> np.ndarray:
     return np.asarray((axes * np.sqrt(values.clip(1e-6))) @ axes.T)
 
 
-def _balanced_axes(centred: np.ndarray, parts: int) -> np.ndarray:
-    """Principal axes [d, d], ordered so that every subspace gets the same product of variances."""
+def _dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
+    """Principal axes in columns, dealt out to `parts` subspaces of equal width: [d, parts * width].
+
+    A subspace of k axes that spends `bits` loses about k * (product of variances)^(1/k) * 2^(-2 bits / k)
+    (rate-distortion of a Gaussian). Axes are dealt from the strongest to the weakest, each to where it adds
+    least to that loss; columns that are left over are zero.
+    """
     d = centred.shape[1]
-    values, axes = np.linalg.eigh(centred.T @ centred / len(centred))
-    order = np.argsort(-values)
-    buckets: list[list[int]] = [[] for _ in range(parts)]
-    weight = np.zeros(parts)
-    for axis in order:
-        open_buckets = [b for b in range(parts) if len(buckets[b]) < d // parts]
-        best = min(open_buckets, key=lambda b: weight[b])
-        buckets[best].append(int(axis))
-        weight[best] += np.log(max(values[axis], 1e-12)) + 40.0  # every axis adds weight, larger ones more
-    return np.asarray(axes[:, [a for bucket in buckets for a in bucket]])
+    width = min(d, -(-d // parts) + 1)
+    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
+    logs = np.log(variances.clip(1e-12))
+    sums, counts = np.zeros(parts), np.zeros(parts, int)
+    dealt = np.zeros((d, parts, width))
+
+    def loss(log_sum: np.ndarray, count: np.ndarray) -> np.ndarray:
+        k = np.maximum(count, 1)
+        return np.asarray(np.where(count > 0, k * np.exp((log_sum - 2 * bits * np.log(2)) / k), 0.0))
+
+    for axis in np.argsort(-logs):
+        added = loss(sums + logs[axis], counts + 1) - loss(sums, counts)
+        best = int(np.argmin(np.where(counts < width, added, np.inf)))
+        dealt[:, best, counts[best]] = axes[:, axis]
+        sums[best] += logs[axis]
+        counts[best] += 1
+    return dealt.reshape(d, parts * width)
 
 
 def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, group: int) -> float:

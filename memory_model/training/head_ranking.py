@@ -22,7 +22,7 @@ from memory_model.training.batches import Batch
 
 @dataclass(frozen=True)
 class HeadLoss:
-    """One head of the budget and the answers' loss (nats a token) when its memory is missing."""
+    """One head of the budget and a loss of the answers (nats a token) that was measured for it."""
 
     head: MemoryHead
     loss_without: float
@@ -63,6 +63,45 @@ def tables(ranking: Iterable[HeadLoss], vectors: int, reference_tokens: int = 12
                 heads=table, reference_tokens=reference_tokens
             )
     return result
+
+
+@torch.no_grad()
+def select_heads(
+    model: Decoder,
+    batches: Sequence[Batch],
+    prefix: Sequence[int],
+    pool: Sequence[MemoryHead],
+    count: int,
+    progress: Callable[[list[HeadLoss]], None] | None = None,
+) -> list[HeadLoss]:
+    """`count` heads of the pool, each the one that lowers the loss most beside those chosen before it.
+
+    Leaving one head out undervalues heads that do the same work, since the other one steps in; adding heads
+    one by one does not. `loss_without` of an entry is the loss with the heads up to and including it.
+    """
+    config = model.config.memory
+    starts = dict(zip(config.heads, config.offsets, strict=True))
+    with torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16):
+        written = [write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches]
+
+        def loss_with(heads: Sequence[MemoryHead]) -> float:
+            total = 0.0
+            for batch, memory in zip(batches, written, strict=True):
+                kept = torch.zeros(memory.valid.shape[1], dtype=torch.bool, device=memory.valid.device)
+                for head in heads:
+                    kept[starts[head] : starts[head] + head.tokens] = True
+                reduced = replace(memory, valid=memory.valid & kept).select(batch.memories)
+                total += float(read_loss(model, batch, prefix, reduced))
+            return total / len(batches)
+
+        chosen: list[HeadLoss] = []
+        while len(chosen) < min(count, len(pool)):
+            have = [entry.head for entry in chosen]
+            tried = [HeadLoss(head, loss_with([*have, head])) for head in pool if head not in have]
+            chosen.append(min(tried, key=lambda entry: entry.loss_without))
+            if progress is not None:
+                progress(chosen)
+    return chosen
 
 
 @torch.no_grad()
