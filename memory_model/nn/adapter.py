@@ -81,6 +81,7 @@ class Adapter:
         }
         partial = path.with_name(path.name + ".partial")
         save_file(tensors, partial, metadata={"memory3": json.dumps(header, sort_keys=True)})
+        partial.chmod(0o644)  # safetensors makes it readable for its owner only
         partial.replace(path)
 
     @torch.no_grad()
