@@ -123,14 +123,28 @@ def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundl
         assert tokens == answer(model, memory=False)[1]
 
 
-def test_a_slow_service_costs_its_deadline_once(tiny: Bundle, service: FakeService) -> None:
+def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
+    tiny: Bundle, service: FakeService
+) -> None:
+    now = [0.0]
     service.delay_s = 1.0
     with EdgeModel.open(tiny.folder, service.address, deadline_s=0.1) as model:
+        assert model.recaller is not None
+        model.recaller._clock = lambda: now[0]
         recalls, tokens, finished = answer(model, max_tokens=40)
-    assert len(tokens) == 40
-    assert all(r.recall.error.startswith("DeadlineExceeded") for r in recalls)
-    assert finished.without_memory
-    assert len(service.requests) == 1, "a service that does not answer is left alone for a while"
+        assert len(tokens) == 40
+        assert all(r.recall.error.startswith("DeadlineExceeded") for r in recalls)
+        assert finished.without_memory
+        assert len(service.requests) == 1, "a service that does not answer is left alone for a while"
+        now[0] = 1.5
+        answer(model, max_tokens=1)
+        assert len(service.requests) == 2
+        now[0] = 3.0
+        answer(model, max_tokens=1)
+        assert len(service.requests) == 2, "the pause doubles"
+        service.delay_s, now[0] = 0.0, 4.0
+        model.recaller.client.deadline_s = 20
+        assert not answer(model, max_tokens=1)[2].without_memory
 
 
 @pytest.mark.parametrize(
