@@ -6,6 +6,12 @@ import ast
 import re
 from pathlib import Path
 
+from memory_model.assets import asset
+from memory_model.codec import MemoryCodec
+from memory_model.config import smollm2_135m
+from memory_model.memory import HEADER, MemoryFormat
+from memory_model.nn.adapter import Adapter
+
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
@@ -46,6 +52,17 @@ def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
         path = ROOT / file
         assert path.is_file(), f"stage {stage!r} is said to live in {file}"
         assert name in public_names(path), f"stage {stage!r} is said to be {name} in {file}"
+
+
+def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
+    memory = Adapter.load(asset("smollm2-135m", "adapter.safetensors")).memory
+    codec = MemoryCodec.load(asset("smollm2-135m", "codec.npz"))
+    model_format = MemoryFormat(smollm2_135m(memory), "00" * 32, codec)
+    payload = model_format.payload_bytes(memory.reference_tokens)
+    numbers = (payload, payload - HEADER.size, 2 * memory.budget * codec.head_dim * 4)
+    text = ARCHITECTURE.read_text()
+    for number in numbers:
+        assert f" {number:,} |" in text, f"docs/architecture.md does not say {number:,} bytes"
 
 
 def test_every_folder_of_the_readme_exists_and_every_package_is_there() -> None:
