@@ -17,7 +17,7 @@ import numpy as np
 from memory_model.codec import MemoryCodec
 from memory_model.errors import CorruptFile, MissingFile
 from memory_service.errors import PayloadCorrupt
-from memory_service.identity import WriterIdentity
+from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory_service.settings import Settings
@@ -71,8 +71,12 @@ class ModelEncoder:
     """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds)."""
 
     def __init__(self, settings: Settings) -> None:
-        """Loads the model and the embedder the settings name; raises MissingFile, CorruptFile, IdentityMismatch."""
+        """Loads what the settings name.
+
+        Raises MissingFile, CorruptFile, or an IdentityMismatch when the bundle was exported from another model.
+        """
         from memory_model import references
+        from memory_model.bundle import Bundle
         from memory_model.embedder import Embedder
         from memory_model.memory import MemoryFormat
         from memory_model.nn.load import load_model
@@ -83,6 +87,7 @@ class ModelEncoder:
         self._writer = loaded.writer
         self._batch_size = settings.writing_batch_references
         self._format = MemoryFormat(loaded.config, loaded.model_id, encoding_codec(settings))
+        bundle = Bundle.open(settings.bundle) if settings.bundle else None
         self._embedder = Embedder(embedder_folder(settings))
         ids = self._format.identity
         memory = loaded.config.memory
@@ -99,6 +104,21 @@ class ModelEncoder:
             chunk_tokens=memory.chunk_tokens,
             model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
         )
+        if bundle is not None:
+            # Devices would fetch a bundle whose every request is refused: better not to start.
+            manifest = bundle.manifest
+            exported = WriterIdentity(
+                manifest.model_id,
+                manifest.codec_id,
+                manifest.memory_format_id,
+                manifest.embedder_id,
+                self._embedder.dim,
+            )
+            require_same(
+                exported,
+                self.description.identity,
+                f"export the bundle again: `memory-model export --out {settings.bundle}`",
+            )
 
     def split(self, text: str, title: str) -> list[str]:
         """See Encoder."""

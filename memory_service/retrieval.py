@@ -68,6 +68,11 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         k = request.k or self._catalogue.encoder.memories_per_chunk
         if k > self._settings.max_k:
             raise BadRequest(f"k is {k}, at most {self._settings.max_k} memories can be asked for", field="k")
+        if k * len(vectors) > self._settings.max_hits:
+            raise BadRequest(
+                f"{len(vectors)} queries for {k} memories each, at most {self._settings.max_hits} hits in one request",
+                field="k",
+            )
         if len(request.held_ids) > _MAX_HELD_IDS:
             raise BadRequest(f"{len(request.held_ids)} held_ids, at most {_MAX_HELD_IDS}", field="held_ids")
         if len(request.metadata_filter) > _MAX_FILTERS:

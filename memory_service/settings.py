@@ -19,6 +19,12 @@ DEFAULT_KNOWLEDGE_BASE = "default"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
 
 
+def default_store() -> str:
+    """A store among the user's data: `$XDG_DATA_HOME/memory-service`, by default under ~/.local/share."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return f"chdb://{Path(base).resolve() / 'memory-service' / 'store'}"
+
+
 class Settings(BaseSettings):
     """All of the service's settings; the unit is in the name."""
 
@@ -28,7 +34,7 @@ class Settings(BaseSettings):
     port_file: Path | None = Field(
         None, description="file that gets the chosen port when the service is ready"
     )
-    store: str = Field("chdb:///var/lib/memory-service/store", description="chdb:///absolute/path")
+    store: str = Field(default_factory=default_store, description="chdb:///absolute/path")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
@@ -50,6 +56,7 @@ class Settings(BaseSettings):
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
     max_queries: int = Field(256, ge=1, description="most query vectors in one request")
+    max_hits: int = Field(1280, ge=1, description="most hits of one request, all queries together")
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")

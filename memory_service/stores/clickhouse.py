@@ -9,7 +9,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, StoreUnavailable
+from memory_service.errors import (
+    DocumentNotFound,
+    KnowledgeBaseDamaged,
+    KnowledgeBaseNotFound,
+    StoreUnavailable,
+)
 from memory_service.identity import WriterIdentity
 from memory_service.stores import (
     Found,
@@ -223,6 +228,7 @@ class ClickHouseStore(Store):
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
         with self._write_lock:
+            self._require_living(base)
             stored = self.versions(base, [document.key for document in documents])
             fresh = [
                 d for d in documents if d.key not in stored or stored[d.key].content_hash != d.content_hash
@@ -250,6 +256,12 @@ class ClickHouseStore(Store):
                 for d in documents
             ]
 
+    def _require_living(self, base: KnowledgeBase) -> None:
+        """A stream may outlive its knowledge base; what it still writes must not stay behind as nobody's."""
+        if self._registry.numbered(base.number) is None:
+            message = f"knowledge base {base.name!r} was deleted meanwhile"
+            raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
+
     def _insert_references(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> None:
         for payloads, references in reference_columns(base.number, documents):
             self._engine.insert("payloads", payloads)  # first: a reference that can be found has its memory
@@ -258,6 +270,7 @@ class ClickHouseStore(Store):
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
         with self._write_lock:
+            self._require_living(base)
             stored = self.versions(base, keys)
             gone = [memory_id for version in stored.values() for memory_id in version.memory_ids]
             if stored:

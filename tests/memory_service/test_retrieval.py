@@ -102,6 +102,7 @@ def test_another_knowledge_base_is_never_answered_from(client: Client) -> None:
         (np.full(DIMENSION, np.inf, "<f4").tobytes(), {}, "VECTOR_NOT_FINITE"),
         (np.zeros(DIMENSION, "<f4").tobytes(), {}, "VECTOR_NOT_FINITE"),
         (None, {"k": 10**6}, "INVALID_ARGUMENT"),
+        (vector_of("x").tobytes() * 200, {"k": 100}, "INVALID_ARGUMENT"),
         (None, {"minimum_score": float("nan")}, "INVALID_ARGUMENT"),
         (vector_of("x").tobytes() * 300, {}, "INVALID_ARGUMENT"),
     ],

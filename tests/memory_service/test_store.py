@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from memory_model.errors import InvalidInput
-from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseExists, StoreUnavailable
+from memory_service.errors import (
+    KnowledgeBaseDamaged,
+    KnowledgeBaseExists,
+    KnowledgeBaseNotFound,
+    StoreUnavailable,
+)
 from memory_service.pending import content_hash_of, memory_id_of
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query, Store, open_store
 from memory_service.stores.engine import Engine
@@ -238,6 +243,8 @@ def test_names_are_taken_once_and_dropping_frees_them(store: Store) -> None:
     with pytest.raises(KnowledgeBaseExists):
         store.create("kb", "", IDENTITY)
     store.drop(first)
+    with pytest.raises(KnowledgeBaseNotFound):
+        store.write(first, [document("b", "two")])
     second = store.create("kb", "", IDENTITY)
     assert second.number > first.number
     assert keys_near(store, second, "one") == []

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memory_model.errors import InvalidInput, MissingFile
+from memory_service.documents import count_documents, find_sources, read_documents
+from memory_service.journal import Journal
+
+
+def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None:
+    page = tmp_path / "some_page.md"
+    page.write_text(
+        "---\nlayout: x\n---\n\n# The [title](http://x)\n\nText with ![an image](y.png).\n\n## Part\n\nMore.\n"
+    )
+    (document,) = read_documents(page)
+    assert document.title == "The title"
+    assert document.text.split("\n\n")[1:] == ["Text with an image.", "Part.", "More.\n"]
+    page.write_text("No heading first.\n\n# Later\n")
+    (document,) = read_documents(page)
+    assert (document.title, document.text) == ("some page", "No heading first.\n\nLater.\n")
+
+
+def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(
+        '{"key": "a", "text": "t", "metadata": {"n": 1, "s": "x", "l": [true]}}\n\n{"key": "b", "text": "\\ud800"}\n'
+    )
+    first, second = read_documents(file)
+    assert first.metadata == {"n": "1", "s": "x", "l": "[true]"}
+    assert "line 3" in second.error
+    assert count_documents(file) == 2
+
+
+def test_only_known_files_are_sources(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.md", "c.pdf", "sub/d.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [path.name for path in find_sources([tmp_path])] == ["a.md", "b.txt", "d.jsonl"]
+    with pytest.raises(InvalidInput, match=r"c\.pdf"):
+        find_sources([tmp_path / "c.pdf"])
+    with pytest.raises(MissingFile):
+        find_sources([tmp_path / "none.txt"])
+
+
+def test_a_journal_is_of_one_file_as_it_is_and_one_knowledge_base_as_created(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("1\n2\n3\n4\n")
+
+    def journal(created: str = "monday") -> Journal:
+        return Journal(tmp_path / "journals", source, "localhost:1", "kb", created)
+
+    first = journal()
+    for number, failed in ((0, False), (2, False), (1, True)):
+        first.answer(number, failed=failed)
+    first.save()
+    assert [journal().has(number) for number in range(4)] == [True, False, True, False]
+    assert not journal("tuesday").has(0)
+    first.path.write_text("{broken")
+    assert not journal().has(0)
+    first.answer(1, failed=False)
+    first.save()
+    assert journal().has(1)
+    source.write_text("changed")
+    assert not journal().has(0)
