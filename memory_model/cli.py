@@ -190,8 +190,9 @@ def adapt(
     threads: ThreadsOption = 0,
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads (a low-rank adapter)."""
+    from memory_model.digest import file_sha256
     from memory_model.nn.adapter import Adapter
-    from memory_model.nn.load import base_checkpoint, load_base, sha256_of
+    from memory_model.nn.load import base_checkpoint, load_base
     from memory_model.training.adapt import Tuner, TuningPlan
 
     _threads(threads)
@@ -202,7 +203,7 @@ def adapt(
     )  # fmt: skip
     prefix = loaded.writer.prefix
     tuner = Tuner(
-        loaded.model, prefix, _batches(loaded, data, seed=seed), plan, out, sha256_of(base_checkpoint().path),
+        loaded.model, prefix, _batches(loaded, data, seed=seed), plan, out, file_sha256(base_checkpoint().path),
         start=Adapter.load(start) if start else None, device=device,
     )  # fmt: skip
     if tuner.resume():

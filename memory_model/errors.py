@@ -33,14 +33,14 @@ class CorruptFile(Memory3Error):
 class IdentityMismatch(Memory3Error):
     """Something was written by another model, codec or format than the one that would read it."""
 
-    what = "identity"
+    subject, what = "memory was written by", "identity"
 
     def __init__(self, found: str, expected: str, remedy: str) -> None:
         """Say which identity was `found`, which one was `expected` and what to do (`remedy`)."""
         self.found = found
         self.expected = expected
         super().__init__(
-            f"memory was written by {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
+            f"{self.subject} {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
         )
 
 
@@ -66,3 +66,9 @@ class EmbedderMismatch(IdentityMismatch):
     """The reference vectors were made by another embedder."""
 
     what = "embedder"
+
+
+class BaseMismatch(IdentityMismatch):
+    """The adapter was tuned from other base weights."""
+
+    subject, what = "the adapter was tuned from", "base weights"

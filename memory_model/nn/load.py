@@ -18,7 +18,8 @@ import torch
 
 from memory_model.assets import asset
 from memory_model.config import MemoryConfig, ModelConfig
-from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
+from memory_model.digest import file_sha256
+from memory_model.errors import BaseMismatch, InvalidInput, MissingFile
 from memory_model.nn.adapter import Adapter
 from memory_model.nn.gguf import GgufCheckpoint
 from memory_model.nn.model import Decoder
@@ -59,35 +60,29 @@ def base_checkpoint(name: str = DEFAULT_MODEL) -> GgufCheckpoint:
     return GgufCheckpoint(next(Path(spec.origin).parent.glob("*.gguf")))
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def load_model(
     name: str = DEFAULT_MODEL, adapter: Path | str | None = None, memory: MemoryConfig | None = None
 ) -> LoadedModel:
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     `adapter` defaults to the one shipped for the preset; `memory` replaces the budget (for measurements).
-    Raises MissingFile, CorruptFile, or IdentityMismatch when the adapter was made for other base weights.
+    Raises MissingFile, CorruptFile, or BaseMismatch when the adapter was made for other base weights.
     """
     checkpoint = base_checkpoint(name)
     path = Path(adapter) if adapter else asset(DEFAULT_MODEL, "adapter.safetensors")
     found = Adapter.load(path)
-    base = sha256_of(checkpoint.path)
+    base = file_sha256(checkpoint.path)
     if found.base_sha256 != base:
-        raise IdentityMismatch(
+        raise BaseMismatch(
             found.base_sha256, base, "use the adapter that was tuned from these base weights"
         )
-    return _assemble(name, checkpoint, base, found, sha256_of(path), memory)
+    return _assemble(name, checkpoint, base, found, file_sha256(path), memory)
 
 
 def load_base(name: str = DEFAULT_MODEL, memory: MemoryConfig | None = None) -> LoadedModel:
     """The plain LLM without adapter, for tuning and for comparison."""
     checkpoint = base_checkpoint(name)
-    return _assemble(name, checkpoint, sha256_of(checkpoint.path), None, "", memory)
+    return _assemble(name, checkpoint, file_sha256(checkpoint.path), None, "", memory)
 
 
 def _assemble(

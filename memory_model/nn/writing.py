@@ -16,18 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from memory_model.config import ModelConfig
+from memory_model.chat import prefix_ids
 from memory_model.errors import InvalidInput
 from memory_model.memory import ExplicitMemory
 from memory_model.nn.model import Decoder, MemoryBatch, rotate
 from memory_model.tokenizer import Tokenizer
 
 Weights = Literal["softmax", "exponential"]
-
-
-def prefix_ids(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
-    """Token ids of the modified BOS `<bos>Reference:` (paper 3.3)."""
-    return [tokenizer.bos_id, *tokenizer.encode(config.memory.prefix)]
 
 
 def received_attention(
@@ -131,7 +126,7 @@ class MemoryWriter:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.weights = weights
-        self.prefix = prefix_ids(tokenizer, model.config)
+        self.prefix = prefix_ids(tokenizer, model.config.memory)
 
     @torch.inference_mode()
     def write(

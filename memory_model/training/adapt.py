@@ -104,6 +104,7 @@ class Tuner:
         self, model: Decoder, prefix: Sequence[int], batches: BatchMaker, plan: TuningPlan, folder: Path,
         base_sha256: str, *, start: Adapter | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
+        torch.manual_seed(plan.seed)
         self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
         if start is not None:
             load_factors(model, start)
@@ -122,7 +123,6 @@ class Tuner:
     def run(self, report: Callable[[int, float, float], None] | None = None) -> Adapter:
         """Tune to the end of the plan; `report(step, loss, seconds)` after each step."""
         self.model.train()
-        torch.manual_seed(self.plan.seed + self.step)
         with (self.folder / "metrics.jsonl").open("a") as metrics:
             while self.step < self.plan.steps:
                 began = time.perf_counter()

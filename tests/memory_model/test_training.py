@@ -1,0 +1,226 @@
+"""Tuning learns, resumes exactly, and its adapter survives its file; the factbook's questions have answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_model.chat import ChatTemplate
+from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory_model.nn.adapter import Adapter, attach, collect
+from memory_model.nn.load import load_model
+from memory_model.nn.model import MemoryBatch
+from memory_model.training import factbook
+from memory_model.training.adapt import Tuner, TuningPlan, with_codec_noise
+from memory_model.training.batches import IGNORE, BatchMaker, ChatPieces, references_of
+from memory_model.training.head_ranking import HeadLoss, rank_heads, select_heads, tables
+from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
+from tests.memory_model.tiny import PREFIX, tiny_model
+
+FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
+DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(6)]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def batches(seed: int = 0) -> BatchMaker:
+    loaded = tiny_loaded()
+    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
+    pieces = ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
+    references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
+    return BatchMaker(references, pieces, seed, written=6, conversations=4)
+
+
+def tuner(folder: Path, steps: int, **plan: object) -> Tuner:
+    fields: dict[str, object] = {
+        "rank": 4,
+        "alpha": 4.0,
+        "first_layer": 0,
+        "learning_rate": 1e-2,
+        "warmup": 2,
+    }
+    made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
+    return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base")
+
+
+def test_a_conversation_is_what_the_template_spells_and_only_answers_are_learned() -> None:
+    maker = batches()
+    template = ChatTemplate(tiny_loaded().chat_template, maker.pieces.tokenizer)
+    turns = [("Where?", "There."), ("Why?", "So.")]
+    ids, labels = maker.pieces.conversation(turns)
+    messages = [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    spelled = template.text(messages, False)
+    assert spelled.startswith(maker.pieces.tokenizer.decode(ids, skip_special=False))
+    learned = [t for t in labels if t != IGNORE]
+    assert maker.pieces.tokenizer.decode(learned, skip_special=False) == "There.<|im_end|>So.<|im_end|>"
+    assert maker.pieces.prompt("Where?") == template.prompt([messages[0]]).ids
+
+
+def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
+    maker = batches()
+    for _ in range(20):
+        batch = maker.next()
+        for read in batch.memories[:, 0].tolist():
+            assert len({m for m in read if m >= 0}) == len([m for m in read if m >= 0])
+            assert max(read) < len(batch.reference_lengths)
+    assert (batch.labels != IGNORE).any(dim=1).all()
+
+
+def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
+    whole = tuner(tmp_path / "whole", steps=8, checkpoint_every=100)
+    losses: list[float] = []
+    whole.run(lambda step, loss, seconds: losses.append(loss))
+    assert sum(losses[-3:]) < sum(losses[:3])
+    cut = tuner(tmp_path / "cut", steps=8, checkpoint_every=4)
+    seen: list[float] = []
+
+    class Interrupted(Exception):
+        pass
+
+    def until_five(step: int, loss: float, seconds: float) -> None:
+        seen.append(loss)
+        if step == 5:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        cut.run(until_five)
+    again = tuner(tmp_path / "cut", steps=8, checkpoint_every=4)
+    assert again.resume()
+    assert again.step == 4
+    rest: list[float] = []
+    again.run(lambda step, loss, seconds: rest.append(loss))
+    assert seen[:4] + rest == pytest.approx(losses, rel=1e-5)
+
+
+def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
+    tuner(tmp_path, steps=1).run()
+    with pytest.raises(InvalidInput, match="learning_rate"):
+        tuner(tmp_path, steps=1, learning_rate=5e-3).resume()
+
+
+def test_codec_noise_has_the_asked_share_and_spares_rows_that_hold_nothing() -> None:
+    torch.manual_seed(0)
+    valid = torch.ones(200, 10, dtype=torch.bool)
+    valid[:, 7:] = False
+    x = torch.randn(200, 10, 8) * 3 * valid[..., None]
+    noisy = with_codec_noise(MemoryBatch(x, x, valid), 0.04)
+    noise = (noisy.keys - x)[valid]
+    assert float(noise.var() / x[valid].var()) == pytest.approx(0.04, rel=0.1)
+    assert torch.equal(noisy.keys[~valid], x[~valid])
+
+
+def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
+    tuned = tiny_model()
+    attach(tuned, rank=3, alpha=6.0, first_layer=1)
+    for name, parameter in tuned.named_parameters():
+        if name.endswith(".b"):
+            parameter.data.normal_(0, 0.1)
+    collect(tuned, tuned.config.memory, "abc", {"steps": 1}).save(tmp_path / "a.safetensors")
+    adapter = Adapter.load(tmp_path / "a.safetensors")
+    assert (adapter.base_sha256, adapter.memory, adapter.scale) == ("abc", tuned.config.memory, 2.0)
+    merged = tiny_model()
+    merged.to(torch.bfloat16).float()  # tuning holds the frozen weights as bfloat16
+    adapter.merge(merged)
+    ids, positions = torch.randint(0, 64, (1, 7)), torch.arange(7)[None]
+    with torch.inference_mode():
+        ours = merged.hidden(ids, positions)[0]
+        theirs = tuned.float().hidden(ids, positions)[0]
+    torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=1e-2)
+
+
+def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    tuned = tiny_model()
+    attach(tuned, rank=2, alpha=2.0, first_layer=2)
+    adapter = collect(tuned, tuned.config.memory, "0" * 64, {})
+    with pytest.raises(InvalidInput, match="does not fit"):
+        adapter.merge(tiny_loaded().model)
+    path = tmp_path / "a.safetensors"
+    adapter.save(path)
+    with pytest.raises(BaseMismatch, match="000000000000"):
+        load_model(adapter=path)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CorruptFile):
+        Adapter.load(path)
+    with pytest.raises(MissingFile, match="adapt"):
+        Adapter.load(tmp_path / "none")
+
+
+def test_ranking_finds_the_only_head_that_can_read() -> None:
+    """Memory heads whose output is cut off change nothing; the one that is left must come first."""
+    config = tiny_config().with_memory(
+        MemoryConfig(
+            heads=tuple(MemoryHead(layer, head, 32) for layer in (0, 2) for head in (0, 1)),
+            reference_tokens=32,
+            chunk_tokens=16,
+        )
+    )
+    model = tiny_loaded(config=config).model
+    reader = MemoryHead(2, 1, 32)
+    width = config.group * config.head_dim
+    with torch.no_grad():
+        for layer in range(config.layers):
+            for head in range(config.kv_heads):
+                if (layer, head) != (reader.layer, reader.head):
+                    model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
+    drawn = [batches().next()]
+    base, ranked = rank_heads(model, drawn, PREFIX)
+    changed = [entry.head for entry in ranked if abs(entry.loss_without - base) > 1e-4]
+    assert changed == [reader]
+    by_choice = select_heads(model, drawn, PREFIX, [reader, MemoryHead(0, 0, 32)], 2)
+    assert {entry.head for entry in by_choice} == {reader, MemoryHead(0, 0, 32)}
+    assert by_choice[-1].loss_without == pytest.approx(base, abs=1e-3), (
+        "with both, nothing that reads is missing"
+    )
+
+
+def test_tables_spend_the_vectors_that_are_there() -> None:
+    ranking = [HeadLoss(MemoryHead(layer, 0, 128), 1.0 / (layer + 1)) for layer in range(10)]
+    made = tables(ranking, vectors=1536)
+    assert "6 heads x 128 tokens" in made
+    assert "8 heads x 96 tokens" in made
+    assert all(1536 * 0.8 < table.vectors <= 1536 for table in made.values())
+    assert made["7 heads x 109 tokens"].memory_layers == tuple(range(7))
+
+
+def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:
+    documents = factbook.read_jsonl(ROOT / "data" / "factbook.jsonl")
+    assert len(documents) == len({d["key"] for d in documents}) > 240
+    listed = {c["key"] for c in json.loads((ROOT / "data" / "heldout.json").read_text())}
+    assert listed == {d["key"] for d in documents if factbook.held_out(d["key"])}
+    rows = json.loads((ROOT / "data" / "heldout_questions.json").read_text())
+    assert len(rows) == 200
+    titles = {d["title"] for d in documents if d["key"] in listed}
+    for row in rows:
+        assert row["knowledge"].splitlines()[0] in titles
+        assert row["right_answer"] in row["knowledge"]
+
+
+def test_dates_are_no_part_of_an_answer() -> None:
+    asked = factbook.questions("Norway", "Norway\nPopulation: 5,207,689 (July 2015 est.)\nNA field: NA")
+    assert [[q.answer for q in ways] for ways in asked] == [["5,207,689"] * 2]
+    assert asked[0][0].question == "What is the population of Norway?"
+
+
+def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "kb.jsonl"
+    path.write_text('{"key": "a"}\n{broken\n')
+    with pytest.raises(CorruptFile, match="line 2"):
+        factbook.read_jsonl(path)
+
+
+def test_the_learning_rate_warms_up_stays_and_decays() -> None:
+    plan = replace(TuningPlan(), steps=100, warmup=10, decay=0.3, learning_rate=1.0)
+    rates = [plan.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert set(rates[10:70]) == {1.0}
+    assert all(a > b for a, b in pairwise(rates[70:]))
+    assert 0.1 <= rates[-1] < 0.15
