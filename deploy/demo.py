@@ -7,6 +7,7 @@ held out of tuning, each question without and with memory, stop the service. A f
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import shutil
 import subprocess
@@ -47,7 +48,7 @@ class Question:
 QUESTIONS = (
     Question("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
     Question("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
-    Question("tu", "How long is the road network of Turkey?", "Roadways - total"),
+    Question("tu", "What is the population of Turkey?", "Population"),
 )
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
 
@@ -68,12 +69,13 @@ def main() -> int:
     try:
         bundle = options.bundle.resolve()
         export(bundle)
-        shutil.rmtree(WORK, ignore_errors=True)
-        WORK.mkdir(parents=True)
-        documents = choose_documents(full=options.full)
-        with service(bundle) as address:
-            ingest(documents, address)
-            results = [ask_both_ways(question, documents, bundle, address) for question in QUESTIONS]
+        with alone():
+            shutil.rmtree(WORK, ignore_errors=True)
+            WORK.mkdir(parents=True)
+            documents = choose_documents(full=options.full)
+            with service(bundle) as address:
+                ingest(documents, address)
+                results = [ask_both_ways(question, documents, bundle, address) for question in QUESTIONS]
         show(results, time.monotonic() - started)
     except (StepFailed, ServiceFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}", highlight=False)
@@ -84,13 +86,25 @@ def main() -> int:
     return 0
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keeps a second demo out of this one's folder."""
+    WORK.parent.mkdir(parents=True, exist_ok=True)
+    with WORK.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StepFailed(f"another demo is at work in {WORK}: wait for it to end") from None
+        yield
+
+
 def export(bundle: Path) -> None:
     """Makes the bundle unless there is one that is newer than the model's own files."""
     manifest = bundle / "manifest.json"
     newest = max((path.stat().st_mtime for path in ASSETS.rglob("*") if path.is_file()), default=0.0)
     if manifest.is_file() and manifest.stat().st_mtime >= newest:
         console.print(
-            f"bundle     {bundle.relative_to(ROOT) if bundle.is_relative_to(ROOT) else bundle} is up to date"
+            f"[bold]bundle[/]: {bundle} is newer than the model's files, so it stays", highlight=False
         )
         return
     with step("bundle", "decoder, embedder and codec as files for the device"):

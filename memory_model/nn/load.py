@@ -73,9 +73,7 @@ def load_model(
     found = Adapter.load(path)
     base = file_sha256(checkpoint.path)
     if found.base_sha256 != base:
-        raise BaseMismatch(
-            found.base_sha256, base, "use the adapter that was tuned from these base weights"
-        )
+        raise BaseMismatch(found.base_sha256, base, "use the adapter that was tuned from these base weights")
     return _assemble(name, checkpoint, base, found, file_sha256(path), memory)
 
 
