@@ -19,14 +19,11 @@ from deploy.service_process import ServiceProcess
 
 PROGRAMS = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
-COUNTRIES = ("bn", "to", "ng")  # Benin, which was held out of tuning, and two of its neighbours
-LINES = (
-    "Elevation extremes - highest point",
-    "Elevation extremes - lowest point",
-    "Internet country code",
-    "Climate",
-)
-QUESTION = "What is the highest point of Benin?"
+# Benin, which was held out of tuning, and two of its neighbours, each with other lines of the Factbook: this tests the
+# way of a memory, not how well the model tells countries apart. Lines enough to fill whole references, as tuned.
+LINES = {"bn": slice(0, 20), "to": slice(40, 60), "ng": slice(80, 100)}
+QUESTION = "What is the total area of Benin?"
+ANSWER = "112,622"
 
 
 class Flow:
@@ -71,10 +68,10 @@ def flow(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Flo
     folder = tmp_path_factory.mktemp("flow")
     flow = Flow(folder, bundle)
     with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
-        chosen = [country for country in map(json.loads, countries) if country["key"] in COUNTRIES]
+        chosen = [country for country in map(json.loads, countries) if country["key"] in LINES]
     for country in chosen:
-        lines = country["text"].splitlines()
-        country["text"] = "\n".join(line for line in lines if line.startswith(LINES))
+        kept = LINES[country["key"]]
+        country["text"] = "\n".join(country["text"].splitlines()[kept])
     flow.documents.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
     yield flow
     flow.service.kill()
@@ -92,14 +89,14 @@ def test_documents_sent_over_grpc_are_read_as_memories(flow: Flow) -> None:
     read = answer["memories"][0]["read"]
     assert not answer["without_memory"]
     assert read[0]["title"] == "Benin"
-    assert "Mont Sokbaro 658 m" in read[0]["text"]
-    assert "Sokbaro" in answer["answer"]
+    assert f"Area - total: {ANSWER}" in read[0]["text"]
+    assert ANSWER in answer["answer"]
 
 
 def test_without_memory_the_device_does_not_know(flow: Flow) -> None:
     answer = flow.answer("--memory", "off")
     assert answer["memories"] == []
-    assert "Sokbaro" not in answer["answer"]
+    assert ANSWER not in answer["answer"]
 
 
 def test_the_same_documents_again_change_nothing(flow: Flow) -> None:
@@ -129,7 +126,7 @@ def test_when_the_service_is_killed_the_device_answers_without_memory_and_says_s
 
 def test_killed_it_starts_again_with_everything_that_was_acknowledged(flow: Flow) -> None:
     flow.service = ServiceProcess.start(flow.folder, flow.bundle)
-    assert "Sokbaro" in flow.answer()["answer"]
+    assert ANSWER in flow.answer()["answer"]
     counts = flow.program("memory-service", "kb", "show", "default", "--address", flow.service.address)
     assert "document_count: 3" in counts.stdout
     flow.service.stop()
