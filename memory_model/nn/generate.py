@@ -7,6 +7,7 @@ the left, so that all sequences end together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,17 +15,39 @@ from torch import Tensor
 from memory_model.nn.model import Decoder, KeyValue, MemoryBatch
 
 
-def text_positions(model: Decoder, prefix: Sequence[int], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Positions and mask base of left-padded `prefix + text` rows: positions [B, P + T], real bool [B, P + T]."""
-    P, T = len(prefix), max(lengths)
-    first = P + model.config.memory.reference_tokens
-    positions = torch.zeros(len(lengths), P + T, dtype=torch.long)
-    real = torch.ones(len(lengths), P + T, dtype=torch.bool)
-    for row, length in enumerate(lengths):
-        positions[row, :P] = torch.arange(P)
-        positions[row, P + T - length :] = torch.arange(first, first + length)
-        real[row, P : P + T - length] = False
-    return positions, real
+@dataclass(frozen=True)
+class _LeftPadded:
+    """`prefix + padding + text` rows that end together: ids, positions, chunk [B, P + T], real, mask [B, S, S]."""
+
+    ids: Tensor
+    positions: Tensor
+    real: Tensor
+    mask: Tensor
+    chunk: Tensor
+
+    @classmethod
+    def of(cls, model: Decoder, prefix: Sequence[int], texts: Sequence[Sequence[int]]) -> _LeftPadded:
+        """Rows of the texts; padding stands between prefix and text and is seen by nobody else."""
+        B, P, T = len(texts), len(prefix), max(len(t) for t in texts)
+        first = P + model.config.memory.reference_tokens
+        ids, positions = torch.zeros(B, P + T, dtype=torch.long), torch.zeros(B, P + T, dtype=torch.long)
+        real = torch.ones(B, P + T, dtype=torch.bool)
+        ids[:, :P], positions[:, :P] = torch.tensor(prefix), torch.arange(P)
+        for row, text in enumerate(texts):
+            start = P + T - len(text)
+            ids[row, start:] = torch.tensor(text)
+            positions[row, start:] = torch.arange(first, first + len(text))
+            real[row, P:start] = False
+        # A padding token sees itself, because a row of the softmax that sees nothing is NaN.
+        mask = torch.ones(P + T, P + T, dtype=torch.bool).tril() & (
+            real[:, None, :] | torch.eye(P + T, dtype=torch.bool)
+        )
+        chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1)
+        return cls(ids, positions, real, mask, chunk)
+
+    def run(self, model: Decoder, memory: MemoryBatch | None) -> tuple[Tensor, list[KeyValue]]:
+        """Hidden states and caches of all rows; the text reads the memories, the prefix does not."""
+        return model.hidden(self.ids, self.positions, self.mask, None, memory, self.chunk if memory else None)
 
 
 @torch.inference_mode()
@@ -33,22 +56,14 @@ def greedy(
     stop_ids: Sequence[int], longest: int = 48,
 ) -> list[list[int]]:  # fmt: skip
     """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
-    B, P = len(prompts), len(prefix)
-    lengths = [len(p) for p in prompts]
-    T = max(lengths)
-    ids = torch.zeros(B, P + T, dtype=torch.long)
-    ids[:, :P] = torch.tensor(prefix)
-    for row, prompt in enumerate(prompts):
-        ids[row, P + T - len(prompt) :] = torch.tensor(prompt)
-    positions, real = text_positions(model, prefix, lengths)
-    causal = torch.ones(P + T, P + T, dtype=torch.bool).tril()
-    mask = causal & (real[:, None, :] | torch.eye(P + T, dtype=torch.bool))
-    chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1)
-    hidden, past = model.hidden(ids, positions, mask, None, memory, chunk if memory else None)
+    rows = _LeftPadded.of(model, prefix, prompts)
+    B = len(prompts)
+    hidden, past = rows.run(model, memory)
+    real, position = rows.real, rows.positions[:, -1:]
     answers: list[list[int]] = [[] for _ in range(B)]
     running = torch.ones(B, dtype=torch.bool)
-    position = positions[:, -1:]
     stop = torch.tensor(list(stop_ids))
+    own = torch.zeros(B, 1, dtype=torch.long) if memory else None
     for _ in range(longest):
         token = model.head(hidden[:, -1]).float().argmax(-1)
         running &= ~torch.isin(token, stop)
@@ -58,9 +73,7 @@ def greedy(
             break
         position = position + 1
         real = torch.cat((real, torch.ones(B, 1, dtype=torch.bool)), dim=1)
-        own = torch.zeros(B, 1, dtype=torch.long) if memory else None
-        caches: list[KeyValue] = past
-        hidden, past = model.hidden(token[:, None], position, real[:, None], caches, memory, own)
+        hidden, past = model.hidden(token[:, None], position, real[:, None], past, memory, own)
     return answers
 
 
@@ -70,23 +83,10 @@ def answer_nll(
     memory: MemoryBatch | None,
 ) -> list[float]:  # fmt: skip
     """Mean negative log likelihood (nats a token) of each given answer after its prompt."""
-    B, P = len(prompts), len(prefix)
-    rows = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
-    lengths = [len(r) for r in rows]
-    T = max(lengths)
-    ids = torch.zeros(B, P + T, dtype=torch.long)
-    ids[:, :P] = torch.tensor(prefix)
-    for row, tokens in enumerate(rows):
-        ids[row, P + T - len(tokens) :] = torch.tensor(tokens)
-    positions, real = text_positions(model, prefix, lengths)
-    mask = torch.ones(P + T, P + T, dtype=torch.bool).tril() & (
-        real[:, None, :] | torch.eye(P + T, dtype=torch.bool)
-    )
-    chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1)
-    hidden, _ = model.hidden(ids, positions, mask, None, memory, chunk if memory else None)
+    rows = _LeftPadded.of(model, prefix, [[*p, *a] for p, a in zip(prompts, answers, strict=True)])
+    hidden, _ = rows.run(model, memory)
     result = []
     for row, answer in enumerate(answers):
-        n = len(answer)
-        scores = model.head(hidden[row, -n - 1 : -1]).float().log_softmax(-1)
+        scores = model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1)
         result.append(-float(scores.gather(1, torch.tensor(answer)[:, None]).mean()))
     return result
