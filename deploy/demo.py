@@ -187,20 +187,39 @@ def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return list({memory["memory_id"]: memory for memory in read}.values())
 
 
+def names_of(memories: list[dict[str, Any]]) -> str:
+    """Memories by document: `Benin #2 #38, Niger #2; best score 0.62`."""
+    numbers: dict[str, list[str]] = {}
+    for memory in memories:
+        numbers.setdefault(memory["title"], []).append(f"#{memory['chunk_number']}")
+    names = ", ".join(" ".join([title, *found]) for title, found in numbers.items())
+    return f"{names}; best score {max(memory['score'] for memory in memories):.2f}"
+
+
 def show(results: list[dict[str, Any]], seconds: float) -> None:
     """The final table."""
     table = Table(title="Countries that the model was not tuned on", show_lines=True)
-    for column in ("question", "expected", "without memory", "with memory", "memories read (score)"):
+    for column in (
+        "question",
+        "expected",
+        "without memory",
+        "with memory",
+        "memories read, by reference number",
+    ):
         table.add_column(column)
-    table.add_column("tokens/s without, with", justify="right")
+    table.add_column("tokens/s without, with", justify="right", max_width=10)
     for result in results:
         pair = result["without_memory"], result["with_memory"]
-        names = [f"{m['title']} #{m['chunk_number']} ({m['score']:.2f})" for m in memories_of(pair[1])]
         speeds = [f"{answer['statistics']['tokens_per_s']:.0f}" for answer in pair]
-        answers = [Text(answer["answer"].strip()) for answer in pair]
-        table.add_row(
-            result["question"], Text(result["expected"]), *answers, "\n".join(names), ", ".join(speeds)
+        answers = [answer["answer"].strip() for answer in pair]
+        cells = (
+            result["question"],
+            result["expected"],
+            *answers,
+            names_of(memories_of(pair[1])),
+            ", ".join(speeds),
         )
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print(
         f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/", highlight=False

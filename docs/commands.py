@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import typer.main
 from typer.cli import get_docs_for_click
@@ -29,7 +30,8 @@ def commands_page() -> str:
 
 def _program(name: str, module: str) -> str:
     command = typer.main.get_command(importlib.import_module(module).app)
-    context = command.make_context(name, ["--help"], resilient_parsing=True)
+    # The context is made by the command and read by the documentation: both are the framework's own affair.
+    context: Any = command.make_context(name, ["--help"], resilient_parsing=True)
     text = str(get_docs_for_click(obj=command, ctx=context, name=name))
     return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
