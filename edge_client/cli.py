@@ -19,7 +19,7 @@ from edge_client import show
 from edge_client.doctor import check
 from edge_client.session import EdgeModel, Finished, Recalled, Token
 from memory_model.chat import Message
-from memory_model.errors import Memory3Error
+from memory_model.errors import InvalidInput, Memory3Error
 
 EXIT_CODES = (
     "Exit codes: 0 an answer was given, also without memories when the service is down (with a warning); "
@@ -83,6 +83,8 @@ def ask(
     with _reported():
         if question == "-":
             question = sys.stdin.read()
+        if not question.strip():
+            raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
         sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
         results = {}
         with EdgeModel.open(bundle, service, knowledge_base=knowledge_base) as model:
@@ -99,6 +101,7 @@ def ask(
             print(json.dumps(shown, ensure_ascii=False, indent=2))
         missing = any(r["without_memory"] for r in results.values())
         if missing and require_memory:
+            _complain("--require-memory", "memories could not be had, exit code 3")
             raise typer.Exit(3)
 
 
@@ -180,7 +183,9 @@ def _follow(events: Iterator[Any], *, silent: bool = False) -> tuple[Finished, l
 def _around(finished: Finished, recalls: Sequence[Recalled]) -> None:
     """What is not the answer goes to standard error: warnings, memories, statistics."""
     if finished.without_memory:
-        err.print("[yellow]answered without the memories of some chunks, see below[/]")
+        none = not any(r.recall.memories for r in recalls)
+        which = "without memory" if none else "without the memories of some chunks"
+        err.print(f"[yellow]answered {which}; why:[/]")
     if recalls:
         err.print(show.memories_table(recalls))
     err.print(show.statistics_table(finished, recalls))

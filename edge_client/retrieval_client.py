@@ -141,7 +141,8 @@ class RetrievalClient:
                 f"the service at {self.address} did not answer within {self.deadline_s:g} s"
             )
         if code is grpc.StatusCode.UNAVAILABLE:
-            return ServiceUnavailable(f"no service at {self.address}: {details}")
+            remedy = "start it with `memory-service serve`, or name another with --service"
+            return ServiceUnavailable(f"no service at {self.address}: {remedy} ({details})")
         return kind(f"the service at {self.address} refused ({code.name}): {details}")
 
 

@@ -11,6 +11,8 @@ from memory_model.bundle import DEFAULT_FOLDER
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
+ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
+"""host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 
 
 class EdgeSettings(BaseSettings):
@@ -24,7 +26,7 @@ class EdgeSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True)
 
     bundle: Path = DEFAULT_FOLDER
-    service: str = Field(default=DEFAULT_ADDRESS, min_length=1)
+    service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
     threads: int = Field(default=1, ge=1, le=256)
     embedder_threads: int = Field(default=1, ge=1, le=256)

@@ -114,7 +114,7 @@ class Bundle:
 
     def verify(self) -> None:
         """Compare every file with the manifest; raises CorruptFile, FormatMismatch."""
-        files, remedy = self.manifest.files, "fetch or export the bundle again"
+        files, remedy = self.manifest.files, "copy or export the bundle again"
         if missing := [name for name in REQUIRED if name not in files]:
             raise CorruptFile(f"{MANIFEST} does not list {', '.join(missing)}: {remedy}")
         for name, entry in files.items():
@@ -203,11 +203,19 @@ def staging_folder(folder: str | Path) -> Path:
     return staging
 
 
+def check_place(folder: str | Path) -> None:
+    """Raise InvalidInput when a bundle may not be put at `folder`: it exists and holds something else."""
+    folder = Path(folder)
+    if folder.exists() and (
+        not folder.is_dir() or (not (folder / MANIFEST).is_file() and any(folder.iterdir()))
+    ):
+        raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
+
+
 def _replace_folder(staging: Path, folder: Path) -> None:
     old = None
+    check_place(folder)
     if folder.exists():
-        if not (folder / MANIFEST).is_file() and any(folder.iterdir()):
-            raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
         old = staging.with_name(staging.name + ".old")
         os.replace(folder, old)
     os.replace(staging, folder)

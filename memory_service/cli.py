@@ -63,7 +63,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
     from memory_service.encoder import ModelEncoder
-    from memory_service.logs import configure_logs
+    from memory_service.logs import configure_logs, logger
     from memory_service.server import serve_until_signal
 
     given = {
@@ -73,6 +73,9 @@ def serve(
     with _errors_for_people():
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level, settings.log_format)
+        logger().info(
+            "loading", model=settings.model, store=settings.store
+        )  # takes seconds: do not be silent
         asyncio.run(serve_until_signal(settings, ModelEncoder(settings)))
 
 

@@ -118,7 +118,7 @@ class IngestClient:
         try:
             try:
                 request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
-                base = (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=30)).knowledge_base
+                base = (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=5)).knowledge_base
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.NOT_FOUND or not self._create:
                     raise

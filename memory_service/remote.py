@@ -33,7 +33,7 @@ def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
             reason = info.reason
-    if code == grpc.StatusCode.UNAVAILABLE and not reason:
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and not reason:
         message = f"no memory service answers at {address} ({message}): start it with `memory-service serve`"
     return RemoteError(message, code, reason)
 

@@ -16,6 +16,7 @@ from pydantic_settings import (
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
+ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
 
 
@@ -30,7 +31,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid")
 
-    listen: str = Field(DEFAULT_ADDRESS, description="host:port, or unix:/path; port 0 takes a free one")
+    listen: str = Field(
+        DEFAULT_ADDRESS,
+        pattern=ADDRESS_PATTERN,
+        description="host:port, or unix:/path; port 0 takes a free one",
+    )
     port_file: Path | None = Field(
         None, description="file that gets the chosen port when the service is ready"
     )
@@ -39,7 +44,9 @@ class Settings(BaseSettings):
 
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
     codec: Path | None = Field(None, description="codec.npz; by default the one shipped with the model")
-    bundle: Path | None = Field(None, description="edge bundle: its embedder is used, and clients fetch it")
+    bundle: Path | None = Field(
+        None, description="edge bundle: its embedder is used, and Models.FetchBundle serves it"
+    )
     embedder: Path | None = Field(None, description="folder of the embedder; by default the bundle's")
     writing_batch_references: int = Field(
         16, ge=1, le=1024, description="references written in one forward pass"

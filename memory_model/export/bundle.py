@@ -16,10 +16,10 @@ from rich.progress import (
 )
 
 from memory_model.assets import asset
-from memory_model.bundle import DEFAULT_FOLDER, Bundle, staging_folder, write_bundle
+from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec import MemoryCodec
 from memory_model.embedder import Embedder
-from memory_model.export.decoder import export_decoder
+from memory_model.export.decoder import check_precision, export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
 
@@ -51,6 +51,8 @@ def export_bundle(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    check_precision(precision)  # before minutes of work, not after
+    check_place(out)
     staging = staging_folder(out)
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:

@@ -37,6 +37,12 @@ PRECISIONS = ("float32", "int8", "int4")
 Progress = Callable[[int, int], None]
 
 
+def check_precision(precision: str) -> None:
+    """Raise InvalidInput for weights that cannot be exported."""
+    if precision not in PRECISIONS:
+        raise InvalidInput(f"precision must be one of {PRECISIONS}, not {precision!r}")
+
+
 def export_decoder(
     loaded: LoadedModel,
     path: str | Path,
@@ -62,8 +68,7 @@ def decoder_graph(
     progress: Progress | None = None,
 ) -> Graph:
     """The graph of weights with Hugging Face Llama names (without `model.`); see `export_decoder`."""
-    if precision not in PRECISIONS:
-        raise InvalidInput(f"precision must be one of {PRECISIONS}, not {precision!r}")
+    check_precision(precision)
     if capacity < config.memory.chunk_tokens:
         raise InvalidInput(
             f"capacity {capacity} does not hold a chunk of {config.memory.chunk_tokens} tokens"

@@ -74,7 +74,8 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     result = run("ask", QUESTION, *places)
     assert result.exit_code == 0
     assert result.stdout.strip()
-    assert "without the memories" in result.stderr
+    assert "answered without memory" in result.stderr
+    assert "memory-service serve" in result.stderr
     assert "ServiceUnavailable" in result.stderr
     assert run("ask", QUESTION, *places, "--require-memory").exit_code == 3
     assert "Service" not in run("ask", QUESTION, *places, "--memory", "off").stderr
@@ -169,3 +170,17 @@ def test_doctor_names_what_is_wrong(tiny: Bundle, service: FakeService, nobody: 
     other = run("doctor", "--bundle", tiny.folder, "--service", service.address)
     assert other.exit_code == 1
     assert "FAIL codec of the service: service eeeeeeeeeeee" in other.stdout
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:7430", "127.0.0.1:", "a b:1"])
+def test_an_address_that_is_none_is_refused_before_anything_is_answered(tiny: Bundle, address: str) -> None:
+    result = run("ask", QUESTION, "--bundle", tiny.folder, "--service", address)
+    assert result.exit_code == 1
+    assert "setting service" in result.stderr
+    assert not result.stdout
+
+
+def test_an_empty_question_is_refused(tiny: Bundle, nobody: str) -> None:
+    result = run("ask", "  ", "--bundle", tiny.folder, "--service", nobody)
+    assert result.exit_code == 1
+    assert "empty" in result.stderr

@@ -25,7 +25,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
     assert (settings.listen, settings.store, settings.max_k) == ("line:1", "chdb:///environment", 7)
 
 
-@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml"])
+@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml", 'listen = "nonsense"\n'])
 def test_wrong_settings_are_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(text)
