@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deploy.default_bundle import is_current
 from deploy.service_process import ServiceFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = Path(sys.executable).parent
 WORK = ROOT / "build" / "demo"
-ASSETS = ROOT / "memory_model" / "assets" / "smollm2-135m"
 KNOWLEDGE = ROOT / "data" / "factbook.jsonl"
 HELD_OUT = ROOT / "data" / "heldout.json"
 
@@ -99,10 +99,8 @@ def alone() -> Iterator[None]:
 
 
 def export(bundle: Path) -> None:
-    """Makes the bundle unless there is one that is newer than the model's own files."""
-    manifest = bundle / "manifest.json"
-    newest = max((path.stat().st_mtime for path in ASSETS.rglob("*") if path.is_file()), default=0.0)
-    if manifest.is_file() and manifest.stat().st_mtime >= newest:
+    """Makes the bundle unless there is one that is newer than what it is made from."""
+    if is_current(bundle):
         console.print(
             f"[bold]bundle[/]: {bundle} is newer than the model's files, so it stays", highlight=False
         )

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from deploy.default_bundle import is_current
+
 ROOT = Path(__file__).resolve().parents[1]
-ASSETS = ROOT / "memory_model" / "assets" / "smollm2-135m"
 
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
     """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
     folder = ROOT / "build" / "bundle"
-    manifest = folder / "manifest.json"
-    newest = max(path.stat().st_mtime for path in ASSETS.rglob("*") if path.is_file())
-    if not manifest.is_file() or manifest.stat().st_mtime < newest:
+    if not is_current(folder):
         program = Path(sys.executable).parent / "memory-model"
         done = subprocess.run([program, "export", "--out", folder], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
