@@ -59,7 +59,10 @@ class TuningPlan:
 
 
 def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
-    """Add Gaussian noise of `share` of each dimension's variance over the written references."""
+    """Add Gaussian noise of `share` of the variance of each row of the budget.
+
+    The variance of a row is taken over the written references and averaged over its dimensions.
+    """
     if share <= 0:
         return memory
 
@@ -67,7 +70,6 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
         with torch.no_grad():
             valid = memory.valid[..., None].float()
             mean = (x_NMd * valid).sum(0) / valid.sum(0).clamp_min(1)
-            # The spread over references and rows together: a row alone has too few samples.
             spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(
                 -1, keepdim=True
             )

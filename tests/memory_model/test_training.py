@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -69,7 +70,12 @@ def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
     maker = batches()
     for _ in range(20):
         batch = maker.next()
-        for read in batch.memories[:, 0].tolist():
+        decode = maker.pieces.tokenizer.decode
+        for ids, read in zip(batch.ids.tolist(), batch.memories[:, 0].tolist(), strict=True):
+            asked = set(re.findall(r"L\d", decode(ids)))
+            titles = {decode(batch.reference_ids[m].tolist()).splitlines()[0] for m in read if m >= 0}
+            assert asked
+            assert asked <= titles
             assert len({m for m in read if m >= 0}) == len([m for m in read if m >= 0])
             assert max(read) < len(batch.reference_lengths)
     assert (batch.labels != IGNORE).any(dim=1).all()
