@@ -15,6 +15,7 @@ from edge_client.retrieval_client import Answer, Hit, RetrievalClient
 from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, IdentityMismatch
 from memory_model.memory import ExplicitMemory, MemoryFormat
+from memory_model.words import query_words
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """A service that does not answer is not asked again for this long; the pause doubles up to the longest."""
@@ -90,7 +91,10 @@ class Recaller:
         vectors = self.embedder.embed(queries)
         embedded = time.perf_counter()
         try:
-            answer = self.client.retrieve(vectors, k=self.memory_format.config.memory.memories_per_chunk)
+            answer = self.client.retrieve(
+                vectors, k=self.memory_format.config.memory.memories_per_chunk,
+                words=[query_words(q) for q in queries],
+            )  # fmt: skip
         except RetrievalError as error:
             self._note_failure(error)
             times = _share(embedded - started, time.perf_counter() - embedded, 0, 0, len(queries))

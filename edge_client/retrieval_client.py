@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -97,19 +98,26 @@ class RetrievalClient:
         self._retrieval = retrieval_pb2_grpc.RetrievalStub(self._channel)
         self._models = models_pb2_grpc.ModelsStub(self._channel)
 
-    def retrieve(self, vectors: np.ndarray, *, k: int, return_text: bool = True) -> Answer:
-        """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError."""
+    def retrieve(
+        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (), return_text: bool = True
+    ) -> Answer:
+        """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
+
+        words: hashes of each query's words (`memory_model.words`), with which the service orders near ones.
+        """
         if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
             raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {vectors.shape}")
         hits: list[tuple[Hit, ...]] = []
         server_ms = 0.0
         for start in range(0, len(vectors), QUERIES_PER_CALL):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_PER_CALL], "<f4")
+            said = words[start : start + QUERIES_PER_CALL]
             request = retrieval_pb2.RetrieveRequest(
                 knowledge_base=self.knowledge_base, query_vectors=part.tobytes(), dimension=part.shape[1], k=k,
                 model_id=self._identity.model_id, codec_id=self._identity.codec_id,
                 memory_format_id=self._identity.memory_format_id, embedder_id=self._embedder_id,
                 return_text=return_text, minimum_score=self._minimum_score,
+                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in said],
             )  # fmt: skip
             try:
                 response = self._retrieval.Retrieve(request, timeout=self.deadline_s)

@@ -19,6 +19,7 @@ from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 _MAX_HELD_IDS = 65536
 _MAX_FILTERS = 16
+_MAX_WORDS = 512
 
 
 class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
@@ -80,12 +81,21 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
                 f"a filter of {len(request.metadata_filter)} values, at most {_MAX_FILTERS}",
                 field="metadata_filter",
             )
+        words = [tuple(of_query.hashes) for of_query in request.query_words]
+        if words and len(words) != len(vectors):
+            raise BadRequest(
+                f"query_words of {len(words)} queries for {len(vectors)} query vectors: send one entry each, or none",
+                field="query_words",
+            )
+        if any(len(of_query) > _MAX_WORDS for of_query in words):
+            raise BadRequest(f"a query of more than {_MAX_WORDS} words", field="query_words")
         minimum_score = request.minimum_score if request.HasField("minimum_score") else None
         if minimum_score is not None and math.isnan(minimum_score):
             raise BadRequest("minimum_score is NaN", field="minimum_score")
         return Query(
             vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
             metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
+            words=words, candidates=self._settings.rerank_candidates,
         )  # fmt: skip
 
 

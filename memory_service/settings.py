@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
     max_queries: int = Field(256, ge=1, description="most query vectors in one request")
     max_hits: int = Field(1280, ge=1, description="most hits of one request, all queries together")
+    rerank_candidates: int = Field(
+        50, ge=1, le=1000, description="nearest by vector that a query's words put in order"
+    )
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from memory_model.errors import InvalidInput
+from memory_model.words import order, word_counts
 from memory_service.identity import WriterIdentity
 
 
@@ -94,7 +95,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Query:
-    """What to search. vectors: float32 [queries, dimension], finite, none zero."""
+    """What to search. vectors: float32 [queries, dimension], finite, none zero.
+
+    words: hashes of each query's words (`memory_model.words`), or empty; with them the `candidates` nearest by
+    vector are ordered by vector and words, and the first k are the hits.
+    """
 
     vectors: np.ndarray
     k: int
@@ -102,6 +107,13 @@ class Query:
     minimum_score: float | None = None
     metadata_filter: Mapping[str, str] = field(default_factory=dict)
     return_text: bool = False
+    words: Sequence[Sequence[int]] = ()
+    candidates: int = 50
+
+    def __post_init__(self) -> None:
+        """There are words for every vector or for none."""
+        if self.words and len(self.words) != len(self.vectors):
+            raise InvalidInput(f"words of {len(self.words)} queries for {len(self.vectors)} vectors")
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,13 @@ class Retrieved:
     payloads: dict[int, bytes]
     search_us: int
     fetch_us: int
+
+
+def ordered_by_words(found: Sequence[Found], query: Query, number: int) -> list[Found]:
+    """The k best of the candidates of query `number`, by vector and words together; candidates have their text."""
+    texts = [word_counts(hit.text or "") for hit in found]
+    best = order(query.words[number], [hit.score for hit in found], texts)[: query.k]
+    return [found[n] if query.return_text else replace(found[n], text=None) for n in best]
 
 
 @dataclass(frozen=True)

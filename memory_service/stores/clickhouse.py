@@ -27,6 +27,7 @@ from memory_service.stores import (
     StoredDocument,
     StoredVersion,
     Written,
+    ordered_by_words,
 )
 from memory_service.stores.batches import BatchLog
 from memory_service.stores.engine import Engine
@@ -126,7 +127,7 @@ class ClickHouseStore(Store):
         started = time.perf_counter_ns()
         for _ in range(2):
             with self._engine.reader() as client:
-                hits = [self._search(client, base, vector, query) for vector in query.vectors]
+                hits = [self._search(client, base, number, query) for number in range(len(query.vectors))]
                 searched = time.perf_counter_ns()
                 wanted = {hit.memory_id for of_query in hits for hit in of_query} - query.held_ids
                 payloads = self._payloads(client, base.number, wanted)
@@ -140,14 +141,16 @@ class ClickHouseStore(Store):
             knowledge_base=base.name,
         )
 
-    def _search(self, client: Any, base: KnowledgeBase, vector: Any, query: Query) -> list[Found]:
+    def _search(self, client: Any, base: KnowledgeBase, number: int, query: Query) -> list[Found]:
+        by_words = bool(query.words and query.words[number])
         found = nearest(
-            client, f"references_{base.identity.dimension}", base.number, vector, query.k,
-            masked=base.number in self._masked, metadata_filter=query.metadata_filter, with_text=query.return_text,
+            client, f"references_{base.identity.dimension}", base.number, query.vectors[number],
+            max(query.k, query.candidates) if by_words else query.k, masked=base.number in self._masked,
+            metadata_filter=query.metadata_filter, with_text=query.return_text or by_words,
         )  # fmt: skip
-        if query.minimum_score is None:
-            return found
-        return [hit for hit in found if hit.score >= query.minimum_score]
+        if query.minimum_score is not None:
+            found = [hit for hit in found if hit.score >= query.minimum_score]
+        return ordered_by_words(found, query, number) if by_words else found
 
     @staticmethod
     def _payloads(client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from google.rpc import error_details_pb2
 
+from memory_model.words import query_words
 from protos.memory.v1 import retrieval_pb2
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
 from tests.memory_service.running import Client, document, refusal
@@ -51,6 +52,24 @@ def test_the_nearest_memories_come_with_their_documents_and_payloads(
     assert best.payload_crc32c == google_crc32c.value(best.payload)
     times = response.server_times
     assert 0 < times.search_us + times.fetch_us <= times.total_us
+
+
+def test_the_words_of_a_query_decide_between_equally_near_references(client: Client) -> None:
+    between = (vector_of(texts()[3]) + vector_of(texts()[4]))[None]
+    for number in (3, 4):
+        said = [retrieval_pb2.QueryWords(hashes=query_words(f"What is fact number {number}?"))]
+        hits = client.retrieve("facts", between, k=2, query_words=said).results[0].hits
+        assert [hit.document_key for hit in hits] == [f"d{number}", f"d{7 - number}"]
+        assert hits[0].score == pytest.approx(hits[1].score, abs=0.01), "the score stays the cosine"
+        assert not hits[0].HasField("text")
+    assert client.retrieve("facts", between, query_words=[retrieval_pb2.QueryWords()]).results[0].hits
+
+
+def test_words_of_another_number_of_queries_are_refused(client: Client) -> None:
+    told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=[1])] * 2)
+    assert "query_words" in str(told)
+    told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=range(600))])
+    assert "512" in str(told)
 
 
 def test_many_queries_get_their_own_results_and_each_payload_once(client: Client) -> None:

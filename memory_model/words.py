@@ -1,0 +1,56 @@
+"""Words beside vectors: which candidates share the query's rare words (BM25 over the candidates alone).
+
+A reference of eight facts has one vector, which is near every question about its subject; the words of the
+question say which fact is meant. The nearest references by vector are therefore ordered anew by
+
+    cosine + 0.02 * BM25
+
+where a word is rare or common among the candidates themselves, so that no statistics of the knowledge base
+have to be kept. Words travel as hashes of their first letters: enough to compare, and shorter.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+STEM = 6
+"""Letters of a word that count: "populations" is "popula", as "population" is."""
+WEIGHT = 0.02
+"""Of BM25 beside the cosine; measured on the factbook (docs/benchmarks.md)."""
+_SATURATION, _LENGTH_SHARE = 1.2, 0.75
+_WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
+
+
+def word_counts(text: str) -> Counter[int]:
+    """How often each word of a text occurs, by the CRC-32 of its lower-case stem."""
+    return Counter(zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower()))
+
+
+def query_words(text: str) -> list[int]:
+    """The distinct words of a query, in ascending order of their hashes."""
+    return sorted(word_counts(text))
+
+
+def lexical_scores(words: Sequence[int], candidates: Sequence[Counter[int]]) -> np.ndarray:
+    """BM25 of each candidate, float64 [n], the candidates being the whole collection."""
+    wanted = list(dict.fromkeys(words))
+    if not wanted or not candidates:
+        return np.zeros(len(candidates))
+    counts = np.array([[c[word] for word in wanted] for c in candidates], dtype=np.float64)
+    lengths = np.array([c.total() for c in candidates], dtype=np.float64)
+    holding = (counts > 0).sum(0)
+    rarity = np.log1p((len(candidates) - holding + 0.5) / (holding + 0.5))
+    norm = 1 - _LENGTH_SHARE + _LENGTH_SHARE * lengths / max(1.0, float(lengths.mean()))
+    saturated = counts * (_SATURATION + 1) / (counts + _SATURATION * norm[:, None])
+    return np.asarray(saturated @ rarity)
+
+
+def order(words: Sequence[int], cosines: Sequence[float], candidates: Sequence[Counter[int]]) -> list[int]:
+    """Places of the candidates, best first; equal ones keep their order by vector."""
+    together = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
+    return [int(place) for place in np.argsort(-together, kind="stable")]
