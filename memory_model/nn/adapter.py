@@ -7,9 +7,11 @@ memory budget and the base's SHA-256 in the metadata. W' = W + (alpha / rank) b 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -33,9 +35,12 @@ class LowRankLinear(nn.Module):
         self.a = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features**0.5)
         self.b = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
+        self.enabled = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """W x + (alpha / rank) b a x."""
+        """W x + (alpha / rank) b a x; W x alone while switched off."""
+        if not self.enabled:
+            return cast(Tensor, self.base(x))
         return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale
 
 
@@ -110,6 +115,19 @@ def attach(model: Decoder, rank: int, alpha: float, first_layer: int) -> list[nn
     return [p for p in model.parameters() if p.requires_grad]
 
 
+@contextmanager
+def original(model: Decoder) -> Iterator[None]:
+    """The model as it was before tuning, for the time of a `with`: its low-rank layers are switched off."""
+    layers = [m for m in model.modules() if isinstance(m, LowRankLinear)]
+    for layer in layers:
+        layer.enabled = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enabled = True
+
+
 def load_factors(model: Decoder, adapter: Adapter) -> None:
     """Continue from an adapter: its factors into the attached layers."""
     for name, (a, b) in adapter.factors.items():
@@ -121,8 +139,15 @@ def load_factors(model: Decoder, adapter: Adapter) -> None:
             module.b.copy_(b * ratio)
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU, without gradient; one that is spread over processes is gathered, so all must ask."""
+    plain = tensor.detach()
+    gather = getattr(plain, "full_tensor", None)  # only a distributed tensor has it
+    return cast(Tensor, gather() if gather else plain).cpu()
+
+
 def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dict[str, Any]) -> Adapter:
     """The attached layers' factors as an adapter."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, LowRankLinear)}
-    factors = {n: (m.a.detach().float().cpu(), m.b.detach().float().cpu()) for n, m in layers.items()}
+    factors = {n: (whole(m.a).float(), whole(m.b).float()) for n, m in layers.items()}
     return Adapter(factors, next(iter(layers.values())).scale, memory, base_sha256, details)

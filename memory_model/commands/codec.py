@@ -1,0 +1,99 @@
+"""Fit the codec and draw its quality against its rate."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from memory_model.commands.options import (
+    FACTBOOK,
+    AdapterOption,
+    DataOption,
+    ThreadsOption,
+    chat_pieces,
+    console,
+    fact_batches,
+    progress_bars,
+    training_passages,
+    use_threads,
+)
+
+CorpusOption = Annotated[
+    Path | None,
+    typer.Option("--corpus", help="Folder of prepared prose: half of what is written is drawn from it."),
+]
+
+
+def fit_codec(
+    out: Annotated[Path, typer.Option(help="codec.npz to write.")],
+    adapter: AdapterOption = None,
+    data: DataOption = FACTBOOK,
+    corpus: CorpusOption = None,
+    factory: Annotated[
+        str,
+        typer.Option(
+            help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
+            "'groups:…' each vector alone; or a FAISS factory string for one table."
+        ),
+    ] = "tokens:156x8",
+    references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 1000,
+    points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 65536,
+    seed: int = 0,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
+    from memory_model.nn.load import load_model
+    from memory_model.training.codec_fit import fit
+
+    use_threads(threads)
+    loaded = load_model(adapter=adapter)
+    source, texts = reading(loaded, data, corpus, references, seed)
+    with progress_bars() as progress:
+        codec, lost = fit(loaded, source, texts, factory, seed, progress, points=points)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    codec.save(out)
+    memory = loaded.config.memory
+    show = Table(
+        "head", "side", "variance lost", title=f"{codec.code_bytes / codec.together:g} bytes a vector"
+    )
+    for number, share in enumerate(lost):
+        head = memory.heads[number // 2]
+        show.add_row(f"{head.layer}.{head.head}", ("keys", "values")[number % 2], f"{share:.3%}")
+    console.print(show)
+    size = memory.vectors // codec.together * codec.code_bytes
+    console.print(f"{size:,} bytes of codes in a full memory; codec in [bold]{out}[/bold]")
+
+
+def reading(
+    loaded: Any, data: Path, corpus: Path | None, references: int, seed: int
+) -> tuple[Any, list[str]]:
+    """What reads memories (for the metric), and the texts of as many references, drawn uniformly."""
+    from memory_model.references import split
+    from memory_model.training.conversations import ProseConversations
+    from memory_model.training.mixture import Mixture
+
+    rng = random.Random(seed)
+    facts = fact_batches(loaded, data, seed, distil=False)
+    texts = [r.text for r in facts.references]
+    if corpus is None:
+        return facts, rng.sample(texts, min(references, len(texts)))
+    chosen = rng.sample(texts, min(references // 2, len(texts)))
+    passages = training_passages(corpus)
+    limit = loaded.config.memory.reference_tokens
+    while len(chosen) < references:
+        passage = rng.choice(passages)
+        pieces = split(passage.text, passage.title, loaded.tokenizer.count, limit)
+        if pieces:
+            chosen.append(rng.choice(pieces))
+    rng.shuffle(chosen)
+    prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False)
+    return Mixture({"facts": (1.0, facts), "prose": (1.0, prose)}, seed), chosen
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's commands to the program."""
+    app.command("fit-codec")(fit_codec)

@@ -1,0 +1,181 @@
+"""Continual training as the paper does it, and plots of runs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memory_model.commands.options import ThreadsOption, console, parse_budget, progress_bars, use_threads
+
+CORPUS = Path("build/corpus")
+EMBEDDER = Path("build/embedder")
+
+
+def continual(
+    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it is resumed.")],
+    corpus: Annotated[Path, typer.Option(help="Folder of `memory-model prepare-data`.")] = CORPUS,
+    sources: Annotated[
+        str, typer.Option(help="Files of the corpus, by name, with commas; default: all.")
+    ] = "",
+    start: Annotated[
+        Path | None, typer.Option(help="Adapter to continue from, of the warm-up stage for example.")
+    ] = None,
+    warmup_stage: Annotated[
+        bool, typer.Option("--warmup-stage", help="The first stage: the same sequences without memory.")
+    ] = False,
+    heads: Annotated[
+        str,
+        typer.Option(
+            help="'all', or layer.head:tokens,…; default: those of --start, else of the shipped model."
+        ),
+    ] = "",
+    steps: Annotated[int, typer.Option(help="Steps of --rows sequences.")] = 600,
+    sequence: Annotated[int, typer.Option(help="Tokens of a sequence; the paper has 2048.")] = 512,
+    rows: Annotated[int, typer.Option(help="Sequences a step, over all processes.")] = 4,
+    limit: Annotated[int, typer.Option(help="Use documents of about so many tokens; 0 is all.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-4,
+    rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
+    first_layer: Annotated[int, typer.Option(help="First layer that is tuned.")] = 0,
+    codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.0,
+    cache: Annotated[
+        Path, typer.Option(help="Where cut sequences and retrieved references are kept.")
+    ] = Path("build/continual"),
+    embedder: Annotated[
+        Path, typer.Option(help="Embedder that retrieves; the default one is made when nothing is there.")
+    ] = EMBEDDER,
+    seed: int = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda; with torchrun one GPU a process.")] = "cpu",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train on running text whose chunks of 64 tokens read retrieved references (paper 3.6).
+
+    Sequences and references are made from the corpus once and kept in --cache. On several processes:
+    torchrun --nproc-per-node 8 -m memory_model.cli continual --device cuda …
+    """
+    from memory_model.digest import file_sha256
+    from memory_model.nn.adapter import Adapter
+    from memory_model.nn.load import base_checkpoint, load_base
+    from memory_model.training.adapt import Step, Tuner, TuningPlan
+    from memory_model.training.continual import ContinualBatches
+    from memory_model.training.parallel import ParallelTuner, process_group, processes
+    from memory_model.training.retrieved import corpus_files
+
+    files = corpus_files(corpus, [name.strip() for name in sources.split(",") if name.strip()])
+    use_threads(threads)
+    begun = Adapter.load(start) if start else None
+    loaded = load_base(memory=parse_budget(heads) if heads else _default_budget(begun))
+    plan = TuningPlan(
+        steps=steps, learning_rate=learning_rate, decay=0.1, rank=rank, alpha=float(rank), first_layer=first_layer,
+        codec_noise=0.0 if warmup_stage else codec_noise, distillation=0.0, weight_decay=0.1, seed=seed,
+    )  # fmt: skip
+    base = file_sha256(base_checkpoint().path)
+    with ExitStack() as stack:
+        mesh = stack.enter_context(process_group(device)) if processes() > 1 else None
+        first = mesh is None or mesh.get_local_rank() == 0
+        data = _data(loaded, files, sequence, limit, cache, embedder, first, threads)
+        batches = ContinualBatches(data, seed, rows=rows, warmup=warmup_stage)
+        prefix = loaded.writer.prefix
+        tuner = (
+            Tuner(loaded.model, prefix, batches, plan, out, base, start=begun, device=device)
+            if mesh is None
+            else ParallelTuner(loaded.model, prefix, batches, plan, out, base, mesh, start=begun)
+        )
+        if tuner.resume() and first:
+            console.print(f"resuming at step {tuner.step}")
+        progress = stack.enter_context(progress_bars())
+        task = progress.add_task("training", total=steps, completed=tuner.step, visible=first)
+        smooth = [0.0, 0.0]
+
+        def report(done: Step) -> None:
+            smooth[0], smooth[1] = 0.95 * smooth[0] + done.loss, 0.95 * smooth[1] + 1
+            said = f"loss {smooth[0] / smooth[1]:.3f}, {rows * sequence / done.seconds:,.0f} tokens/s"
+            progress.update(task, completed=done.step, description=said)
+
+        tuner.run(report)
+    if first:
+        console.print(
+            f"adapter in [bold]{out / 'adapter.safetensors'}[/bold], metrics in {out / 'metrics.jsonl'}"
+        )
+
+
+def plot_run(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of adapt or continual.")],
+    out: Annotated[Path, typer.Option(help="Figure to write: .svg or .png.")] = Path("build/loss.svg"),
+    smoothing: Annotated[float, typer.Option(help="Share of the steps that a point averages over.")] = 0.03,
+) -> None:
+    """Plot the losses of runs, by task, and their learning rates."""
+    from memory_model.training.curves import plot_runs, read_curves
+
+    plot_runs({folder.name: read_curves(folder) for folder in folders}, out, smoothing)
+    console.print(f"plot in [bold]{out}[/bold]")
+
+
+def _default_budget(start: Any) -> Any:
+    from memory_model.assets import asset
+    from memory_model.nn.adapter import Adapter
+    from memory_model.nn.load import DEFAULT_MODEL
+
+    found = start or Adapter.load(asset(DEFAULT_MODEL, "adapter.safetensors"))
+    return found.memory
+
+
+def _data(
+    loaded: Any,
+    files: list[Path],
+    sequence: int,
+    limit: int,
+    cache: Path,
+    embedder: Path,
+    first: bool,
+    threads: int,
+) -> Any:
+    """The prepared data; of several processes the first one makes it, the others wait and read it."""
+    from memory_model.embedder import Embedder
+    from memory_model.export.embedder import MINILM, export_embedder
+    from memory_model.training.parallel import processes
+    from memory_model.training.retrieved import RetrievalPlan, prepare
+
+    memory = loaded.config.memory
+    plan = RetrievalPlan(
+        tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
+        shared=memory.memories_per_chunk, limit=limit,
+    )  # fmt: skip
+    if not first:
+        _wait_for_the_first()
+    elif not (embedder / "embedder.onnx").is_file():
+        export_embedder(MINILM, embedder)
+    with progress_bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        made = prepare(
+            files,
+            loaded.tokenizer,
+            Embedder(embedder, threads=threads or os.cpu_count() or 1),
+            cache,
+            plan,
+            report,
+        )
+    if first and processes() > 1:
+        _wait_for_the_first()
+    return made
+
+
+def _wait_for_the_first() -> None:
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's commands to the program."""
+    app.command()(continual)
+    app.command("plot-run")(plot_run)

@@ -1,0 +1,142 @@
+"""What several commands share: options, progress bars, and how a model and its data are opened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from memory_model.training.corpus.passages import Passage
+
+console = Console(stderr=True)
+FACTBOOK = Path("data/factbook.jsonl")
+
+DataOption = Annotated[
+    Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")
+]
+AdapterOption = Annotated[
+    Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")
+]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 leaves torch's choice.")]
+
+
+def progress_bars() -> Progress:
+    """Progress bars on stderr for long work."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), console=console,
+    )  # fmt: skip
+
+
+def use_threads(count: int) -> None:
+    """Let torch use `count` threads; 0 leaves its own choice."""
+    if count:
+        import torch
+
+        torch.set_num_threads(count)
+
+
+def read_json(path: Path) -> Any:
+    """The contents of a JSON file; raises MissingFile or CorruptFile."""
+    from memory_model.errors import CorruptFile, MissingFile
+
+    if not path.is_file():
+        raise MissingFile(f"no file {path}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error
+
+
+def parse_budget(heads: str) -> Any:
+    """The memory budget that `--heads` says; raises InvalidInput."""
+    from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
+    from memory_model.errors import InvalidInput
+
+    if heads == "all":
+        shape = smollm2_135m()
+        return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
+    try:
+        rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
+        return MemoryConfig(heads=tuple(MemoryHead(int(a), int(b), int(c)) for a, b, c in rows))
+    except ValueError as error:
+        raise InvalidInput(
+            f"--heads {heads!r}: write layer.head:tokens,… such as 18.2:128,20.2:128, or all"
+        ) from error
+
+
+def chat_pieces(loaded: Any) -> Any:
+    """The model's chat template, taken apart for batches."""
+    from memory_model.chat import ChatTemplate
+    from memory_model.training.batches import ChatPieces
+
+    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
+    return ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
+
+
+def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True) -> Any:
+    """Conversations about a knowledge base of facts, the held-out documents left out."""
+    from memory_model.training import factbook
+    from memory_model.training.conversations import FactConversations, references_of
+
+    documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
+    console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
+    references = references_of(documents, loaded.tokenizer)
+    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil)
+
+
+def mixture_of(weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool) -> Any:
+    """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none."""
+    from memory_model.errors import InvalidInput
+    from memory_model.training.conversations import ProseConversations
+    from memory_model.training.keeping import KeepingBatches
+    from memory_model.training.mixture import Mixture
+
+    sources: dict[str, tuple[float, Any]] = {}
+    passages: list[Passage] = []
+    for entry in weights.split(","):
+        task, _, weight = entry.strip().partition(":")
+        try:
+            share = float(weight or 1)
+        except ValueError as error:
+            raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
+        if task != "facts" and not passages:
+            if corpus is None:
+                raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
+            passages = training_passages(corpus)
+        if task == "facts":
+            sources[task] = share, fact_batches(loaded, data, seed, distil=distil)
+        elif task == "prose":
+            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=distil)
+            sources[task] = share, made
+        elif task == "keeping":
+            texts = [p.text for p in passages]
+            sources[task] = share, KeepingBatches(texts, loaded.tokenizer, seed + 2)
+        else:
+            raise InvalidInput(f"--mixture names no task {task!r}: choose from facts, prose, keeping")
+    return Mixture(sources, seed)
+
+
+def training_passages(corpus: Path) -> list[Passage]:
+    """The passages of a prepared corpus that are not held out, source by source in their order."""
+    from memory_model.errors import MissingFile
+    from memory_model.training.corpus.passages import held_out, read_passages
+
+    files = sorted(corpus.glob("*.jsonl"))
+    if not files:
+        raise MissingFile(f"no corpus in {corpus}: make one with `memory-model prepare-data`")
+    found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
+    console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
+    return found

@@ -1,0 +1,279 @@
+"""Conversations that ask about memories: the right one among near misses, or none that knows.
+
+A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so
+each written memory serves as the right one here and as a distractor there. Retrieval returns near misses, so
+references come in families (several of one document) and, for facts, in topics (the same field of different
+documents). A share of the questions is answered by no memory that is read: the answer is a refusal. A share
+of the conversations has its reference as text in the question instead, so that reading text is not unlearned.
+For every other one a teacher sees the asked references as text (distillation).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memory_model.nn.writing import pad_ids
+from memory_model.references import split
+from memory_model.tokenizer import Tokenizer
+from memory_model.training import factbook, prose_questions
+from memory_model.training.batches import IGNORE, Batch, ChatPieces, Teacher
+from memory_model.training.corpus.passages import Passage
+from memory_model.training.questions import Question, refers_to
+
+REFUSAL = "I don't know."
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference of the training knowledge base with what can be asked about it, each thing in some ways."""
+
+    family: int
+    text: str
+    ids: list[int]
+    questions: list[list[Question]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How big a batch is and how its conversations are mixed.
+
+    Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead
+    of a memory; taught, that is compared with a teacher (whose longer texts cost a third of a step).
+    """
+
+    written: int = 10
+    conversations: int = 10
+    turns: int = 3
+    memories: int = 5
+    unanswerable: float = 0.08
+    as_text: float = 0.12
+    taught: float = 0.5
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One conversation: ids, labels, slots, and the teacher's (ids, pairs of columns) where it has one."""
+
+    ids: list[int]
+    labels: list[int]
+    slots: list[int]
+    teacher: list[int]
+    pairs: list[tuple[int, int]]
+
+
+class Conversations:
+    """Batches of conversations; a subclass draws the references. Deterministic for a seed."""
+
+    task = "questions"
+
+    def __init__(
+        self, pieces: ChatPieces, seed: int, sizes: Sizes | None = None, *, distil: bool = True
+    ) -> None:
+        self.pieces, self.sizes, self.distil = pieces, sizes or Sizes(), distil
+        self.random = random.Random(seed)
+
+    def draw(self) -> list[Reference]:
+        """The references of one batch, each with at least one question."""
+        raise NotImplementedError
+
+    def next(self) -> Batch:
+        """One batch."""
+        written = self.draw()
+        rows = [self._conversation(written) for _ in range(self.sizes.conversations)]
+        reference_ids, lengths = pad_ids([r.ids for r in written])
+        ids, _ = pad_ids([r.ids for r in rows])
+        labels, _ = pad_ids([r.labels for r in rows], IGNORE)
+        return Batch(
+            reference_ids, lengths, ids, labels, torch.tensor([r.slots for r in rows])[:, None],
+            torch.zeros_like(ids), self._teacher(rows), self.task,
+        )  # fmt: skip
+
+    def state(self) -> Any:
+        """The random generator's state."""
+        return self.random.getstate()
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
+        kind, numbers, gauss = state
+        self.random.setstate((kind, tuple(numbers), gauss))
+
+    def _conversation(self, written: Sequence[Reference]) -> _Row:
+        rng, sizes = self.random, self.sizes
+        count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
+        read = rng.sample(range(len(written)), min(count, len(written)))
+        as_text = rng.random() < sizes.as_text
+        turns: list[tuple[str, str]] = []
+        asked: list[int] = []
+        for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
+            number = rng.choice(read)
+            question = rng.choice(rng.choice(written[number].questions))
+            if not as_text and rng.random() < sizes.unanswerable:
+                foreign = self._foreign(written, read)
+                if foreign is not None:
+                    turns.append((foreign.question, REFUSAL))
+                    continue
+            turns.append((question.question, question.answer))
+            asked.append(number)
+        texts = "\n\n".join(written[n].text for n in dict.fromkeys(asked))
+        seen = [(f"{texts}\n\n{turns[0][0]}" if asked else turns[0][0], turns[0][1]), *turns[1:]]
+        if as_text:
+            return _Row(*self.pieces.conversation(seen), [-1] * sizes.memories, [], [])
+        ids, labels = self.pieces.conversation(turns)
+        slots = read + [-1] * (sizes.memories - len(read))
+        if not self.distil or not asked or rng.random() >= sizes.taught:
+            return _Row(ids, labels, slots, [], [])
+        teacher, teacher_labels = self.pieces.conversation(seen)
+        shift = len(teacher) - len(ids)  # the text stands before everything that is matched
+        known = [a != REFUSAL for _, a in turns]
+        pairs = [
+            (n + shift - 1, n - 1) for n, turn in _answer_columns(labels, self.pieces.stop) if known[turn]
+        ]
+        assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
+        return _Row(ids, labels, slots, teacher, pairs)
+
+    def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
+        """A question about a reference that is not read and that those which are do not answer."""
+        others = [n for n in range(len(written)) if n not in read]
+        self.random.shuffle(others)
+        for number in others:
+            question = self.random.choice(self.random.choice(written[number].questions))
+            if not any(refers_to(written[n].text, question) for n in read):
+                return question
+        return None
+
+    def _teacher(self, rows: Sequence[_Row]) -> Teacher | None:
+        taught = [n for n, row in enumerate(rows) if row.pairs]
+        if not taught:
+            return None
+        ids, _ = pad_ids([rows[n].teacher for n in taught])
+        places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
+        matched = [(n, here) for n in taught for _, here in rows[n].pairs]
+        return Teacher(ids, torch.tensor(places), torch.tensor(matched))
+
+
+def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
+    """(column, turn) of every token of an answer."""
+    columns, turn = [], 0
+    for column, label in enumerate(labels):
+        if label != IGNORE:
+            columns.append((column, turn))
+            turn += label == stop
+    return columns
+
+
+def references_of(
+    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
+) -> list[Reference]:
+    """All references of documents of facts (`data/factbook.jsonl`), with their questions."""
+    result = []
+    for family, document in enumerate(documents):
+        for text in split(document["text"], document["title"], tokenizer.count, limit):
+            asks = factbook.questions(document["title"], text)
+            result.append(Reference(family, text, tokenizer.encode(text), asks))
+    return result
+
+
+class FactConversations(Conversations):
+    """Questions for facts, among references of the same document and of the same field.
+
+    whole: the share of references that are read as they are split; the others keep some of their lines, half
+    of them as prose, because a user's reference may be short and need not be a list. longest: in tokens.
+    """
+
+    task = "facts"
+
+    def __init__(
+        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, whole: float = 0.7, longest: int = 128,
+    ) -> None:  # fmt: skip
+        super().__init__(pieces, seed, sizes, distil=distil)
+        self.references = [r for r in references if r.questions]
+        self.whole, self.longest = whole, longest
+        self.families: dict[int, list[int]] = {}
+        self.fields: dict[str, list[int]] = {}
+        for number, reference in enumerate(self.references):
+            self.families.setdefault(reference.family, []).append(number)
+            for ways in reference.questions:
+                self.fields.setdefault(_field(ways[0]), []).append(number)
+        self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
+
+    def draw(self) -> list[Reference]:
+        """Three references of one document, four of one field, the rest at random."""
+        rng, size = self.random, self.sizes.written
+        members = self.families[rng.choice(sorted(self.families))]
+        chosen = set(rng.sample(members, min(3, len(members))))
+        if self.topics:
+            topic = self.fields[rng.choice(self.topics)]
+            chosen.update(rng.sample(topic, min(4, len(topic))))
+        families = sorted(self.families)
+        while len(chosen) < min(size, len(self.references)):
+            chosen.add(rng.choice(self.families[rng.choice(families)]))
+        return [self._varied(self.references[n]) for n in sorted(chosen)]
+
+    def _varied(self, reference: Reference) -> Reference:
+        rng = self.random
+        if rng.random() < self.whole:
+            return reference
+        title, *lines = reference.text.splitlines()
+        size = rng.randint(1, min(4, len(lines)))
+        start = rng.randint(0, len(lines) - size)
+        kept = lines[start : start + size]
+        asks = [ways for ways in reference.questions if ways[0].line in kept]
+        if not asks:
+            return reference
+        if rng.random() < 0.5:
+            text = f"{title}\n" + "\n".join(kept)
+        else:
+            text = " ".join(factbook.sentence(title, line, rng) for line in kept)
+        ids = self.pieces.tokenizer.encode(text)
+        return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
+
+
+def _field(question: Question) -> str:
+    return question.line.partition(":")[0]
+
+
+class ProseConversations(Conversations):
+    """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
+
+    passages stand in an order in which neighbours are alike (a dictionary's). References are cut
+    at a random length.
+    """
+
+    task = "prose"
+
+    def __init__(
+        self, passages: Sequence[Passage], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, longest: int = 128,
+    ) -> None:  # fmt: skip
+        super().__init__(pieces, seed, sizes, distil=distil)
+        self.passages, self.longest = passages, longest
+
+    def draw(self) -> list[Reference]:
+        """Two runs of neighbours, the rest at random."""
+        rng, size = self.random, self.sizes.written
+        chosen: list[Reference] = []
+        while len(chosen) < size:
+            start, run = rng.randrange(len(self.passages)), 3 if len(chosen) < 6 else 1
+            for number in range(start, min(start + run, len(self.passages))):
+                reference = self._reference(number)
+                if reference is not None and reference.text not in {r.text for r in chosen}:
+                    chosen.append(reference)
+        return chosen[:size]
+
+    def _reference(self, number: int) -> Reference | None:
+        rng, passage = self.random, self.passages[number]
+        count = self.pieces.tokenizer.count
+        title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
+        limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
+        texts = split(passage.text[:2500], title, count, limit)
+        text = rng.choice(texts) if texts else ""
+        asks = prose_questions.questions(
+            passage.title, text.removeprefix(f"{title}\n") if title else text, rng
+        )
+        return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None

@@ -1,0 +1,82 @@
+"""Heads are ranked by how far they look, and tokens are spent where they are read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.errors import InvalidInput
+from memory_model.training.conversations import Sizes
+from memory_model.training.head_sight import rank_by_sight, short_sighted
+from memory_model.training.token_budget import allocate, token_losses, with_tokens
+from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
+from tests.memory_model.test_conversations import facts
+from tests.memory_model.tiny import PREFIX, tiny_model
+
+TAUGHT = Sizes(written=6, conversations=3, as_text=0.0, unanswerable=0.0, taught=1.0)
+
+
+def test_a_short_sighted_head_sees_near_tokens_and_the_prefix_and_no_more() -> None:
+    model = tiny_model()
+    ids = torch.randint(5, 60, (1, 24))
+    positions = torch.arange(24)[None]
+    far, near = ids.clone(), ids.clone()
+    far[0, 4] = (ids[0, 4] + 1) % 60  # behind the reach of the last token
+    with torch.no_grad():
+        for layer in range(model.config.layers):
+            for other in range(model.config.kv_heads):
+                width = model.config.group * model.config.head_dim
+                if (layer, other) != (1, 0):
+                    model.blocks[layer].self_attn.o_proj.weight[:, other * width : (other + 1) * width] = 0
+        whole = model.hidden(ids, positions)[0][0, -1]
+        assert not torch.allclose(whole, model.hidden(far, positions)[0][0, -1])
+        with short_sighted(model, 1, 0, reach=8, prefix_tokens=2):
+            blind = model.hidden(ids, positions)[0][0, -1]
+            assert torch.allclose(blind, model.hidden(far, positions)[0][0, -1])
+            near[0, 20] = (ids[0, 20] + 1) % 60
+            assert not torch.allclose(blind, model.hidden(near, positions)[0][0, -1])
+            near = ids.clone()
+            near[0, 1] = (ids[0, 1] + 1) % 60
+            assert not torch.allclose(blind, model.hidden(near, positions)[0][0, -1]), "the prefix is seen"
+        assert torch.allclose(whole, model.hidden(ids, positions)[0][0, -1])
+
+
+def test_the_only_head_with_an_output_is_the_only_one_that_can_lose() -> None:
+    model = tiny_loaded().model
+    config = model.config
+    width = config.group * config.head_dim
+    with torch.no_grad():
+        for layer in range(config.layers):
+            for head in range(config.kv_heads):
+                if (layer, head) != (1, 1):
+                    model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
+    batch = facts(TAUGHT).next()
+    whole, ranked = rank_by_sight(model, [batch], PREFIX, reach=4)
+    changed = [(e.head.layer, e.head.head) for e in ranked if abs(e.loss_without - whole) > 1e-4]
+    assert changed == [(1, 1)]
+    assert len(ranked) == config.layers * config.kv_heads
+    with pytest.raises(InvalidInput, match="teacher"):
+        rank_by_sight(model, [facts(Sizes(written=6, as_text=1.0)).next()], PREFIX)
+
+
+def test_tokens_are_taken_where_they_cost_least() -> None:
+    reads, idle = MemoryHead(1, 0, 128), MemoryHead(2, 1, 128)
+    curves = {
+        reads: {128: 1.0, 64: 2.0, 0: 5.0},
+        idle: {128: 1.0, 64: 0.99, 0: 1.01},  # falls by chance
+    }
+    assert allocate(curves, 512) == (reads, idle)
+    assert allocate(curves, 300) == (reads,)
+    assert allocate(curves, 384) == (reads, MemoryHead(2, 1, 64))
+    assert allocate(curves, 128) == (MemoryHead(1, 0, 64),)
+
+
+def test_the_curves_of_a_budget_begin_at_the_whole_of_it() -> None:
+    heads = (MemoryHead(0, 0, 32), MemoryHead(2, 1, 32))
+    model = tiny_loaded(config=tiny_config().with_memory(MemoryConfig(heads, 32, 16))).model
+    curves = token_losses(model, [facts(TAUGHT).next()], PREFIX)
+    assert set(curves) == set(heads)
+    assert {round(curve[32], 4) for curve in curves.values()} == {round(curves[heads[0]][32], 4)}
+    assert all(set(curve) == {32, 16, 0} for curve in curves.values())
+    assert with_tokens(model.config.memory, heads[0], 0).heads == heads[1:]
