@@ -51,7 +51,7 @@ def prepare_data(
 
         prepared = preparing.prepare(out, wanted, exclude or [], began)
         progress.update(task, description="corpus", completed=2 * len(wanted))
-    show = Table("source", "passages", "held out", "characters", "repeated", "excluded", "licence")
+    show = Table("source", "passages", "held out", "characters", "repeated", "excluded")
     for name, part in prepared.parts.items():
         numbers = (
             part.passages,
@@ -60,7 +60,7 @@ def prepare_data(
             part.dropped_as_repeated,
             part.dropped_as_excluded,
         )
-        show.add_row(name, *(f"{number:,}" for number in numbers), part.licence)
+        show.add_row(name, *(f"{number:,}" for number in numbers))
     console.print(show)
     for name, error in prepared.failed.items():
         console.print(f"[red]left out:[/red] {name}: {error}", soft_wrap=True)

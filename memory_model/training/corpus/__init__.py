@@ -1,0 +1,1 @@
+"""Prose to train on, from what the package registries carry: fetched, cleaned, split, checked (torch-free)."""
