@@ -6,7 +6,10 @@ reference as text (RAG), 2.24 to train it into the weights.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from memory_model.config import ModelConfig
+from memory_model.errors import InvalidInput
 
 _TRAIN_TOKENS = 2048
 _TERA = 1e12
@@ -52,3 +55,47 @@ def implicit_write_tflop(config: ModelConfig) -> float:
         + 2 * tokens * _TRAIN_TOKENS / 2 * d
     )
     return 6 * (config.layers * layer + tokens * config.vocabulary * d) / _TERA
+
+
+@dataclass(frozen=True)
+class KnowledgeCosts:
+    """What one piece of knowledge (a reference) costs in each of the three formats, in TFLOP (appendix A).
+
+    Trained into the weights it costs `implicit_write`, once; as explicit memory `memory_write` once and
+    `memory_read` at each use; as text `text_read` at each use.
+    """
+
+    implicit_write: float
+    memory_write: float
+    memory_read: float
+    text_read: float
+
+    def implicit(self, uses: float) -> float:
+        """Total after `uses` uses; reading weights is counted as free, as the paper does."""
+        return self.implicit_write
+
+    def explicit(self, uses: float) -> float:
+        """Total after `uses` uses."""
+        return self.memory_write + self.memory_read * uses
+
+    def external(self, uses: float) -> float:
+        """Total after `uses` uses; storing text is free."""
+        return self.text_read * uses
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The uses between which explicit memory is the cheapest format; None when it never is."""
+        if self.text_read <= self.memory_read or self.implicit_write <= self.memory_write:
+            return None
+        first = self.memory_write / (self.text_read - self.memory_read)
+        last = (self.implicit_write - self.memory_write) / self.memory_read
+        return (first, last) if first < last else None
+
+
+def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
+    """The costs of a model's shape and budget; raises InvalidInput for one without memory heads."""
+    if not config.memory.heads:
+        raise InvalidInput(f"{config.name} has no memory heads, so nothing can be read: give a memory budget")
+    return KnowledgeCosts(
+        implicit_write_tflop(config), memory_write_tflop(config), memory_read_tflop(config), rag_read_tflop(config)
+    )  # fmt: skip

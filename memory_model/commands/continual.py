@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from memory_model.commands.options import ThreadsOption, console, parse_budget, progress_bars, use_threads
 
 CORPUS = Path("build/corpus")
+CACHE = Path("build/continual")
 EMBEDDER = Path("build/embedder")
 
 
@@ -37,6 +39,9 @@ def continual(
     sequence: Annotated[int, typer.Option(help="Tokens of a sequence; the paper has 2048.")] = 512,
     rows: Annotated[int, typer.Option(help="Sequences a step, over all processes.")] = 4,
     limit: Annotated[int, typer.Option(help="Use documents of about so many tokens; 0 is all.")] = 0,
+    most_overlap: Annotated[
+        float, typer.Option(help="Largest share of a reference that its sequence may contain.")
+    ] = 0.9,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-4,
     rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
     first_layer: Annotated[int, typer.Option(help="First layer that is tuned.")] = 0,
@@ -76,7 +81,10 @@ def continual(
     with ExitStack() as stack:
         mesh = stack.enter_context(process_group(device)) if processes() > 1 else None
         first = mesh is None or mesh.get_local_rank() == 0
-        data = _data(loaded, files, sequence, limit, cache, embedder, first, threads)
+        data = prepared_sequences(
+            loaded, files, sequence=sequence, limit=limit, most_overlap=most_overlap, cache=cache,
+            embedder=embedder, threads=threads, first=first,
+        )  # fmt: skip
         batches = ContinualBatches(data, seed, rows=rows, warmup=warmup_stage)
         prefix = loaded.writer.prefix
         tuner = (
@@ -123,17 +131,15 @@ def _default_budget(start: Any) -> Any:
     return found.memory
 
 
-def _data(
-    loaded: Any,
-    files: list[Path],
-    sequence: int,
-    limit: int,
-    cache: Path,
-    embedder: Path,
-    first: bool,
-    threads: int,
-) -> Any:
-    """The prepared data; of several processes the first one makes it, the others wait and read it."""
+def prepared_sequences(
+    loaded: Any, files: Sequence[Path], *, sequence: int = 512, limit: int = 0, most_overlap: float = 0.9,
+    cache: Path = CACHE,
+    embedder: Path = EMBEDDER, threads: int = 0, first: bool = True,
+) -> Any:  # fmt: skip
+    """The corpus as sequences with retrieved references, from the cache as far as they are there.
+
+    Of several processes the `first` one makes them, the others wait and read.
+    """
     from memory_model.embedder import Embedder
     from memory_model.export.embedder import MINILM, export_embedder
     from memory_model.training.parallel import processes
@@ -142,7 +148,7 @@ def _data(
     memory = loaded.config.memory
     plan = RetrievalPlan(
         tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
-        shared=memory.memories_per_chunk, limit=limit,
+        shared=memory.memories_per_chunk, most_overlap=most_overlap, limit=limit,
     )  # fmt: skip
     if not first:
         _wait_for_the_first()
@@ -154,16 +160,10 @@ def _data(
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
+            progress.update(tasks[what], completed=done, total=total)
 
-        made = prepare(
-            files,
-            loaded.tokenizer,
-            Embedder(embedder, threads=threads or os.cpu_count() or 1),
-            cache,
-            plan,
-            report,
-        )
+        embed = Embedder(embedder, threads=threads or os.cpu_count() or 1)
+        made = prepare(files, loaded.tokenizer, embed, cache, plan, report)
     if first and processes() > 1:
         _wait_for_the_first()
     return made

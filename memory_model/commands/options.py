@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
+    from memory_model.codec import ProductCodec
     from memory_model.training.corpus.passages import Passage
 
 console = Console(stderr=True)
@@ -124,8 +125,17 @@ def mixture_of(weights: str, loaded: Any, data: Path, corpus: Path | None, seed:
         elif task == "keeping":
             texts = [p.text for p in passages]
             sources[task] = share, KeepingBatches(texts, loaded.tokenizer, seed + 2)
+        elif task == "continual":
+            from memory_model.commands.continual import prepared_sequences
+            from memory_model.training.continual import ContinualBatches
+            from memory_model.training.retrieved import corpus_files
+
+            assert corpus is not None
+            prepared = prepared_sequences(loaded, corpus_files(corpus))
+            sources[task] = share, ContinualBatches(prepared, seed + 3)
         else:
-            raise InvalidInput(f"--mixture names no task {task!r}: choose from facts, prose, keeping")
+            known = "facts, prose, continual, keeping"
+            raise InvalidInput(f"--mixture names no task {task!r}: choose from {known}")
     return Mixture(sources, seed)
 
 
@@ -140,3 +150,14 @@ def training_passages(corpus: Path) -> list[Passage]:
     found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
     console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
     return found
+
+
+def codec_of_tables(path: Path) -> ProductCodec:
+    """The codec of a file, which must be one of tables; raises InvalidInput for an exact one."""
+    from memory_model.codec import MemoryCodec, ProductCodec
+    from memory_model.errors import InvalidInput
+
+    codec = MemoryCodec.load(path)
+    if not isinstance(codec, ProductCodec):
+        raise InvalidInput(f"{path} holds an exact codec: one with tables is needed")
+    return codec

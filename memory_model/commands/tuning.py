@@ -11,6 +11,7 @@ from memory_model.commands.options import (
     FACTBOOK,
     DataOption,
     ThreadsOption,
+    codec_of_tables,
     console,
     mixture_of,
     parse_budget,
@@ -66,7 +67,7 @@ def adapt(
     if codec is not None:
         from memory_model.training.codec_noise import CodecInTheLoop
 
-        in_the_loop = CodecInTheLoop.load(codec, loaded.config.memory)
+        in_the_loop = CodecInTheLoop(codec_of_tables(codec), loaded.config.memory, device=device)
     source = mixture_of(mixture, loaded, data, corpus, seed, distil=distillation > 0)
     tuner = Tuner(
         loaded.model, prefix, source, plan, out, file_sha256(base_checkpoint().path),

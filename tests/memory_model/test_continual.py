@@ -1,0 +1,283 @@
+"""Continual training: what each chunk reads, what leaks nothing, what gets a gradient, and exact resume."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from memory_model.cli import app
+from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.errors import InvalidInput, MissingFile
+from memory_model.nn.model import Decoder
+from memory_model.nn.writing import write_memories
+from memory_model.tokenizer import Tokenizer
+from memory_model.training.adapt import Step, Tuner, TuningPlan, batch_losses, read_loss
+from memory_model.training.continual import ContinualBatches
+from memory_model.training.corpus.passages import Passage, held_out, write_passages
+from memory_model.training.overlap import overlap
+from memory_model.training.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, prepare
+from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_config, tiny_loaded
+from tests.memory_model.tiny import PREFIX
+
+PLAN = RetrievalPlan(tokens=96, chunk_tokens=16, reference_tokens=32, shared=3, candidates=12)
+TOKENIZER = Tokenizer.from_json(byte_tokenizer())
+WORDS = [
+    "amber",
+    "birch",
+    "cedar",
+    "delta",
+    "ember",
+    "flint",
+    "grove",
+    "haven",
+    "inlet",
+    "jetty",
+    "knoll",
+    "ledge",
+]
+
+
+class CountingEmbedder:
+    """A text's letter pairs, hashed; counts texts and can fail after some calls."""
+
+    embedder_id, dim = "pairs", 48
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.texts, self.calls, self.fail_after = 0, 0, fail_after
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        if self.fail_after is not None and self.calls >= self.fail_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        self.texts += len(texts)
+        vectors = np.full((len(texts), self.dim), 1e-3, np.float32)
+        for row, text in enumerate(texts):
+            for a, b in pairwise(text):
+                vectors[row, (ord(a) * 31 + ord(b)) % self.dim] += 1
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def corpus(folder: Path, count: int = 60) -> Path:
+    rng = random.Random(1)
+    passages = []
+    for n in range(count):
+        own = rng.sample(WORDS, 3)  # so that one reference is the nearest of several chunks
+        for part in range(2):
+            text = " ".join(rng.choices(own, k=rng.randint(3, 25))) + "."
+            passages.append(Passage("tales", f"t{n}#{part}", f"Tale {n}", text))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_passages(folder / "tales.jsonl", passages)
+    return folder
+
+
+def made(
+    folder: Path, plan: RetrievalPlan = PLAN, embedder: CountingEmbedder | None = None
+) -> RetrievedSequences:
+    files = corpus_files(corpus(folder / "corpus"))
+    return prepare(files, TOKENIZER, embedder or CountingEmbedder(), folder / "made", plan)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> RetrievedSequences:
+    return made(tmp_path_factory.mktemp("continual"))
+
+
+def text_of(row: np.ndarray) -> str:
+    return TOKENIZER.decode(row[row >= 0].tolist())
+
+
+def test_each_chunk_takes_the_nearest_reference_that_does_not_leak_and_is_not_read_already(
+    data: RetrievedSequences,
+) -> None:
+    embedder = CountingEmbedder()
+    vectors = embedder.embed([text_of(r) for r in data.references])
+    skipped = Counter[str]()
+    for sequence, chosen in zip(data.sequences[:20], data.chosen[:20], strict=True):
+        for chunk, taken in enumerate(chosen.tolist()):
+            query = embedder.embed([text_of(sequence[chunk * 16 : chunk * 16 + 16])])[0]
+            order = (-(vectors @ query)).argsort(kind="stable")[: PLAN.candidates]
+            expected = -1
+            for number in order.tolist():
+                reference = data.references[number]
+                body = TOKENIZER.encode(text_of(reference).partition("\n")[2])
+                if number in chosen[max(0, chunk - 2) : chunk]:
+                    skipped["read"] += 1
+                elif overlap(sequence, body) > 0.9:
+                    skipped["leaks"] += 1
+                else:
+                    expected = number
+                    break
+            same = taken >= 0 and vectors[taken] @ query == pytest.approx(vectors[expected] @ query, abs=1e-5)
+            assert taken == expected or same
+    assert skipped["leaks"] > 5, "no reference of a sequence's own documents was near: nothing was tested"
+    assert skipped["read"] > 0
+
+
+def test_what_is_held_out_is_neither_read_nor_learned(data: RetrievedSequences) -> None:
+    kept_out = [n for n in range(60) if held_out("tales", f"t{n}#0")]
+    assert kept_out
+    everything = text_of(np.concatenate(list(data.sequences))) + "".join(map(text_of, data.references))
+    assert not any(f"Tale {n}\n" in everything for n in kept_out)
+    assert sum(f"Tale {n}\n" in everything for n in range(60)) > 50
+
+
+def test_an_interrupted_preparation_goes_on_where_it_stopped(
+    tmp_path: Path, data: RetrievedSequences
+) -> None:
+    whole = CountingEmbedder()
+    made(tmp_path / "whole", embedder=whole)
+    assert whole.calls >= 3
+    first = CountingEmbedder(fail_after=whole.calls - 1)
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path / "cut", embedder=first)
+    second = CountingEmbedder()
+    again = made(tmp_path / "cut", embedder=second)
+    assert first.texts + second.texts == whole.texts
+    assert np.array_equal(again.chosen, data.chosen)
+    third = CountingEmbedder()
+    made(tmp_path / "cut", embedder=third)
+    assert third.calls == 0
+
+
+def test_a_chunk_reads_its_own_reference_and_those_of_the_chunks_before_it(data: RetrievedSequences) -> None:
+    batches = ContinualBatches(data, seed=3, rows=2)
+    for _ in range(4):
+        batch = batches.next()
+        assert batch.task == "continual"
+        assert torch.equal(batch.ids, batch.labels)
+        written = [
+            ids[:length].tolist()
+            for ids, length in zip(batch.reference_ids, batch.reference_lengths.tolist(), strict=True)
+        ]
+        for ids, memories, chunks in zip(batch.ids, batch.memories, batch.chunks, strict=True):
+            number = next(n for n, s in enumerate(data.sequences) if np.array_equal(s, ids.numpy()))
+            assert chunks.tolist() == [t // 16 for t in range(96)]
+            for chunk, slots in enumerate(memories.tolist()):
+                expected = data.chosen[number][max(0, chunk - 2) : chunk + 1][::-1]
+                texts = [r[r >= 0].tolist() for r in data.references[expected[expected >= 0]]]
+                assert [written[s] for s in slots if s >= 0] == texts
+                assert len(slots) == 3
+
+
+def test_every_epoch_has_every_sequence_once_in_another_order(data: RetrievedSequences) -> None:
+    batches = ContinualBatches(data, seed=0, rows=1)
+    size = len(data.sequences)
+    drawn = [batches.next().ids[0].numpy().tobytes() for _ in range(2 * size)]
+    assert sorted(drawn[:size]) == sorted(drawn[size:])
+    assert drawn[:size] != drawn[size:]
+    other = ContinualBatches(data, seed=1, rows=1)
+    assert [other.next().ids[0].numpy().tobytes() for _ in range(size)] != drawn[:size]
+
+
+def test_a_restored_source_goes_on_with_the_same_batches(data: RetrievedSequences) -> None:
+    batches = ContinualBatches(data, seed=5, rows=3)
+    for _ in range(7):
+        batches.next()
+    again = ContinualBatches(data, seed=5, rows=3)
+    again.restore(batches.state())
+    for _ in range(5):
+        one, other = batches.next(), again.next()
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.reference_ids, other.reference_ids)
+
+
+def test_the_warm_up_has_the_same_sequences_and_writes_nothing(data: RetrievedSequences) -> None:
+    plain, reading = ContinualBatches(data, seed=2, warmup=True), ContinualBatches(data, seed=2)
+    batch = plain.next()
+    assert torch.equal(batch.ids, reading.next().ids)
+    assert len(batch.reference_ids) == 0
+    assert (batch.memories == -1).all()
+    model = tiny_loaded().model
+    with torch.inference_mode():
+        assert float(batch_losses(model, batch, PREFIX).answers) > 0
+
+
+def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="multiple of 64"):
+        RetrievalPlan(tokens=100)
+    with pytest.raises(InvalidInput, match="give more text"):
+        made(tmp_path, RetrievalPlan(tokens=64_000, chunk_tokens=64))
+    with pytest.raises(MissingFile, match="prepare-data"):
+        corpus_files(tmp_path / "nothing")
+
+
+def shallow_memory() -> Decoder:
+    """Memory in layers 0 and 1 of 3, so that there is a layer above the last memory layer."""
+    heads = (MemoryHead(0, 1, 32), MemoryHead(1, 0, 12))
+    config = tiny_config().with_memory(MemoryConfig(heads, reference_tokens=32, chunk_tokens=16))
+    return tiny_loaded(config=config).model.requires_grad_(True)
+
+
+def test_the_text_trains_the_writing_of_its_references_but_nothing_above_the_last_memory_layer(
+    data: RetrievedSequences,
+) -> None:
+    """Writer and reader are two copies of one model here, so that each one's gradient can be seen alone."""
+    batch = ContinualBatches(data, seed=0).next()
+    writer, reader, both = shallow_memory(), shallow_memory(), shallow_memory()
+    written = write_memories(writer, batch.reference_ids, batch.reference_lengths, PREFIX)
+    read_loss(reader, batch, PREFIX, written.select(batch.memories)).backward()
+    reached = {name for name, p in writer.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert "embed_tokens.weight" in reached
+    assert {f"layers.0.self_attn.{p}_proj.weight" for p in "qkvo"} - {
+        "layers.0.self_attn.q_proj.weight"
+    } <= reached
+    assert {"layers.0.mlp.down_proj.weight", "layers.1.self_attn.k_proj.weight"} <= reached
+    above = {"layers.1.mlp", "layers.1.self_attn.o_proj", "layers.1.post_attention", "layers.2", "norm"}
+    for name, parameter in writer.named_parameters():
+        if any(name.startswith(part) for part in above):
+            assert parameter.grad is None, f"writing reached {name}"
+    rows = writer.get_parameter("embed_tokens.weight").grad
+    assert rows is not None
+    seen = {int(t) for t in batch.reference_ids.unique()} | set(PREFIX)
+    assert set(rows.any(dim=1).nonzero()[:, 0].tolist()) <= seen | {0}
+    # The trainer's own step is the sum of the two.
+    batch_losses(both, batch, PREFIX).answers.backward()
+    for name, parameter in both.named_parameters():
+        parts = [m.get_parameter(name).grad for m in (writer, reader)]
+        total = sum((g for g in parts if g is not None), torch.zeros_like(parameter))
+        torch.testing.assert_close(parameter.grad, total, atol=1e-5, rtol=1e-3)
+
+
+def tuner(folder: Path, data: RetrievedSequences, steps: int = 8) -> Tuner:
+    plan = TuningPlan(
+        steps=steps, rank=4, alpha=4.0, first_layer=0, learning_rate=1e-2, warmup=2, checkpoint_every=3
+    )
+    return Tuner(tiny_loaded().model, PREFIX, ContinualBatches(data, seed=0), plan, folder, "base")
+
+
+def test_a_killed_continual_run_goes_on_with_identical_losses(
+    tmp_path: Path, data: RetrievedSequences
+) -> None:
+    losses: list[float] = []
+    tuner(tmp_path / "whole", data).run(lambda step: losses.append(step.loss))
+    assert sum(losses[-3:]) < sum(losses[:3])
+    seen: list[float] = []
+
+    def killed_after_five(step: Step) -> None:
+        seen.append(step.loss)
+        if step.step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner(tmp_path / "cut", data).run(killed_after_five)
+    again = tuner(tmp_path / "cut", data)
+    assert again.resume()
+    assert again.step == 3
+    again.run(lambda step: seen.append(step.loss))
+    assert seen[:3] + seen[5:] == losses
+
+
+def test_the_command_looks_for_its_corpus_before_anything_else(tmp_path: Path) -> None:
+    arguments = ["continual", "--corpus", str(tmp_path / "none"), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "prepare-data" in done.output.replace("\n", " ")
+    assert not (tmp_path / "run").exists()
