@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format protos bundle eval adapt factbook docs clean
+.PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,8 +56,11 @@ protos: $(READY) ## generate the Python code beside the .proto files
 bundle: $(READY) ## export the edge bundle into build/bundle
 	$(BIN)/memory-model export --out $(BUNDLE)
 
-eval: $(READY) ## score the default model on questions about held-out countries (LIMIT=n: the first n)
-	$(BIN)/memory-model eval --data data/heldout_questions.json --json build/eval.json $(if $(LIMIT),--limit $(LIMIT))
+eval: $(READY) ## measure the default model's answers, resumable (LIMIT=n rows a section, NATURAL=file of questions)
+	$(BIN)/memory-model quality --eval-json build/eval.json $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
+
+quality: $(READY) ## write docs/quality.md from what `make eval` measured
+	$(BIN)/memory-model quality-report
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt

@@ -24,7 +24,9 @@ from edge_client.recall import Recall, Recaller
 from edge_client.session import EdgeModel, Finished
 from memory_model.assets import asset
 from memory_model.chat import ChatTemplate
-from memory_model.evaluation.conditions import Evaluation, read_rows
+from memory_model.evaluation.conditions import Evaluation
+from memory_model.evaluation.memories import MemoryBank
+from memory_model.evaluation.rows import read_rows
 from memory_model.evaluation.scores import exact_match, token_f1
 from memory_model.export.bundle import export_bundle
 from memory_model.memory import ExplicitMemory, MemoryFormat
@@ -58,10 +60,9 @@ def main() -> None:
     )
     rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text()), options.limit))
     template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
-    plan = Evaluation(
-        loaded, memory_format, lambda q: template.prompt([{"role": "user", "content": q}]).ids, rows
-    )
-    memories = memory_format.decode(memory_format.encode(loaded.writer.write(plan.references)))
+    bank = MemoryBank(loaded, memory_format)
+    plan = Evaluation(bank, lambda q: template.prompt([{"role": "user", "content": q}]).ids, rows)
+    bank.write(plan.references(["memory"]))
     results: dict[str, dict[str, Any]] = {}
     first: list[str] = []
     for precision in options.precisions.split(","):
@@ -70,8 +71,8 @@ def main() -> None:
         given = GivenMemories()
         model = EdgeModel(bundle, OnnxDecoder(bundle.decoder, threads=options.threads), cast(Recaller, given))
         answers, speeds = [], []
-        for row, reads in zip(rows, plan.reads, strict=True):
-            given.memories = [memories[n] for n in reads]
+        for row, reads in zip(rows, plan.given, strict=True):
+            given.memories = bank.decoded(reads)
             done = list(model.generate(row.question, max_tokens=48))[-1]
             assert isinstance(done, Finished)
             answers.append(done.text.strip())

@@ -1,13 +1,17 @@
 """Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.4, appendix B).
 
 A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1
-its values. A codec has tables for every group, or one set of tables for all (the paper's). The tables
-are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`; FAISS trains and encodes
+its values. A codec has tables for every group, or one set of tables for all (the paper's), or it codes
+the vectors of several consecutive groups together: a block. A block is one group (`together` 1), a head's
+key and value (2), or all vectors of a token (every group; the heads must then keep the same tokens).
+
+The tables are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`; FAISS trains and encodes
 (`memory_model.training.faiss_codec`), this module only decodes:
 
     vector = mean + (coarse[c] + [codeword_1[i_1], …, codeword_M[i_M]]) @ basis
 
 where `basis` is OPQ's rotation, or any other linear map that the codec was fitted in (see `fit_codec`).
+An accelerator does the same with one Gather, one MatMul and one Add for each block.
 """
 
 from __future__ import annotations
@@ -25,24 +29,32 @@ import numpy as np
 
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 
-CODEC_FORMAT_VERSION = 1
+CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
 _COARSE_SUBSPACES = 2
 
 
 class MemoryCodec:
-    """Interface: vectors to codes and back. Implementations hold tables only and are thread-safe."""
+    """Interface: vectors to codes and back. Implementations hold tables only and are thread-safe.
+
+    code_bytes: bytes of one code; together: consecutive groups whose vectors share one code; groups: 1 if
+    one set of tables serves all groups, else their number, a multiple of `together`.
+    """
 
     head_dim: int
     code_bytes: int
     groups: int
     codec_id: str
+    together: int = 1
 
-    def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
-        """Codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
+    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+        """Codes uint8 [n, code_bytes] of one block's float32 vectors [n, together * head_dim]."""
         raise Memory3Error("this codec only decodes: encoding needs the `service` extra (faiss)")
 
-    def decode(self, codes: np.ndarray, groups: int | np.ndarray) -> np.ndarray:
-        """float32 vectors [n, head_dim] of codes uint8 [n, code_bytes]; `groups` is one number or int [n]."""
+    def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
+        """float32 vectors [n, together * head_dim] of codes uint8 [n, code_bytes].
+
+        blocks: the number of the codes' block, or int [n]; it is the group's number where `together` is 1.
+        """
         raise Memory3Error("an abstract codec cannot decode")
 
     @staticmethod
@@ -78,7 +90,7 @@ class ExactCodec(MemoryCodec):
         self.code_bytes = head_dim * self.dtype.itemsize
         self.codec_id = hashlib.sha256(f"exact {dtype} {head_dim}".encode()).hexdigest()
 
-    def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
+    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
         """The vectors' own bytes."""
         return (
             np.ascontiguousarray(vectors, self.dtype.newbyteorder("<"))
@@ -86,7 +98,7 @@ class ExactCodec(MemoryCodec):
             .reshape(len(vectors), -1)
         )
 
-    def decode(self, codes: np.ndarray, groups: int | np.ndarray) -> np.ndarray:
+    def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
         """The bytes as vectors again."""
         flat = np.ascontiguousarray(codes).view(self.dtype.newbyteorder("<"))
         return flat.reshape(len(codes), self.head_dim).astype(np.float32)
@@ -102,16 +114,20 @@ class ExactCodec(MemoryCodec):
 
 @dataclass(frozen=True)
 class ProductTables:
-    """Tables of the groups of a product codec, float32 unless said otherwise.
+    """Tables of the blocks of a product codec, float32 unless said otherwise; d is a block's width.
 
-    mean [g, d], basis [g, d_out, d] (rows orthonormal for OPQ, identity without), codewords
-    [g, M, 2^bits, d_out/M], coarse [g, 2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage).
+    mean [b, d], basis [b, d_out, d] (rows orthonormal for OPQ, identity without), codewords
+    [b, M, 2^bits, d_out/M], coarse [b, 2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage).
+    together: groups in a block, d = together * head_dim. into [b, d, d_out]: the map that encoding
+    projects with, None where it is the basis' inverse.
     """
 
     mean: np.ndarray
     basis: np.ndarray
     codewords: np.ndarray
     coarse: np.ndarray | None = None
+    into: np.ndarray | None = None
+    together: int = 1
 
     @property
     def bits(self) -> int:
@@ -136,7 +152,8 @@ class ProductTables:
     def arrays(self) -> dict[str, np.ndarray]:
         """By name, as they are saved."""
         named = {"mean": self.mean, "basis": self.basis, "codewords": self.codewords}
-        return named if self.coarse is None else {**named, "coarse": self.coarse}
+        optional = {"coarse": self.coarse, "into": self.into}
+        return {**named, **{name: array for name, array in optional.items() if array is not None}}
 
     def check(self) -> None:
         """Raise InvalidInput when the shapes do not belong together or a number is not finite."""
@@ -148,6 +165,10 @@ class ProductTables:
         }  # fmt: skip
         if self.coarse is not None:
             expected["coarse"] = (g, _COARSE_SUBSPACES, self.coarse.shape[2], out // _COARSE_SUBSPACES)
+        if self.into is not None:
+            expected["into"] = (g, d, out)
+        if self.together < 1 or d % self.together:
+            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
         for name, array in self.arrays().items():
             if array.shape != expected[name] or not np.isfinite(array).all():
                 raise InvalidInput(
@@ -165,24 +186,33 @@ class ProductCodec(MemoryCodec):
     def __init__(self, tables: ProductTables) -> None:
         tables.check()
         self.tables = tables
-        self.groups, self.head_dim = tables.mean.shape
-        self.code_bytes = tables.code_bytes
-        self.codec_id = _tables_id(tables.arrays())
+        self.together = tables.together
         g, m, words, width = tables.codewords.shape
+        self._blocks = g
+        self.groups, self.head_dim = g * tables.together, tables.mean.shape[1] // tables.together
+        self.code_bytes = tables.code_bytes
+        self.codec_id = _tables_id(tables)
         self._flat = np.ascontiguousarray(tables.codewords.reshape(g * m * words, width))
         self._first = (np.arange(g)[:, None] * m + np.arange(m)) * words
+        # Subspaces are padded to one width: coordinates that are always zero are left out of the product.
+        used = tables.codewords.any(axis=2).reshape(g, m * width)
+        if tables.coarse is not None or used.all():
+            self._used: list[np.ndarray | slice] = [slice(None)] * g
+        else:
+            self._used = [np.flatnonzero(row) for row in used]
+        self._basis = [basis[used] for basis, used in zip(tables.basis, self._used, strict=True)]
 
-    def decode(self, codes: np.ndarray, groups: int | np.ndarray) -> np.ndarray:
-        """float32 [n, d]: one gather over all vectors, then one matrix product for each group met."""
+    def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
+        """float32 [n, d]: one gather over all codes, then one matrix product for each block met."""
         codes = np.asarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         n = len(codes)
         which = (
-            np.zeros(n, np.int64) if self.groups == 1 else np.broadcast_to(np.asarray(groups, np.int64), (n,))
+            np.zeros(n, np.int64) if self.groups == 1 else np.broadcast_to(np.asarray(blocks, np.int64), (n,))
         )
-        if n and (which.min() < 0 or which.max() >= self.groups):
-            raise InvalidInput(f"codec group {which.max()} does not exist, there are {self.groups}")
+        if n and (which.min() < 0 or which.max() >= self._blocks):
+            raise InvalidInput(f"codec group {which.max()} does not exist, there are {self._blocks}")
         index = unpack_bits(codes[:, self.tables.coarse_bytes :], self.tables.bits, self._first.shape[1])
         index += self._first[which]
         words = self._flat.take(index, axis=0).reshape(n, -1)
@@ -195,19 +225,21 @@ class ProductCodec(MemoryCodec):
                 words[:, half * width : (half + 1) * width] += self.tables.coarse[
                     which, half, halves[:, half]
                 ]
-        if self.groups == 1:
-            return np.asarray(words @ self.tables.basis[0] + self.tables.mean[0])
-        result = np.empty((n, self.head_dim), np.float32)
+        if self._blocks == 1:
+            return np.asarray(words[:, self._used[0]] @ self._basis[0] + self.tables.mean[0])
+        result = np.empty((n, self.tables.mean.shape[1]), np.float32)
         edges = np.flatnonzero(np.diff(which, prepend=-1, append=-1)) if n else np.zeros(0, int)
         for start, end in pairwise(edges.tolist()):
             g = which[start]
-            np.matmul(words[start:end], self.tables.basis[g], out=result[start:end])
+            np.matmul(words[start:end, self._used[g]], self._basis[g], out=result[start:end])
             result[start:end] += self.tables.mean[g]
         return result
 
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`, float16 tables where they lose nothing."""
         header = {"kind": "product", "groups": self.groups, "head_dim": self.head_dim}
+        if self.together > 1 or self.tables.into is not None:
+            header |= {"version": CODEC_FORMAT_VERSION, "together": self.together}
         save_codec(path, header, {k: _smallest(v) for k, v in self.tables.arrays().items()})
 
 
@@ -230,14 +262,15 @@ def unpack_bits(codes: np.ndarray, bits: int, count: int) -> np.ndarray:
 def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], name: str) -> MemoryCodec:
     """The codec of a file's parts; raises CorruptFile when they do not make one."""
     try:
-        if header.get("version") != CODEC_FORMAT_VERSION:
+        if header.get("version") not in range(1, CODEC_FORMAT_VERSION + 1):
             raise CorruptFile(
-                f"{name} has codec format {header.get('version')}, this program reads {CODEC_FORMAT_VERSION}"
+                f"{name} has codec format {header.get('version')}, this program reads 1 to {CODEC_FORMAT_VERSION}"
             )
         if header["kind"] == "exact":
             return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
         if header["kind"] == "product":
-            return ProductCodec(ProductTables(**{k: v.astype(np.float32) for k, v in arrays.items()}))
+            tables = {k: v.astype(np.float32) for k, v in arrays.items()}
+            return ProductCodec(ProductTables(**tables, together=int(header.get("together", 1))))
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise CorruptFile(f"{name} is not a whole codec: {error}") from error
     raise CorruptFile(f"{name} holds a codec of unknown kind {header['kind']!r}")
@@ -246,7 +279,7 @@ def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], nam
 def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a codec file, to a temporary name first."""
     path = Path(path)
-    text = json.dumps({"version": CODEC_FORMAT_VERSION, **header}, sort_keys=True).encode()
+    text = json.dumps({"version": 1, **header}, sort_keys=True).encode()
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
@@ -258,8 +291,10 @@ def _smallest(array: np.ndarray) -> np.ndarray:
     return half if np.array_equal(half.astype(np.float32), array) else array
 
 
-def _tables_id(arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
+def _tables_id(tables: ProductTables) -> str:
+    """SHA-256 over what decodes; how a codec encodes does not change what its codes mean."""
+    arrays = {name: array for name, array in tables.arrays().items() if name != "into"}
+    digest = hashlib.sha256(f"together {tables.together}".encode() if tables.together > 1 else b"")
     for name in sorted(arrays):
         digest.update(f"{name}{arrays[name].shape}".encode())
         digest.update(np.ascontiguousarray(arrays[name], "<f4").tobytes())

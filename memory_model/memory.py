@@ -5,8 +5,10 @@ never read:
 
     magic b"M3EM" | version u16 | tokens u16 | model_id[:16] | codec_id[:16] | memory_format_id[:16] | codes
 
-Little-endian. Codes are uint8 [valid vectors, code_bytes], head by head in the order of the budget table:
-a head's keys, then its values. The number of valid vectors follows from `tokens` and the table.
+Little-endian. Codes are uint8 [codes, code_bytes], head by head in the order of the budget table: a head's
+keys, then its values. A codec may code several of these groups together (a block, `memory_model.codec`):
+then a payload holds block after block, in each the codes of the block's tokens. The number of codes
+follows from `tokens` and the table.
 """
 
 from __future__ import annotations
@@ -61,6 +63,16 @@ class MemoryFormat:
             raise InvalidInput(
                 f"codec has {codec.groups} groups, a budget of {len(config.memory.heads)} heads needs 1 or two a head"
             )
+        all_tokens = all(h.tokens == config.memory.reference_tokens for h in config.memory.heads)
+        if codec.together > 2 and not all_tokens:
+            raise InvalidInput(
+                f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep every"
+                f" token of a reference ({config.memory.reference_tokens}): fit one for each head"
+            )
+        if codec.together > 1 and (codec.together % 2 or 2 * len(config.memory.heads) % codec.together):
+            raise InvalidInput(
+                f"codec holds {codec.together} vectors in a code, {len(config.memory.heads)} heads do not divide so"
+            )
         self.config = config
         self.codec = codec
         self.identity = Identity(model_id, codec.codec_id, config.memory_format_id)
@@ -69,7 +81,13 @@ class MemoryFormat:
 
     def payload_bytes(self, tokens: int) -> int:
         """Size in bytes of the payload of a reference of `tokens` tokens."""
-        return HEADER.size + 2 * len(self.config.memory.valid_rows(tokens)) * self.codec.code_bytes
+        vectors = 2 * len(self.config.memory.valid_rows(tokens))
+        return HEADER.size + vectors // self.codec.together * self.codec.code_bytes
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes of codes in the memory of a reference of full length: what the size of a memory means."""
+        return self.payload_bytes(self.config.memory.reference_tokens) - HEADER.size
 
     def encode(self, memories: Sequence[ExplicitMemory]) -> list[bytes]:
         """One payload for each memory; raises InvalidInput for wrong shapes or numbers that are not finite."""
@@ -86,19 +104,20 @@ class MemoryFormat:
                 raise InvalidInput("a memory holds NaN or infinity; the model that wrote it is broken")
         if not memories:
             return []
-        # Each group is encoded once for all memories: the codec's tables are loaded into cache once.
+        # Each block is encoded once for all memories: the codec's tables are loaded into cache once.
         parts: list[list[bytes]] = [[] for _ in memories]
-        for number, (start, head) in enumerate(zip(memory.offsets, memory.heads, strict=True)):
-            counts = [min(m.tokens, head.tokens) for m in memories]
+        for number, groups in enumerate(self._blocks()):
+            counts = [min(m.tokens, memory.heads[groups[0] // 2].tokens) for m in memories]
             ends = np.cumsum(counts)
-            for side in (0, 1):
-                rows = [
-                    (m.values if side else m.keys)[start : start + n]
-                    for m, n in zip(memories, counts, strict=True)
-                ]
-                codes = self.codec.encode(np.concatenate(rows), 2 * number + side)
-                for part, end, n in zip(parts, ends, counts, strict=True):
-                    part.append(codes[end - n : end].tobytes())
+            vectors = [
+                np.concatenate(
+                    [(m.values if g % 2 else m.keys)[memory.offsets[g // 2] :][:n] for g in groups], axis=1
+                )
+                for m, n in zip(memories, counts, strict=True)
+            ]
+            codes = self.codec.encode(np.concatenate(vectors), number)
+            for part, end, n in zip(parts, ends, counts, strict=True):
+                part.append(codes[end - n : end].tobytes())
         return [
             HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, m.tokens, *self._ids) + b"".join(part)
             for m, part in zip(memories, parts, strict=True)
@@ -114,11 +133,11 @@ class MemoryFormat:
             return []
         tokens = [self.check(p) for p in payloads]
         plans = [self._plan(t) for t in tokens]
-        sizes = [len(plan[0]) for plan in plans]
+        sizes = [len(plan[1]) for plan in plans]
         codes = np.concatenate([np.frombuffer(p, np.uint8, offset=HEADER.size) for p in payloads])
-        groups = np.concatenate([plan[0] for plan in plans])
-        vectors = self.codec.decode(codes.reshape(len(groups), self.codec.code_bytes), groups)
+        blocks = np.concatenate([plan[0] for plan in plans])
         budget, d = self.config.memory.budget, self.config.head_dim
+        vectors = self.codec.decode(codes.reshape(len(blocks), self.codec.code_bytes), blocks).reshape(-1, d)
         result = []
         for count, end, (_, place), t in zip(sizes, np.cumsum(sizes), plans, tokens, strict=True):
             rows = np.zeros((2 * budget, d), np.float32)
@@ -154,17 +173,22 @@ class MemoryFormat:
             )
         return int(tokens)
 
+    def _blocks(self) -> list[range]:
+        """For each block of the codec its groups: 2i for the keys of head i, 2i + 1 for its values."""
+        groups, together = 2 * len(self.config.memory.heads), self.codec.together
+        return [range(first, first + together) for first in range(0, groups, together)]
+
     def _plan(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each vector of a payload: its codec group and its row in [keys; values]. Cached by length."""
+        """For each code of a payload its block, for each vector its row in [keys; values]. Cached by length."""
         plan = self._plans.get(tokens)
         if plan is None:
             memory = self.config.memory
-            groups, places = [], []
-            for number, (start, head) in enumerate(zip(memory.offsets, memory.heads, strict=True)):
-                n = min(tokens, head.tokens)
-                for side in (0, 1):
-                    groups.append(np.full(n, 2 * number + side, np.int64))
-                    places.append(np.arange(n) + start + side * memory.budget)
-            plan = np.concatenate(groups), np.concatenate(places)
+            blocks, places = [], []
+            for number, groups in enumerate(self._blocks()):
+                n = min(tokens, memory.heads[groups[0] // 2].tokens)
+                firsts = [memory.offsets[g // 2] + g % 2 * memory.budget for g in groups]
+                blocks.append(np.full(n, number, np.int64))
+                places.append((np.arange(n)[:, None] + np.array(firsts)).ravel())
+            plan = np.concatenate(blocks), np.concatenate(places)
             self._plans[tokens] = plan
         return plan

@@ -129,7 +129,7 @@ def budget_curve(
     adapter: AdapterOption = None,
     data: DataOption = FACTBOOK,
     limit: Annotated[int, typer.Option(help="Questions a point.")] = 50,
-    code_bytes: Annotated[int, typer.Option(help="Bytes a vector, to count the bytes of a point.")] = 25,
+    code_bytes: Annotated[int, typer.Option(help="Bytes a vector, to count the bytes of a point.")] = 13,
     threads: ThreadsOption = 0,
 ) -> None:
     """Answer the held-out questions with ever smaller budgets of heads and tokens: F1 against bytes a memory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,8 +37,8 @@ KnowledgeBaseOption = Annotated[
 EmbedderOption = Annotated[
     Path, typer.Option("--embedder", help="Folder of the embedder; the default one is made.")
 ]
-RerankOption = Annotated[
-    int, typer.Option("--rerank", help="Nearest references to order by their words too; 0: cosine alone.")
+CandidatesOption = Annotated[
+    int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
 ]
 
 
@@ -54,7 +54,7 @@ def evaluate(
     codec: CodecOption = None,
     knowledge_base: KnowledgeBaseOption = FACTBOOK,
     embedder: EmbedderOption = EMBEDDER,
-    rerank: RerankOption = 0,
+    candidates: CandidatesOption = 50,
     threads: ThreadsOption = 0,
 ) -> None:
     """Score answers without memory, with memory through the codec, with exact memory, and with text (rag).
@@ -72,7 +72,7 @@ def evaluate(
     subject = Subject.open(adapter, codec)
     started = time.monotonic()
     base = _open_base(subject, knowledge_base, embedder) if "memory_retrieved" in names else None
-    run = subject.evaluation(rows, names, distractors=distractors, knowledge_base=base, candidates=rerank)
+    run = subject.evaluation(rows, names, distractors=distractors, knowledge_base=base, candidates=candidates)
     result = conditions_result(_scored(run, names, data.stem), rows)
     _write_json(out, _eval_file(subject, result, time.monotonic() - started))
     _show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
@@ -96,7 +96,7 @@ def quality(
     codec: CodecOption = None,
     knowledge_base: KnowledgeBaseOption = FACTBOOK,
     embedder: EmbedderOption = EMBEDDER,
-    rerank: RerankOption = 0,
+    candidates: CandidatesOption = 50,
     threads: ThreadsOption = 0,
 ) -> None:
     """Measure everything that docs/quality.md reports, section by section; an interrupted run goes on.
@@ -118,17 +118,21 @@ def quality(
     about = {
         **subject.about(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
         "command": "memory-model quality" + (" --natural FILE" if natural else "")
-        + (f" --limit {limit}" if limit else "") + (f" --rerank {rerank}" if rerank else ""),
+        + (f" --limit {limit}" if limit else "") + (f" --candidates {candidates}" if candidates != 50 else ""),
     }  # fmt: skip
+    ids = {name: about[name] for name in ("model_id", "codec_id")}
     todo: list[Section] = []
     for part in asked:
-        options: dict[str, Any] = {}
+        key: dict[str, Any] = {"model_id": about["base_id"]} if part.plain else dict(ids)
         if "memory_retrieved" in part.conditions:
-            options = {"rerank": rerank, "knowledge_base": data_sha256(knowledge_base.read_text("utf-8"))}
-        todo.append(_asked_section(part, subject, plain, base, rerank, options))
+            key |= {
+                "candidates": candidates,
+                "knowledge_base": data_sha256(knowledge_base.read_text("utf-8")),
+            }
+        todo.append(_asked_section(part, plain if part.plain else lambda: subject, base, candidates, key))
     if windows:
         source, texts = _held_out_prose(prose)
-        key = {"windows": windows, "source": source, "data": data_sha256(texts)}
+        key = {**ids, "windows": windows, "source": source, "data": data_sha256(texts)}
         todo.append(Section(PROSE, key, lambda: _predicted(subject, plain(), texts, windows, source)))
     result = run_sections(out, todo, about, console.print)
     heldout = result["sections"].get("heldout")
@@ -163,7 +167,11 @@ def quality_report(
 
 
 def _asked_section(
-    part: Asked, subject: Subject, plain: Any, base: Any, rerank: int, options: Mapping[str, Any]
+    part: Asked,
+    subject: Callable[[], Subject],
+    base: Callable[[], KnowledgeBase],
+    candidates: int,
+    key: dict[str, Any],
 ) -> Section:
     from memory_model.evaluation.quality import Section, conditions_result, data_sha256
     from memory_model.evaluation.rows import read_rows
@@ -172,30 +180,22 @@ def _asked_section(
     rows = list(read_rows(data, part.rows))
 
     def run() -> dict[str, Any]:
-        model: Subject = plain() if part.plain else subject
-        given = (
-            {"knowledge_base": base(), "candidates": rerank} if "memory_retrieved" in part.conditions else {}
-        )
-        return conditions_result(
-            _scored(model.evaluation(rows, part.conditions, **given), part.conditions, part.name), rows
-        )
+        given: dict[str, Any] = {}
+        if "memory_retrieved" in part.conditions:
+            given = {"knowledge_base": base(), "candidates": candidates}
+        evaluation = subject().evaluation(rows, part.conditions, **given)
+        return conditions_result(_scored(evaluation, part.conditions, part.name), rows)
 
-    key = {"data": data_sha256(data[: part.rows]), "conditions": list(part.conditions), **options}
-    return Section(part.name, key, run)
+    data_key = {"data": data_sha256(data[: part.rows]), "conditions": part.conditions}
+    return Section(part.name, {**key, **data_key}, run)
 
 
-def _scored(run: Evaluation, conditions: Any, name: str) -> dict[str, Scores]:
+def _scored(run: Evaluation, conditions: Sequence[str], name: str) -> dict[str, Scores]:
     """Scores by condition, with bars for the memories that are written and for the answers."""
     with progress_bars() as progress:
-        exact = "memory_exact" in conditions
-        if exact:
-            texts = [text for row in run.given for text in row]
-            missing = len(run.bank.missing(texts, exact=True))
-            task = progress.add_task(f"{name}: memories", total=missing)
-            run.bank.write(texts, exact=True, progress=lambda n: progress.advance(task, n))
-        rest = run.references(conditions)
-        task_rest = progress.add_task(f"{name}: coded memories", total=len(run.bank.missing(rest)))
-        run.bank.write(rest, progress=lambda n: progress.advance(task_rest, n))
+        if todo := run.unwritten(conditions):
+            memories = progress.add_task(f"{name}: memories", total=todo)
+            run.write(conditions, lambda n: progress.advance(memories, n))
         answers = progress.add_task(f"{name}: answers", total=len(run.rows) * len(conditions))
         return run.run(conditions, lambda n: progress.advance(answers, n))
 

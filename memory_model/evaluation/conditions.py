@@ -1,115 +1,118 @@
 """Score a model's answers with and without memory: `memory-model eval`.
 
-Rows are {knowledge, question, right_answer, hallucinated_answer?}. Conditions:
+Conditions:
 
-    none           the question alone
-    memory         five memories, one of them the right reference's, written, coded and decoded
-    memory_exact   the same without the codec
-    rag            the right reference as text before the question (no distractors: the stronger baseline)
+    none              the question alone
+    memory            five memories, the right reference's among them, written, coded and decoded
+    memory_exact      the same without the codec
+    memory_retrieved  five memories that the question finds in a whole knowledge base, coded and decoded
+    rag               the right reference as text before the question (no distractors: the stronger baseline)
 
-The distractors are the knowledge of other rows, the same for both memory conditions.
+The distractors are the row's own, or the knowledge of other rows; both given conditions read the same ones.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
-from typing import Any
-
-import torch
 
 from memory_model.errors import InvalidInput
-from memory_model.evaluation.scores import exact_match, token_f1
-from memory_model.memory import ExplicitMemory, MemoryFormat
+from memory_model.evaluation.memories import MemoryBank
+from memory_model.evaluation.retrieval import CANDIDATES, KnowledgeBase, query_of
+from memory_model.evaluation.rows import Row
+from memory_model.evaluation.scores import exact_match, exact_values, is_refusal, says, token_f1
 from memory_model.nn.generate import answer_nll, greedy
-from memory_model.nn.load import LoadedModel
-from memory_model.nn.model import MemoryBatch
 from memory_model.references import split
 
-CONDITIONS = ("none", "memory", "memory_exact", "rag")
+CONDITIONS = ("none", "memory", "memory_exact", "memory_retrieved", "rag")
 Prompt = Callable[[str], list[int]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One question with the text that answers it."""
-
-    knowledge: str
-    question: str
-    right_answer: str
-    hallucinated_answer: str = ""
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Row:
-        """A row of a data file; raises InvalidInput when a field is missing or not a text."""
-        try:
-            row = cls(
-                data["knowledge"], data["question"], data["right_answer"], data.get("hallucinated_answer", "")
-            )
-        except (KeyError, TypeError) as error:
-            raise InvalidInput(
-                f"an evaluation row needs knowledge, question and right_answer: {error}"
-            ) from error
-        if (
-            not all(isinstance(v, str) for v in vars(row).values())
-            or not row.question
-            or not row.knowledge.strip()
-        ):
-            raise InvalidInput(
-                "an evaluation row's fields must be texts, and knowledge and question not empty"
-            )
-        return row
 
 
 @dataclass
 class Scores:
-    """What was measured under one condition."""
+    """What was measured under one condition: one number a row, or none where a score does not apply.
+
+    nll: nats an answer token. exact_match, f1: SQuAD's. exact_values: share of numbers and names. two_way:
+    the right answer is likelier than the hallucinated one. refused: says that it does not know.
+    follows_memory, says_belief: of counterfactual rows. recall_at_k: the right reference was retrieved.
+    """
 
     nll: list[float] = field(default_factory=list)
     exact_match: list[float] = field(default_factory=list)
     f1: list[float] = field(default_factory=list)
+    exact_values: list[float] = field(default_factory=list)
     two_way: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    follows_memory: list[float] = field(default_factory=list)
+    says_belief: list[float] = field(default_factory=list)
+    recall_at_5: list[float] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
 
+    def add(self, row: Row, answer: str) -> None:
+        """Score one answer."""
+        self.answers.append(answer)
+        self.exact_match.append(exact_match(answer, row.right_answer))
+        self.f1.append(token_f1(answer, row.right_answer))
+        self.refused.append(float(is_refusal(answer)))
+        share = exact_values(answer, row.right_answer) if row.answerable else None
+        if share is not None:
+            self.exact_values.append(share)
+        if row.believed_answer:
+            self.follows_memory.append(float(says(answer, row.right_answer)))
+            self.says_belief.append(float(says(answer, row.believed_answer)))
+
     def summary(self) -> dict[str, float]:
-        """Means; two_way only where rows had a hallucinated answer."""
+        """Means of the scores that apply."""
         return {k: round(fmean(v), 4) for k, v in vars(self).items() if k != "answers" and v}
 
 
 class Evaluation:
-    """Holds the model and the data; `run` scores one condition after the other."""
+    """Holds the model and the data; `run` scores one condition after the other.
+
+    knowledge_base: what `memory_retrieved` searches; candidates: how many of its references are put in order
+    by their words too, 0 for none. prefix: token ids before every prompt; by default the
+    modified BOS behind which memories were tuned to be read, `()` for a plain model that knows none.
+    """
 
     def __init__(
-        self, loaded: LoadedModel, codec_format: MemoryFormat, prompt: Prompt, rows: Sequence[Row],
-        *, distractors: int = 4, seed: int = 0, batch: int = 10,
+        self, bank: MemoryBank, prompt: Prompt, rows: Sequence[Row], *, distractors: int = 4, seed: int = 0,
+        batch: int = 10, knowledge_base: KnowledgeBase | None = None, candidates: int = CANDIDATES,
+        prefix: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        self.loaded, self.format, self.prompt, self.rows, self.batch = (
-            loaded,
-            codec_format,
-            prompt,
-            list(rows),
-            batch,
-        )
-        memories = loaded.config.memory.memories_per_chunk
-        if not 0 <= distractors < memories:
-            raise InvalidInput(f"distractors must be 0 to {memories - 1}, got {distractors}")
-        rng = random.Random(seed)
-        self.references: list[str] = []
+        self.bank, self.loaded, self.prompt = bank, bank.loaded, prompt
+        self.rows, self.batch = list(rows), batch
+        self.knowledge_base, self.candidates = knowledge_base, candidates
+        self.prefix = self.loaded.writer.prefix if prefix is None else list(prefix)
+        self.memories = self.loaded.config.memory.memories_per_chunk
+        if not 0 <= distractors < self.memories:
+            raise InvalidInput(f"distractors must be 0 to {self.memories - 1}, got {distractors}")
+        self.given = self._given(distractors, random.Random(seed))
+
+    def _given(self, distractors: int, rng: random.Random) -> list[list[str]]:
+        """For each row the references that it reads under `memory` and `memory_exact`."""
+        references: list[str] = []
         pieces: dict[str, list[int]] = {}
         for row in self.rows:
             if row.knowledge not in pieces:
                 texts = self._references(row.knowledge)
-                pieces[row.knowledge] = list(range(len(self.references), len(self.references) + len(texts)))
-                self.references += texts
-        self.reads: list[list[int]] = []
+                pieces[row.knowledge] = list(range(len(references), len(references) + len(texts)))
+                references += texts
+        given = []
         for row in self.rows:
-            right = pieces[row.knowledge][:memories]
-            others = [n for n in range(len(self.references)) if n not in right]
-            count = min(distractors, memories - len(right), len(others))
-            self.reads.append(rng.sample([*right, *rng.sample(others, count)], len(right) + count))
+            right = pieces[row.knowledge][: self.memories]
+            room = min(distractors, self.memories - len(right))
+            if row.distractors is not None:
+                own = [text for d in row.distractors for text in self._references(d)][:room]
+                texts = [*(references[n] for n in right), *own]
+                given.append(rng.sample(texts, len(texts)))
+                continue
+            others = [n for n in range(len(references)) if n not in right]
+            chosen = rng.sample(others, min(room, len(others)))
+            given.append([references[n] for n in rng.sample([*right, *chosen], len(right) + len(chosen))])
+        return given
 
     def _references(self, knowledge: str) -> list[str]:
         memory = self.loaded.config.memory
@@ -117,101 +120,81 @@ class Evaluation:
             return [knowledge]  # as it is: a reference keeps its line breaks
         return split(knowledge, "", self.loaded.tokenizer.count, memory.reference_tokens)
 
+    @cached_property
+    def retrieved(self) -> list[list[str]]:
+        """For each row the references that its question finds in the knowledge base, best first."""
+        base = self.knowledge_base
+        if base is None:
+            raise InvalidInput("memory_retrieved needs a knowledge base: give --knowledge-base")
+        memory = self.loaded.config.memory
+        asked = [query_of(r.question, self.loaded.tokenizer, memory.chunk_tokens) for r in self.rows]
+        found = base.nearest(asked, self.memories, candidates=self.candidates)
+        return [[base.references[n] for n in numbers] for numbers in found]
+
+    def unwritten(self, conditions: Sequence[str]) -> int:
+        """How many memories `write` has to write."""
+        exact = self.bank.missing(self._exact(conditions), exact=True)
+        return len(exact) + len(set(self.bank.missing(self.references(conditions))) - set(exact))
+
+    def write(self, conditions: Sequence[str], progress: Callable[[int], None] | None = None) -> None:
+        """Write the memories that the conditions read and the bank has not got.
+
+        progress: called with the number of memories written since its last call.
+        """
+        self.bank.write(self._exact(conditions), exact=True, progress=progress)
+        self.bank.write(self.references(conditions), progress=progress)
+
+    def _exact(self, conditions: Sequence[str]) -> list[str]:
+        return [text for row in self.given for text in row] if "memory_exact" in conditions else []
+
+    def references(self, conditions: Sequence[str]) -> list[str]:
+        """The references whose memories the conditions read, each once."""
+        reads = self.given if {"memory", "memory_exact"} & set(conditions) else []
+        if "memory_retrieved" in conditions:
+            reads = [*reads, *self.retrieved]
+        return list(dict.fromkeys(text for row in reads for text in row))
+
     def run(
-        self, conditions: Sequence[str] = CONDITIONS, progress: Callable[[int], None] | None = None
+        self, conditions: Sequence[str], progress: Callable[[int], None] | None = None
     ) -> dict[str, Scores]:
-        """Scores by condition; raises InvalidInput for an unknown one."""
+        """Scores by condition; writes the memories that the bank has not got.
+
+        progress: called with the number of answers since its last call. Raises InvalidInput for an unknown
+        condition, or for memory_retrieved without a knowledge base.
+        """
         unknown = set(conditions) - set(CONDITIONS)
         if unknown:
             raise InvalidInput(f"unknown conditions {sorted(unknown)}, choose from {CONDITIONS}")
-        memories: dict[str, list[ExplicitMemory]] = {}
-        if "memory" in conditions or "memory_exact" in conditions:
-            exact = self.loaded.writer.write(self.references)
-            memories["memory_exact"] = exact
-            if "memory" in conditions:
-                memories["memory"] = self.format.decode(self.format.encode(exact))
+        self.write(conditions)
         result = {}
         for condition in conditions:
             result[condition] = scores = Scores()
             for start in range(0, len(self.rows), self.batch):
-                self._score(
-                    condition, range(start, min(start + self.batch, len(self.rows))), memories, scores
-                )
+                numbers = range(start, min(start + self.batch, len(self.rows)))
+                self._score(condition, numbers, scores)
                 if progress is not None:
-                    progress(min(self.batch, len(self.rows) - start))
+                    progress(len(numbers))
+            if condition == "memory_retrieved":
+                pairs = zip(self.rows, self.retrieved, strict=True)
+                scores.recall_at_5 = [float(row.knowledge in found) for row, found in pairs]
         return result
 
-    def _score(
-        self,
-        condition: str,
-        numbers: Sequence[int],
-        memories: dict[str, list[ExplicitMemory]],
-        scores: Scores,
-    ) -> None:
+    def _score(self, condition: str, numbers: Sequence[int], scores: Scores) -> None:
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         rows = [self.rows[n] for n in numbers]
-        batch = None
-        if condition in memories:
-            batch = stack_memories(
-                [[memories[condition][m] for m in self.reads[n]] for n in numbers], self.loaded
-            )
+        memories = None
+        if condition.startswith("memory"):
+            reads = self.retrieved if condition == "memory_retrieved" else self.given
+            memories = self.bank.read([reads[n] for n in numbers], exact=condition == "memory_exact")
         before = [f"{row.knowledge.strip()}\n\n" if condition == "rag" else "" for row in rows]
         prompts = [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
-        prefix = self.loaded.writer.prefix
         stop = (tokenizer.eos_id, tokenizer.end_of_turn_id)
-        for row, ids in zip(rows, greedy(model, prompts, prefix, batch, stop), strict=True):
-            answer = tokenizer.decode(ids).strip()
-            scores.answers.append(answer)
-            scores.exact_match.append(exact_match(answer, row.right_answer))
-            scores.f1.append(token_f1(answer, row.right_answer))
+        for row, ids in zip(rows, greedy(model, prompts, self.prefix, memories, stop), strict=True):
+            scores.add(row, tokenizer.decode(ids).strip())
         right = [[*tokenizer.encode(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
-        nll = answer_nll(model, prompts, right, prefix, batch)
+        nll = answer_nll(model, prompts, right, self.prefix, memories)
         scores.nll += nll
         if all(row.hallucinated_answer for row in rows):
             wrong = [[*tokenizer.encode(row.hallucinated_answer), tokenizer.end_of_turn_id] for row in rows]
-            wrong_nll = answer_nll(model, prompts, wrong, prefix, batch)
+            wrong_nll = answer_nll(model, prompts, wrong, self.prefix, memories)
             scores.two_way += [float(a < b) for a, b in zip(nll, wrong_nll, strict=True)]
-
-
-def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], loaded: LoadedModel) -> MemoryBatch:
-    """Memories of B conversations as tensors with leading dimensions [B, 1, m]; missing ones are not valid."""
-    config = loaded.config
-    B, most = len(memories), max((len(m) for m in memories), default=0)
-    shape = (B, 1, most, config.memory.budget, config.head_dim)
-    keys, values, valid = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[:-1], dtype=torch.bool)
-    for b, row in enumerate(memories):
-        for m, memory in enumerate(row):
-            keys[b, 0, m], values[b, 0, m] = torch.from_numpy(memory.keys), torch.from_numpy(memory.values)
-            valid[b, 0, m, torch.from_numpy(config.memory.valid_rows(memory.tokens))] = True
-    return MemoryBatch(keys, values, valid)
-
-
-def report(
-    result: dict[str, Scores], rows: Sequence[Row], loaded: LoadedModel, seconds: float
-) -> dict[str, Any]:
-    """JSON-ready results with every answer, so that a figure can be looked into."""
-    listing = [
-        {
-            "question": row.question,
-            "right_answer": row.right_answer,
-            **{c: s.answers[n] for c, s in result.items()},
-        }
-        for n, row in enumerate(rows)
-    ]
-    return {
-        "model": loaded.config.name,
-        "model_id": loaded.model_id,
-        "rows": len(rows),
-        "seconds": round(seconds, 1),
-        "date": time.strftime("%Y-%m-%d"),
-        "conditions": {c: s.summary() for c, s in result.items()},
-        "answers": listing,
-    }
-
-
-def read_rows(data: Any, limit: int | None) -> Iterator[Row]:
-    """Rows of a parsed data file; raises InvalidInput when it is no list of rows."""
-    if not isinstance(data, list) or not data:
-        raise InvalidInput("an evaluation file is a JSON list of {knowledge, question, right_answer}")
-    for item in data[:limit]:
-        yield Row.from_dict(item)

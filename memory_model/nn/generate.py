@@ -83,10 +83,25 @@ def answer_nll(
     memory: MemoryBatch | None,
 ) -> list[float]:  # fmt: skip
     """Mean negative log likelihood (nats a token) of each given answer after its prompt."""
+    scores = answer_scores(model, prompts, answers, prefix, memory)
+    return [-total / len(answer) for (total, _), answer in zip(scores, answers, strict=True)]
+
+
+@torch.inference_mode()
+def answer_scores(
+    model: Decoder, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], prefix: Sequence[int],
+    memory: MemoryBatch | None,
+) -> list[tuple[float, bool]]:  # fmt: skip
+    """For each given answer its log likelihood after the prompt (nats) and whether it is the greedy one.
+
+    Prompts and answers have at least one token.
+    """
     rows = _LeftPadded.of(model, prefix, [[*p, *a] for p, a in zip(prompts, answers, strict=True)])
     hidden, _ = rows.run(model, memory)
     result = []
     for row, answer in enumerate(answers):
         scores = model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1)
-        result.append(-float(scores.gather(1, torch.tensor(answer)[:, None]).mean()))
+        given = torch.tensor(answer)
+        greedy_too = bool((scores.argmax(-1) == given).all())
+        result.append((float(scores.gather(1, given[:, None]).sum()), greedy_too))
     return result

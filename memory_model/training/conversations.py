@@ -81,6 +81,10 @@ class Conversations:
         """The references of one batch, each with at least one question."""
         raise NotImplementedError
 
+    def ask(self, reference: Reference) -> Question:
+        """One of the questions that a reference of the batch answers, in one of its ways."""
+        return self.random.choice(self.random.choice(reference.questions))
+
     def next(self) -> Batch:
         """One batch."""
         written = self.draw()
@@ -111,7 +115,7 @@ class Conversations:
         asked: list[int] = []
         for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
             number = rng.choice(read)
-            question = rng.choice(rng.choice(written[number].questions))
+            question = self.ask(written[number])
             if not as_text and rng.random() < sizes.unanswerable:
                 foreign = self._foreign(written, read)
                 if foreign is not None:
@@ -141,7 +145,7 @@ class Conversations:
         others = [n for n in range(len(written)) if n not in read]
         self.random.shuffle(others)
         for number in others:
-            question = self.random.choice(self.random.choice(written[number].questions))
+            question = self.ask(written[number])
             if not any(refers_to(written[n].text, question) for n in read):
                 return question
         return None
@@ -181,6 +185,8 @@ def references_of(
 class FactConversations(Conversations):
     """Questions for facts, among references of the same document and of the same field.
 
+    A batch has a topic, a field that six of its references hold for different documents, and most questions ask
+    for it: retrieval by a question finds just those, and only the document's name tells them apart.
     whole: the share of references that are read as they are split; the others keep some of their lines, half
     of them as prose, because a user's reference may be short and need not be a list. longest: in tokens.
     """
@@ -200,20 +206,32 @@ class FactConversations(Conversations):
             self.families.setdefault(reference.family, []).append(number)
             for ways in reference.questions:
                 self.fields.setdefault(_field(ways[0]), []).append(number)
+        self.topic = ""
         self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
 
     def draw(self) -> list[Reference]:
-        """Three references of one document, four of one field, the rest at random."""
+        """Six references of one field, two others of each of two of their documents."""
         rng, size = self.random, self.sizes.written
-        members = self.families[rng.choice(sorted(self.families))]
-        chosen = set(rng.sample(members, min(3, len(members))))
-        if self.topics:
-            topic = self.fields[rng.choice(self.topics)]
-            chosen.update(rng.sample(topic, min(4, len(topic))))
         families = sorted(self.families)
+        chosen: dict[int, None] = {}
+        self.topic = rng.choice(self.topics) if self.topics else ""
+        holding = self.fields.get(self.topic, [])
+        for number in rng.sample(holding, min(6, len(holding), size)):
+            chosen[number] = None
+        for number in list(chosen)[:2]:
+            others = [n for n in self.families[self.references[number].family] if n not in chosen]
+            for other in rng.sample(others, min(2, len(others), size - len(chosen))):
+                chosen[other] = None
         while len(chosen) < min(size, len(self.references)):
-            chosen.add(rng.choice(self.families[rng.choice(families)]))
+            chosen[rng.choice(self.families[rng.choice(families)])] = None
         return [self._varied(self.references[n]) for n in sorted(chosen)]
+
+    def ask(self, reference: Reference) -> Question:
+        """Mostly for the batch's topic, where the reference holds it."""
+        on_topic = [ways for ways in reference.questions if _field(ways[0]) == self.topic]
+        if on_topic and self.random.random() < 0.75:
+            return self.random.choice(on_topic[0])
+        return super().ask(reference)
 
     def _varied(self, reference: Reference) -> Reference:
         rng = self.random

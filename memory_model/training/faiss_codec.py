@@ -1,18 +1,12 @@
-"""Train codecs and encode with FAISS (paper appendix B); decoding needs none of this (`memory_model.codec`).
+"""Encode with FAISS, and the codecs that FAISS itself trains (paper appendix B).
 
-Two ways to a codec:
-
-* `fit_factory`: any FAISS composite index of the forms `OPQ…,PQ…` and `OPQ…,Residual2x14,PQ…`, one set of
-  tables for all vectors, as the paper has it.
-* `fit_groups`: own tables for every group (memory head, key or value), fitted where an error counts: keys
-  in the metric of the queries that will meet them, values in the metric of the output projection. In that
-  metric the axes are the principal ones, and strong axes share a subspace with fewer others than weak ones,
-  which gives each axis the bits that it is worth.
+Decoding needs none of this (`memory_model.codec`). `fit_factory` takes any FAISS composite index of the forms
+`OPQ…,PQ…` and `OPQ…,Residual2x14,PQ…`, one set of tables for all vectors, as the paper has it;
+`memory_model.training.codec_tables` fits own tables where errors count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +24,10 @@ class FaissCodec(ProductCodec):
 
     def __init__(self, tables: ProductTables) -> None:
         super().__init__(tables)
-        self._into = np.stack([np.linalg.pinv(b.astype(np.float64)) for b in tables.basis]).astype(np.float32)
+        into = tables.into
+        if into is None:
+            into = np.stack([np.linalg.pinv(b.astype(np.float64)) for b in tables.basis]).astype(np.float32)
+        self._into = into
         self._fine = [_quantizer(words) for words in tables.codewords]
         self._coarse = None if tables.coarse is None else [_quantizer(words) for words in tables.coarse]
 
@@ -40,11 +37,12 @@ class FaissCodec(ProductCodec):
         codec = MemoryCodec.load(path)
         return cls(codec.tables) if isinstance(codec, ProductCodec) else codec
 
-    def encode(self, vectors: np.ndarray, group: int) -> np.ndarray:
-        """Codes uint8 [n, code_bytes] of float32 vectors [n, head_dim] of one group."""
-        if vectors.ndim != 2 or vectors.shape[1] != self.head_dim:
-            raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {self.head_dim}]")
-        g = 0 if self.groups == 1 else group
+    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+        """Codes uint8 [n, code_bytes] of one block's float32 vectors [n, together * head_dim]."""
+        width = self.tables.mean.shape[1]
+        if vectors.ndim != 2 or vectors.shape[1] != width:
+            raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {width}]")
+        g = 0 if self.groups == 1 else block
         x = np.ascontiguousarray((vectors.astype(np.float32) - self.tables.mean[g]) @ self._into[g])
         if self._coarse is None:
             return np.asarray(self._fine[g].compute_codes(x))
@@ -110,75 +108,9 @@ def tables_of_index(index: Any) -> ProductTables:
     return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(index.pq)[None], coarse)
 
 
-def fit_groups(
-    vectors: Sequence[np.ndarray], parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
-    *, iterations: int = 20, points: int = 65536, seed: int = 0, progress: Callable[[int], None] | None = None,
-) -> FaissCodec:  # fmt: skip
-    """Own tables for each group: vectors[g] is float32 [n, d], metrics[g] symmetric positive [d, d].
-
-    The error that counts is (x - x')^T metric (x - x'); without metrics all directions count the same.
-    """
-    d = vectors[0].shape[1]
-    rng = np.random.default_rng(seed)
-    means, bases, codewords = [], [], []
-    for number, group in enumerate(vectors):
-        sample = group[rng.permutation(len(group))[:points]].astype(np.float64)
-        mean = sample.mean(0)
-        root = _square_root(np.eye(d) if metrics is None else metrics[number])
-        axes = _dealt_axes((sample - mean) @ root, parts, bits)
-        # Rounded to what the file stores, so that what is fitted is what will be decoded.
-        basis = (axes.T @ np.linalg.inv(root)).astype(np.float16).astype(np.float32)
-        mean32 = mean.astype(np.float16).astype(np.float32)
-        into = np.linalg.pinv(basis.astype(np.float64))
-        quantizer = faiss.ProductQuantizer(axes.shape[1], parts, bits)
-        quantizer.cp.niter, quantizer.cp.seed = iterations, seed + 1
-        quantizer.cp.min_points_per_centroid = 1
-        quantizer.train(np.ascontiguousarray((sample - mean32) @ into, np.float32))
-        means.append(mean32)
-        bases.append(basis)
-        codewords.append(_codewords(quantizer).astype(np.float16).astype(np.float32))
-        if progress is not None:
-            progress(number)
-    return FaissCodec(ProductTables(np.stack(means), np.stack(bases), np.stack(codewords)))
-
-
-def _square_root(metric: np.ndarray) -> np.ndarray:
-    """A matrix whose square is the metric, made safely invertible and scaled to unit size."""
-    d = len(metric)
-    metric = metric / np.trace(metric) * d
-    values, axes = np.linalg.eigh(metric + 0.02 * np.eye(d))
-    return np.asarray((axes * np.sqrt(values.clip(1e-6))) @ axes.T)
-
-
-def _dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
-    """Principal axes in columns, dealt out to `parts` subspaces of equal width: [d, parts * width].
-
-    A subspace of k axes that spends `bits` loses about k * (product of variances)^(1/k) * 2^(-2 bits / k)
-    (rate-distortion of a Gaussian). Axes are dealt from the strongest to the weakest, each to where it adds
-    least to that loss; columns that are left over are zero.
-    """
-    d = centred.shape[1]
-    width = min(d, -(-d // parts) + 1)
-    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
-    logs = np.log(variances.clip(1e-12))
-    sums, counts = np.zeros(parts), np.zeros(parts, int)
-    dealt = np.zeros((d, parts, width))
-
-    def loss(log_sum: np.ndarray, count: np.ndarray) -> np.ndarray:
-        k = np.maximum(count, 1)
-        return np.asarray(np.where(count > 0, k * np.exp((log_sum - 2 * bits * np.log(2)) / k), 0.0))
-
-    for axis in np.argsort(-logs):
-        added = loss(sums + logs[axis], counts + 1) - loss(sums, counts)
-        best = int(np.argmin(np.where(counts < width, added, np.inf)))
-        dealt[:, best, counts[best]] = axes[:, axis]
-        sums[best] += logs[axis]
-        counts[best] += 1
-    return dealt.reshape(d, parts * width)
-
-
-def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, group: int) -> float:
-    """Share of the vectors' variance that the codec loses."""
-    restored = codec.decode(codec.encode(vectors, group), group)
+def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, block: int) -> np.ndarray:
+    """Share of the variance of a block's vectors [n, together * d] that the codec loses: [together], by group."""
+    error = vectors - codec.decode(codec.encode(vectors, block), block)
     centred = vectors - vectors.mean(0)
-    return float(((vectors - restored) ** 2).sum() / (centred**2).sum())
+    lost, whole = ((x**2).sum(0).reshape(codec.together, -1).sum(1) for x in (error, centred))
+    return np.asarray(lost / whole)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
-from memory_model.training.faiss_codec import FaissCodec, fit_groups, tables_of_index, unexplained_variance
+from memory_model.training.codec_tables import fit_groups
+from memory_model.training.faiss_codec import FaissCodec, tables_of_index, unexplained_variance
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing.
 FACTORIES = ["OPQ4_16,Residual2x6,PQ4x10", "OPQ4_16,PQ4x6", "PQ8x8", "Residual2x5,PQ2x9"]
