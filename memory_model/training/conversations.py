@@ -187,19 +187,19 @@ class FactConversations(Conversations):
 
     A batch has a topic, a field that six of its references hold for different documents, and most questions ask
     for it: retrieval by a question finds just those, and only the document's name tells them apart.
-    whole: the share of references that are read as they are split; the others keep some of their lines, half
-    of them as prose, because a user's reference may be short and need not be a list. longest: in tokens.
+    alike: references of a batch that hold the topic. whole: the share of references that are read as they are
+    split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's reference may be short and need not be a list. longest: in tokens.
     """
 
     task = "facts"
 
     def __init__(
         self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, whole: float = 0.7, longest: int = 128,
+        *, distil: bool = True, whole: float = 0.7, alike: int = 6, longest: int = 128,
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.references = [r for r in references if r.questions]
-        self.whole, self.longest = whole, longest
+        self.whole, self.alike, self.longest = whole, alike, longest
         self.families: dict[int, list[int]] = {}
         self.fields: dict[str, list[int]] = {}
         for number, reference in enumerate(self.references):
@@ -210,13 +210,13 @@ class FactConversations(Conversations):
         self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
 
     def draw(self) -> list[Reference]:
-        """Six references of one field, two others of each of two of their documents."""
+        """References of one field, two others of each of two of their documents, the rest at random."""
         rng, size = self.random, self.sizes.written
         families = sorted(self.families)
         chosen: dict[int, None] = {}
         self.topic = rng.choice(self.topics) if self.topics else ""
         holding = self.fields.get(self.topic, [])
-        for number in rng.sample(holding, min(6, len(holding), size)):
+        for number in rng.sample(holding, min(self.alike, len(holding), size)):
             chosen[number] = None
         for number in list(chosen)[:2]:
             others = [n for n in self.families[self.references[number].family] if n not in chosen]
@@ -239,7 +239,11 @@ class FactConversations(Conversations):
             return reference
         title, *lines = reference.text.splitlines()
         size = rng.randint(1, min(4, len(lines)))
-        start = rng.randint(0, len(lines) - size)
+        topic = next((n for n, line in enumerate(lines) if line.startswith(f"{self.topic}: ")), None)
+        first, last = 0, len(lines) - size
+        if topic is not None:  # what is asked for stays
+            first, last = max(0, topic - size + 1), min(last, topic)
+        start = rng.randint(first, last)
         kept = lines[start : start + size]
         asks = [ways for ways in reference.questions if ways[0].line in kept]
         if not asks:
