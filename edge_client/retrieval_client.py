@@ -19,6 +19,7 @@ from edge_client.errors import (
 )
 from memory_model.errors import InvalidInput
 from memory_model.memory import Identity
+from memory_model.words import LARGEST_DROP
 from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 
 QUERIES_PER_CALL = 16
@@ -103,7 +104,8 @@ class RetrievalClient:
     ) -> Answer:
         """The k nearest memories of each vector (float32 [n, dim]); raises a RetrievalError.
 
-        words: hashes of each query's words (`memory_model.words`), with which the service orders near ones.
+        words: hashes of each query's words (`memory_model.words`), with which the service orders near ones and
+        leaves out those that lie far below the best.
         """
         if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
             raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {vectors.shape}")
@@ -118,6 +120,7 @@ class RetrievalClient:
                 memory_format_id=self._identity.memory_format_id, embedder_id=self._embedder_id,
                 return_text=return_text, minimum_score=self._minimum_score,
                 query_words=[retrieval_pb2.QueryWords(hashes=w) for w in said],
+                maximum_drop=LARGEST_DROP if said else None,
             )  # fmt: skip
             try:
                 response = self._retrieval.Retrieve(request, timeout=self.deadline_s)

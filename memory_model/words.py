@@ -3,10 +3,11 @@
 A reference of eight facts has one vector, which is near every question about its subject; the words of the
 question say which fact is meant. The nearest references by vector are therefore ordered anew by
 
-    cosine + 0.02 * BM25
+    cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
 where a word is rare or common among the candidates themselves, so that no statistics of the knowledge base
-have to be kept. Words travel as hashes of their first letters: enough to compare, and shorter.
+have to be kept. What lies far below the best is not read at all: a small model that is given the same fact of
+five subjects takes any of them. Words travel as hashes of their first letters: enough to compare, and shorter.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ STEM = 6
 """Letters of a word that count: "populations" is "popula", as "population" is."""
 WEIGHT = 0.02
 """Of BM25 beside the cosine; measured on the factbook (docs/benchmarks.md)."""
+TITLE_WEIGHT = 0.2
+"""Of a document that the query names, beside the cosine."""
+LARGEST_DROP = 0.12
+"""A candidate whose score is lower than the best one's by more is left out."""
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 _WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
 
@@ -50,7 +55,23 @@ def lexical_scores(words: Sequence[int], candidates: Sequence[Counter[int]]) -> 
     return np.asarray(saturated @ rarity)
 
 
-def order(words: Sequence[int], cosines: Sequence[float], candidates: Sequence[Counter[int]]) -> list[int]:
-    """Places of the candidates, best first; equal ones keep their order by vector."""
-    together = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
-    return [int(place) for place in np.argsort(-together, kind="stable")]
+def named(words: Sequence[int], titles: Sequence[Sequence[int]]) -> np.ndarray:
+    """Whether the query has all words of each title (and the title has any), float64 [n] of 0 and 1."""
+    asked = set(words)
+    return np.array([float(bool(title) and asked.issuperset(title)) for title in titles])
+
+
+def order(
+    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[Counter[int]],
+    titles: Sequence[Sequence[int]] = (), drop: float | None = None,
+) -> list[int]:  # fmt: skip
+    """Places of the candidates, best first; equal ones keep their order by vector.
+
+    titles: the words of each candidate's title, or nothing. drop: candidates that score lower than the best by
+    more are left out; None keeps all.
+    """
+    scores = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
+    if titles:
+        scores = scores + TITLE_WEIGHT * named(words, titles)
+    best = [int(place) for place in np.argsort(-scores, kind="stable")]
+    return best if drop is None else [place for place in best if scores[place] >= scores[best[0]] - drop]

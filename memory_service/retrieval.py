@@ -89,13 +89,16 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             )
         if any(len(of_query) > _MAX_WORDS for of_query in words):
             raise BadRequest(f"a query of more than {_MAX_WORDS} words", field="query_words")
+        drop = request.maximum_drop if request.HasField("maximum_drop") else None
+        if drop is not None and not drop >= 0:
+            raise BadRequest(f"maximum_drop is {drop}, it must be 0 or more", field="maximum_drop")
         minimum_score = request.minimum_score if request.HasField("minimum_score") else None
         if minimum_score is not None and math.isnan(minimum_score):
             raise BadRequest("minimum_score is NaN", field="minimum_score")
         return Query(
             vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
             metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
-            words=words, candidates=self._settings.rerank_candidates,
+            words=words, candidates=self._settings.rerank_candidates, maximum_drop=drop,
         )  # fmt: skip
 
 

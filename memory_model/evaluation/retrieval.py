@@ -17,7 +17,7 @@ import numpy as np
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.words import order, query_words, word_counts
+from memory_model.words import LARGEST_DROP, order, query_words, word_counts
 
 BLOCK_REFERENCES = 256
 CANDIDATES = 50
@@ -75,7 +75,12 @@ class KnowledgeBase:
             near = np.argsort(-cosines, axis=1, kind="stable")[:, : max(k, candidates)]
             for query, row, numbers in zip(asked, cosines, near.tolist(), strict=True):
                 counts = [word_counts(self.references[n]) for n in numbers] if candidates else []
-                places = order(query_words(query), row[numbers].tolist(), counts) if candidates else range(k)
+                titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
+                places = (
+                    order(query_words(query), row[numbers].tolist(), counts, titles, LARGEST_DROP)
+                    if candidates
+                    else range(k)
+                )
                 found.append([numbers[place] for place in places[:k] if place < len(numbers)])
         return found
 

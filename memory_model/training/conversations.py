@@ -188,7 +188,8 @@ class FactConversations(Conversations):
     A batch has a topic, a field that six of its references hold for different documents, and most questions ask
     for it: retrieval by a question finds just those, and only the document's name tells them apart.
     alike: references of a batch that hold the topic. whole: the share of references that are read as they are
-    split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's reference may be short and need not be a list. longest: in tokens.
+    split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's
+    reference may be short and need not be a list. longest: in tokens.
     """
 
     task = "facts"

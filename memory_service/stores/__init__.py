@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_model.words import order, word_counts
+from memory_model.words import order, query_words, word_counts
 from memory_service.identity import WriterIdentity
 
 
@@ -98,7 +98,8 @@ class Query:
     """What to search. vectors: float32 [queries, dimension], finite, none zero.
 
     words: hashes of each query's words (`memory_model.words`), or empty; with them the `candidates` nearest by
-    vector are ordered by vector and words, and the first k are the hits.
+    vector are ordered by vector and words, and the first k are the hits, less those that score lower than the
+    best by more than `maximum_drop`.
     """
 
     vectors: np.ndarray
@@ -109,6 +110,7 @@ class Query:
     return_text: bool = False
     words: Sequence[Sequence[int]] = ()
     candidates: int = 50
+    maximum_drop: float | None = None
 
     def __post_init__(self) -> None:
         """There are words for every vector or for none."""
@@ -129,7 +131,9 @@ class Retrieved:
 def ordered_by_words(found: Sequence[Found], query: Query, number: int) -> list[Found]:
     """The k best of the candidates of query `number`, by vector and words together; candidates have their text."""
     texts = [word_counts(hit.text or "") for hit in found]
-    best = order(query.words[number], [hit.score for hit in found], texts)[: query.k]
+    titles = [query_words(hit.title) for hit in found]
+    scores = [hit.score for hit in found]
+    best = order(query.words[number], scores, texts, titles, query.maximum_drop)[: query.k]
     return [found[n] if query.return_text else replace(found[n], text=None) for n in best]
 
 

@@ -87,7 +87,7 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
 ) -> None:
     base = KnowledgeBase.of(TEXTS[:5], LetterEmbedder(), tmp_path)
     rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
-    run = evaluation(loaded, rows, knowledge_base=base)
+    run = evaluation(loaded, rows, knowledge_base=base, candidates=0)
     result = run.run(("memory", "memory_retrieved"))
     assert sorted(run.retrieved[0]) == sorted(run.given[0])
     assert result["memory_retrieved"].recall_at_5 == [1.0]
@@ -182,9 +182,10 @@ def test_nearest_references_are_those_of_the_largest_cosine(tmp_path: Path) -> N
     base = knowledge_base(tmp_path)
     queries = ["Land3 3 3", "Area 7 km"]
     cosines = base.embedder.embed(queries) @ base.vectors.T
-    for row, found in zip(cosines, base.nearest(queries, 3), strict=True):
+    for row, found in zip(cosines, base.nearest(queries, 3, candidates=0), strict=True):
         assert found == sorted(range(len(TEXTS)), key=lambda n: -row[n])[:3]
     assert base.nearest(["Land3"], 1, candidates=8) == [[3]]
+    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], "the others are not of the land that is named"
 
 
 def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(

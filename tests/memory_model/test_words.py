@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.words import lexical_scores, order, query_words, word_counts
+from memory_model.words import lexical_scores, named, order, query_words, word_counts
 
 
 def test_a_word_is_its_lower_case_stem() -> None:
@@ -30,6 +30,21 @@ def test_the_fact_that_is_asked_for_comes_before_a_nearer_vector() -> None:
     counts = [word_counts(t) for t in texts]
     assert order(query_words("How many airports does Benin have?"), cosines, counts) == [1, 0, 2]
     assert order([], cosines, counts) == [0, 1, 2]
+
+
+def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_left_out() -> None:
+    texts = ["Togo\nAirports: 8", "Benin\nAirports: 6", "Benin\nRailways: 438 km"]
+    counts, titles = [word_counts(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]
+    asked = query_words("How many airports does Benin have?")
+    cosines = [0.7, 0.65, 0.6]
+    assert order(asked, cosines, counts, titles) == [1, 2, 0]
+    assert order(asked, cosines, counts, titles, drop=0.1) == [1, 2]
+    assert order(asked, cosines, counts, titles, drop=0.0) == [1]
+    assert order([], [], [], [], drop=0.1) == []
+
+
+def test_an_empty_title_is_not_named() -> None:
+    assert named([1, 2], [[], [1], [1, 3], [2, 1]]).tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_a_word_that_all_candidates_share_decides_nothing() -> None:

@@ -60,6 +60,8 @@ def test_the_words_of_a_query_decide_between_equally_near_references(client: Cli
         said = [retrieval_pb2.QueryWords(hashes=query_words(f"What is fact number {number}?"))]
         hits = client.retrieve("facts", between, k=2, query_words=said).results[0].hits
         assert [hit.document_key for hit in hits] == [f"d{number}", f"d{7 - number}"]
+        near = client.retrieve("facts", between, k=2, query_words=said, maximum_drop=0.01).results[0].hits
+        assert [hit.document_key for hit in near] == [f"d{number}"]
         assert hits[0].score == pytest.approx(hits[1].score, abs=0.01), "the score stays the cosine"
         assert not hits[0].HasField("text")
     assert client.retrieve("facts", between, query_words=[retrieval_pb2.QueryWords()]).results[0].hits
@@ -68,6 +70,7 @@ def test_the_words_of_a_query_decide_between_equally_near_references(client: Cli
 def test_words_of_another_number_of_queries_are_refused(client: Client) -> None:
     told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=[1])] * 2)
     assert "query_words" in str(told)
+    assert "maximum_drop" in str(refused(client, maximum_drop=float("nan")))
     told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=range(600))])
     assert "512" in str(told)
 

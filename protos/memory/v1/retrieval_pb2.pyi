@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words")
+    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words", "maximum_drop")
     class MetadataFilterEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class RetrieveRequest(_message.Message):
     METADATA_FILTER_FIELD_NUMBER: _ClassVar[int]
     RETURN_TEXT_FIELD_NUMBER: _ClassVar[int]
     QUERY_WORDS_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_DROP_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     query_vectors: bytes
     dimension: int
@@ -41,7 +42,8 @@ class RetrieveRequest(_message.Message):
     metadata_filter: _containers.ScalarMap[str, str]
     return_text: bool
     query_words: _containers.RepeatedCompositeFieldContainer[QueryWords]
-    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ...) -> None: ...
+    maximum_drop: float
+    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ..., maximum_drop: _Optional[float] = ...) -> None: ...
 
 class QueryWords(_message.Message):
     __slots__ = ("hashes",)
