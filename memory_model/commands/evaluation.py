@@ -109,6 +109,7 @@ def quality(
     from memory_model.evaluation.quality import Section, data_sha256, machine, run_sections
     from memory_model.evaluation.sections import PROSE, plan
     from memory_model.evaluation.subject import PLAIN, Subject
+    from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
     use_threads(threads)
     asked, windows = plan(data, natural, limit, tuple(s.strip() for s in sections.split(",") if s.strip()))
@@ -127,6 +128,7 @@ def quality(
         if "memory_retrieved" in part.conditions:
             key |= {
                 "candidates": candidates,
+                "order": [STEM, WEIGHT, TITLE_WEIGHT, LARGEST_DROP],
                 "knowledge_base": data_sha256(knowledge_base.read_text("utf-8")),
             }
         todo.append(_asked_section(part, plain if part.plain else lambda: subject, base, candidates, key))
