@@ -185,7 +185,9 @@ def test_nearest_references_are_those_of_the_largest_cosine(tmp_path: Path) -> N
     for row, found in zip(cosines, base.nearest(queries, 3, candidates=0), strict=True):
         assert found == sorted(range(len(TEXTS)), key=lambda n: -row[n])[:3]
     assert base.nearest(["Land3"], 1, candidates=8) == [[3]]
-    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], "the others are not of the land that is named"
+    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], (
+        "the others are not of the land that is named"
+    )
 
 
 def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(
