@@ -11,6 +11,7 @@ For every other one a teacher sees the asked references as text (distillation).
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,7 @@ class _Row:
     pairs: list[tuple[int, int]]
 
 
-class Conversations:
+class Conversations(ABC):
     """Batches of conversations; a subclass draws the references. Deterministic for a seed."""
 
     task = "questions"
@@ -77,9 +78,9 @@ class Conversations:
         self.pieces, self.sizes, self.distil = pieces, sizes or Sizes(), distil
         self.random = random.Random(seed)
 
+    @abstractmethod
     def draw(self) -> list[Reference]:
         """The references of one batch, each with at least one question."""
-        raise NotImplementedError
 
     def ask(self, reference: Reference) -> Question:
         """One of the questions that a reference of the batch answers, in one of its ways."""
