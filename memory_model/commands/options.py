@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +117,7 @@ def mixture_of(weights: str, loaded: Any, data: Path, corpus: Path | None, seed:
         if task != "facts" and not passages:
             if corpus is None:
                 raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
-            passages = training_passages(corpus)
+            passages = training_passages(corpus, without=held_out_titles(data))
         if task == "facts":
             sources[task] = share, fact_batches(loaded, data, seed, distil=distil)
         elif task == "prose":
@@ -139,8 +140,18 @@ def mixture_of(weights: str, loaded: Any, data: Path, corpus: Path | None, seed:
     return Mixture(sources, seed)
 
 
-def training_passages(corpus: Path) -> list[Passage]:
-    """The passages of a prepared corpus that are not held out, source by source in their order."""
+def held_out_titles(data: Path) -> set[str]:
+    """The titles of a knowledge base's held-out documents, so that other texts about them stay out too."""
+    from memory_model.training import factbook
+
+    return {d["title"] for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])}
+
+
+def training_passages(corpus: Path, without: Collection[str] = ()) -> list[Passage]:
+    """The passages of a prepared corpus that are not held out, source by source in their order.
+
+    without: titles whose passages are left out too.
+    """
     from memory_model.errors import MissingFile
     from memory_model.training.corpus.passages import held_out, read_passages
 
@@ -148,6 +159,7 @@ def training_passages(corpus: Path) -> list[Passage]:
     if not files:
         raise MissingFile(f"no corpus in {corpus}: make one with `memory-model prepare-data`")
     found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
+    found = [p for p in found if p.title not in without]
     console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
     return found
 

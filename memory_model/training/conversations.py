@@ -51,7 +51,7 @@ class Sizes:
     conversations: int = 10
     turns: int = 3
     memories: int = 5
-    unanswerable: float = 0.08
+    unanswerable: float = 0.04
     as_text: float = 0.12
     taught: float = 0.5
 
@@ -186,9 +186,10 @@ def references_of(
 class FactConversations(Conversations):
     """Questions for facts, among references of the same document and of the same field.
 
-    A batch has a topic, a field that six of its references hold for different documents, and most questions ask
-    for it: retrieval by a question finds just those, and only the document's name tells them apart.
-    alike: references of a batch that hold the topic. whole: the share of references that are read as they are
+    A batch has a topic, a field that some of its references hold for different documents, and most questions ask
+    for it: retrieval by a question finds just those, and only the document's name tells them apart. Some batches
+    have one such reference, some many: from many alone the model does not learn to look at the name (docs/log.md).
+    alike: the most references of a batch that hold the topic. whole: the share of references that are read as they are
     split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's
     reference may be short and need not be a list. longest: in tokens.
     """
@@ -218,7 +219,7 @@ class FactConversations(Conversations):
         chosen: dict[int, None] = {}
         self.topic = rng.choice(self.topics) if self.topics else ""
         holding = self.fields.get(self.topic, [])
-        for number in rng.sample(holding, min(self.alike, len(holding), size)):
+        for number in rng.sample(holding, min(rng.randint(1, self.alike), len(holding), size)):
             chosen[number] = None
         for number in list(chosen)[:2]:
             others = [n for n in self.families[self.references[number].family] if n not in chosen]
