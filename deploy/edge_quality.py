@@ -4,7 +4,8 @@
 
 Memories are written and coded by the model as the service does it, five to a question with one right, and put
 into the slots by the device's own code; only the network is left out. Prints F1 and exact match, the share of
-answers equal to float32's, and tokens per second of the same run; writes build/edge_quality.json.
+answers equal to the first precision's, and tokens per second of the same run; writes
+docs/data/edge_quality.json, of which `memory-model quality-report` makes its part of the page.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
-from edge_client.decoder import OnnxDecoder
-from edge_client.recall import Recall, Recaller
-from edge_client.session import EdgeModel, Finished
+from edge_client.decoder_graph import DecoderGraph
+from edge_client.events import Finished
+from edge_client.model import EdgeModel
+from edge_client.overlap import RecallMode, RecallPolicy
+from edge_client.recall import Recall
 from memory_model.assets import asset
 from memory_model.chat import ChatTemplate
 from memory_model.evaluation.conditions import Evaluation
 from memory_model.evaluation.memories import MemoryBank
+from memory_model.evaluation.results import EdgeQuality, PrecisionQuality, today
 from memory_model.evaluation.rows import read_rows
 from memory_model.evaluation.scores import exact_match, token_f1
 from memory_model.export.bundle import export_bundle
@@ -42,7 +45,7 @@ class GivenMemories:
     def __init__(self) -> None:
         self.memories: Sequence[ExplicitMemory] = ()
 
-    def recall(self, queries: Sequence[str]) -> list[Recall]:
+    def recall(self, queries: Sequence[str], **_: object) -> list[Recall]:
         """The same memories for every chunk."""
         return [Recall(q, tuple(self.memories)) for q in queries]
 
@@ -63,13 +66,14 @@ def main() -> None:
     bank = MemoryBank(loaded, memory_format)
     plan = Evaluation(bank, lambda q: template.prompt([{"role": "user", "content": q}]).ids, rows)
     bank.write(plan.references(["memory"]))
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, PrecisionQuality] = {}
     first: list[str] = []
     for precision in options.precisions.split(","):
         folder = ROOT / "build" / f"bundle-{precision}"
         bundle = export_bundle(loaded, folder, precision)
         given = GivenMemories()
-        model = EdgeModel(bundle, OnnxDecoder(bundle.decoder, threads=options.threads), cast(Recaller, given))
+        graph = DecoderGraph.open(bundle.decoder, threads=options.threads)
+        model = EdgeModel(bundle, graph, given, RecallPolicy(RecallMode.exact))
         answers, speeds = [], []
         for row, reads in zip(rows, plan.given, strict=True):
             given.memories = bank.decoded(reads)
@@ -78,18 +82,19 @@ def main() -> None:
             answers.append(done.text.strip())
             speeds.append(done.statistics.tokens_per_s)
         first = first or answers
-        results[precision] = {
-            "f1": fmean(token_f1(a, r.right_answer) for a, r in zip(answers, rows, strict=True)),
-            "exact_match": fmean(exact_match(a, r.right_answer) for a, r in zip(answers, rows, strict=True)),
-            "same_as_first": fmean(a == b for a, b in zip(answers, first, strict=True)),
-            "tokens_per_s": median(speeds),
-            "decoder_mb": sum(f.stat().st_size for f in folder.glob("decoder.onnx*")) / 1e6,
-        }
-    (ROOT / "build" / "edge_quality.json").write_text(json.dumps(results, indent=1) + "\n")
+        results[precision] = PrecisionQuality(
+            f1=fmean(token_f1(a, r.right_answer) for a, r in zip(answers, rows, strict=True)),
+            exact_match=fmean(exact_match(a, r.right_answer) for a, r in zip(answers, rows, strict=True)),
+            same_as_first=fmean(a == b for a, b in zip(answers, first, strict=True)),
+            tokens_per_s=round(median(speeds), 2),
+            decoder_mb=round(sum(f.stat().st_size for f in folder.glob("decoder.onnx*")) / 1e6, 1),
+        )
+        measured = EdgeQuality(loaded.model_id, today(), len(rows), results)
+        measured.save(ROOT / "docs" / "data" / "edge_quality.json")
     names = ("f1", "exact_match", "same_as_first", "tokens_per_s", "decoder_mb")
     table = Table("weights", *names, title=f"{len(rows)} held-out questions, {options.threads} thread(s)")
     for precision, result in results.items():
-        table.add_row(precision, *(f"{result[n]:.3f}" for n in names))
+        table.add_row(precision, *(f"{getattr(result, n):.3f}" for n in names))
     Console(width=110).print(table)
 
 

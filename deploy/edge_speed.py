@@ -71,14 +71,14 @@ def main() -> None:
 def _timed_run(decoder: OnnxDecoder) -> list[float]:
     """A running total (one number, seconds) of the time spent inside the runtime."""
     total = [0.0]
-    run: Callable[[Any], None] = decoder._session.run_with_iobinding
+    run: Callable[[Any], None] = decoder.graph.session.run_with_iobinding
 
     def timed(binding: Any) -> None:
         began = time.perf_counter()
         run(binding)
         total[0] += time.perf_counter() - began
 
-    decoder._session.run_with_iobinding = timed
+    decoder.graph.session.run_with_iobinding = timed
     return total
 
 

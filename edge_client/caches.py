@@ -7,13 +7,13 @@ attention never pays for unused capacity and no step copies a cache. Changing th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
+from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.memory import ExplicitMemory
 
 BUCKET = 64
@@ -60,6 +60,23 @@ class CacheRows:
     def view(self, name: str) -> np.ndarray:
         """The rows that the decoder sees: [heads, rows, d], no copy."""
         return self._view(name, self.rows(self._of[name].layout))
+
+    def text(self, name: str) -> np.ndarray:
+        """The text rows of a view: [heads, text rows, d], no copy."""
+        return self.view(name)[:, self.slot_rows(self._of[name].layout) :]
+
+    def check_text(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
+        """Raise CorruptFile unless `arrays` hold `length` finite text rows of every cache tensor."""
+        if length < 0 or set(arrays) != set(self._buffers):
+            raise CorruptFile("the saved key-values are not of a decoder of this shape")
+        for name, array in arrays.items():
+            shape = (len(self._of[name].heads), length, self.config.head_dim)
+            if array.shape != shape or array.dtype != self._buffers[name].dtype:
+                raise CorruptFile(
+                    f"saved {name} are {array.dtype} {array.shape}, expected {self._buffers[name].dtype} {shape}"
+                )
+            if not np.isfinite(array).all():
+                raise CorruptFile(f"saved {name} hold NaN or infinity")
 
     def _view(self, name: str, rows: int) -> np.ndarray:
         heads, d = len(self._of[name].heads), self.config.head_dim

@@ -15,10 +15,12 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from edge_client import show
-from edge_client.doctor import check
-from edge_client.session import EdgeModel, Finished, Recalled, Token
-from memory_model.chat import Message
+from edge_client import device_commands, show
+from edge_client.events import Finished, Recalled, Token
+from edge_client.model import EdgeModel
+from edge_client.overlap import RecallMode
+from edge_client.pull_command import pull
+from edge_client.sampling_options import SamplingOptions
 from memory_model.errors import InvalidInput, Memory3Error
 
 EXIT_CODES = (
@@ -49,10 +51,36 @@ ServiceOption = Annotated[
 BaseOption = Annotated[
     str | None, typer.Option("--knowledge-base", help="Whose memories are read. [default: default]")
 ]
+RecallOption = Annotated[
+    RecallMode | None,
+    typer.Option(
+        "--recall", help="overlap decodes on, exact waits for memories, off has none. [default: overlap]"
+    ),
+]
+LeadOption = Annotated[
+    int | None,
+    typer.Option("--lead", min=0, help="Tokens before a chunk's end at which overlap asks. [default: 16]"),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
+TopK = Annotated[
+    int, typer.Option("--top-k", min=0, help="Draw from this many likeliest tokens; 0 from all.")
+]
 TopP = Annotated[float, typer.Option("--top-p", help="Draw from the likeliest tokens that reach this.")]
-Seed = Annotated[int | None, typer.Option(help="Makes drawing repeatable.")]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Draw from tokens this many times as likely as the likeliest.")
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option("--repetition-penalty", help="Above 1 makes tokens of the text so far unlikelier.")
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option("--frequency-penalty", help="-2 to 2, for every time a token was in the text so far.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option("--presence-penalty", help="-2 to 2, once for a token that was in the text so far.")
+]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Makes drawing repeatable.")]
 
 
 @app.callback()
@@ -70,9 +98,17 @@ def ask(
     service: ServiceOption = None,
     knowledge_base: BaseOption = None,
     memory: Annotated[Memory, typer.Option(help="compare answers twice, without and with.")] = Memory.on,
+    recall: RecallOption = None,
+    lead: LeadOption = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
+    top_k: TopK = 0,
     top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    stop: Stop = None,
     seed: Seed = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     require_memory: Annotated[
@@ -85,13 +121,19 @@ def ask(
             question = sys.stdin.read()
         if not question.strip():
             raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
-        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        options: SamplingOptions = {
+            "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
+        }  # fmt: skip
         results = {}
-        with EdgeModel.open(bundle, service, knowledge_base=knowledge_base) as model:
+        with EdgeModel.open(
+            bundle, service, knowledge_base=knowledge_base, recall=recall, lead_tokens=lead
+        ) as model:
             for with_memory in {"on": [True], "off": [False], "compare": [False, True]}[memory.value]:
                 if memory is Memory.compare and not json_output:
                     out.rule(f"{'with' if with_memory else 'without'} memory", align="left")
-                events = model.generate(question, memory=with_memory, **sampling)  # type: ignore[arg-type]
+                events = model.generate(question, memory=with_memory, **options)
                 finished, recalls = _follow(events, silent=json_output)
                 results["with_memory" if with_memory else "without_memory"] = show.as_json(finished, recalls)
                 if not json_output:
@@ -111,58 +153,66 @@ def chat(
     service: ServiceOption = None,
     knowledge_base: BaseOption = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Read memories.")] = True,
+    recall: RecallOption = None,
+    lead: LeadOption = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
+    top_k: TopK = 0,
     top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    stop: Stop = None,
     seed: Seed = None,
 ) -> None:
-    """Talk; every turn reads memories. /memories, /stats, /reset and /quit are commands; Ctrl-C stops an answer."""
-    with _reported(), EdgeModel.open(bundle, service, knowledge_base=knowledge_base) as model:
-        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-        messages: list[Message] = []
+    """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer.
+
+    Commands: /memories, /stats, /save FILE, /load FILE, /reset, /quit.
+    """
+    with (
+        _reported(),
+        EdgeModel.open(
+            bundle, service, knowledge_base=knowledge_base, recall=recall, lead_tokens=lead
+        ) as model,
+    ):
+        options: SamplingOptions = {
+            "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
+        }  # fmt: skip
+        session = model.session()
         recalls: list[Recalled] = []
         finished: Finished | None = None
         while (line := _line()) is not None:
-            if line in ("/quit", "/exit"):
-                break
-            if line == "/reset":
-                messages.clear()
-                err.print("[dim]a new conversation[/]")
-            elif line == "/memories":
-                err.print(show.memories_table(recalls))
-            elif line == "/stats" and finished is not None:
-                err.print(show.statistics_table(finished, recalls))
-            elif line.startswith("/"):
-                err.print("[dim]commands: /memories /stats /reset /quit[/]")
-            elif line:
-                messages.append({"role": "user", "content": line})
-                try:
-                    events = model.generate(messages, memory=memory, **sampling)  # type: ignore[arg-type]
-                    finished, recalls = _follow(events)
-                    messages.append({"role": "assistant", "content": finished.text})
+            command, _, argument = line.partition(" ") if line.startswith("/") else ("", "", "")
+            try:
+                if command in ("/quit", "/exit"):
+                    break
+                if command == "/reset":
+                    session = model.session()
+                    err.print("[dim]a new conversation[/]")
+                elif command == "/memories":
+                    err.print(show.memories_table(recalls))
+                elif command == "/stats" and finished is not None:
+                    err.print(show.statistics_table(finished, recalls))
+                elif command == "/save" and argument:
+                    session.save(argument)
+                    err.print(Text(f"saved to {argument}", style="dim"))
+                elif command == "/load" and argument:
+                    session = model.load_session(argument)
+                    err.print(Text(f"{len(session.messages)} messages from {argument}", style="dim"))
+                elif command:
+                    err.print("[dim]commands: /memories /stats /save FILE /load FILE /reset /quit[/]")
+                elif line:
+                    finished, recalls = _follow(session.send(line, memory=memory, **options))
                     if finished.without_memory or any(m.refused for r in recalls for m in r.recall.read):
                         err.print(show.memories_table(recalls, texts=False))
-                except Memory3Error as error:
-                    messages.pop()
-                    _complain(type(error).__name__, str(error))
-                except KeyboardInterrupt:
-                    messages.pop()
-                    err.print("\n[dim](stopped)[/]")
-
-
-@app.command(epilog=EXIT_CODES)
-def doctor(
-    bundle: BundleOption = None, service: ServiceOption = None, knowledge_base: BaseOption = None
-) -> None:
-    """Check bundle, decoder, embedder and service of this device, and say what to do about what is wrong."""
-    with _reported():
-        failed = False
-        for result in check(bundle=bundle, service=service, knowledge_base=knowledge_base):
-            mark = ("ok  ", "green") if result.ok else ("FAIL", "red")
-            out.print(Text.assemble(mark, f" {result.what}: {result.detail}"), soft_wrap=True)
-            failed = failed or not result.ok
-        if failed:
-            raise typer.Exit(1)
+            except Memory3Error as error:
+                _complain(type(error).__name__, str(error))
+            except KeyboardInterrupt:
+                session.cancel()
+                err.print("\n[dim](stopped)[/]")
 
 
 def _follow(events: Iterator[Any], *, silent: bool = False) -> tuple[Finished, list[Recalled]]:
@@ -218,6 +268,9 @@ def _reported() -> Iterator[None]:
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error
 
+
+device_commands.register(app, EXIT_CODES)
+app.command(epilog=EXIT_CODES)(_reported()(pull))
 
 if __name__ == "__main__":
     app()

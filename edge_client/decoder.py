@@ -6,8 +6,7 @@ is allocated and bound beforehand: a step writes a token id, a position, a row n
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,60 +14,57 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_client.caches import CacheRows
+from edge_client.decoder_graph import DecoderGraph
 from edge_client.errors import ContextFull, DecoderBroken
 from memory_model.cache_layout import TEXT, mask_name, rows_name
-from memory_model.config import ModelConfig
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import InvalidInput
 from memory_model.memory import ExplicitMemory
+
+BINDINGS = 8
+"""Shapes of runs that stay bound; a prompt's last chunk may have any length."""
 
 
 @dataclass
 class _Binding:
-    """One shape of run, bound: arrays and OrtValues live here, because the runtime does not own them."""
+    """One shape of run, bound: arrays and OrtValues live here, because the runtime does not own them.
+
+    opened: the text length for which the masks let a single token see all text and all memories; -1 where
+    they must be filled anew.
+    """
 
     io: ort.IOBinding
-    arrays: dict[str, np.ndarray]
+    tokens: np.ndarray
+    positions: np.ndarray
+    logits: np.ndarray
+    layouts: list[tuple[int, np.ndarray, np.ndarray]]  # (layout, mask [1 or h, 1, S, R], rows [S])
     values: list[ort.OrtValue]
+    opened: int = -1
 
 
 class OnnxDecoder:
-    """A decoder with its caches: one conversation at a time, one thread at a time.
+    """One conversation: its caches and what is bound to the graph. One thread at a time.
 
-    path: `decoder.onnx` as `memory_model.export` writes it; its properties hold the model's shape. threads:
-    of the matrix kernels. Raises MissingFile, CorruptFile.
+    graph: an opened graph, which many decoders may share, or the path of a `decoder.onnx`. threads: of the
+    matrix kernels, where a path is given. Raises MissingFile, CorruptFile.
     """
 
-    def __init__(self, path: str | Path, *, threads: int = 1) -> None:
-        path = Path(path)
-        if not path.is_file():
-            raise MissingFile(f"no decoder at {path}: make it with `memory-model export`")
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # int8 activations in the int4 and int8 kernels: the fast path.
-        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            properties = self._session.get_modelmeta().custom_metadata_map
-            self.config = ModelConfig.from_dict(json.loads(properties["config"]))
-            self.precision, capacity = properties["precision"], int(properties["capacity"])
-        except Exception as error:  # the runtime has no common class for its errors
-            raise CorruptFile(f"{path} is not a decoder of ours: {error}") from error
-        self.caches = CacheRows(self.config, capacity)
-        self.capacity = capacity
+    def __init__(self, graph: DecoderGraph | str | Path, *, threads: int = 1) -> None:
+        self.graph = graph if isinstance(graph, DecoderGraph) else DecoderGraph.open(graph, threads=threads)
+        self.config = self.graph.config
+        self.precision, self.capacity = self.graph.precision, self.graph.capacity
+        self.caches = CacheRows(self.config, self.capacity)
         self.length = 0
         self._layouts = [
             *([TEXT] if self.caches.layout.has_text else []),
             *range(len(self.caches.layout.layouts)),
         ]
         self._bindings: dict[tuple[int, int], _Binding] = {}
+        self._count = np.arange(self.capacity)
 
     @property
     def provider(self) -> str:
         """The execution provider that runs the graph."""
-        return str(self._session.get_providers()[0])
+        return self.graph.provider
 
     def run(self, tokens: Sequence[int], first_position: int, *, all_logits: bool = False) -> np.ndarray:
         """Read `tokens` after what is cached and return logits, float32 [1, vocabulary].
@@ -83,14 +79,18 @@ class OnnxDecoder:
             self._bindings.clear()
         wanted = count if all_logits else 1
         binding = self._bindings.get((count, wanted)) or self._bind(count, wanted)
-        arrays = binding.arrays
-        arrays["token_ids"][:] = tokens
-        arrays["position_ids"][:] = np.arange(first_position, first_position + count)
-        for layout in self._layouts:
-            self._fill(arrays[mask_name(layout)], arrays[rows_name(layout)], layout, count)
-        self._session.run_with_iobinding(binding.io)
+        binding.tokens[:] = tokens
+        if count == 1 and binding.opened == self.length:
+            self._open_next(binding, first_position)
+        else:
+            np.add(self._count[:count], first_position, out=binding.positions)
+            for layout, mask, rows in binding.layouts:
+                self._fill(mask, rows, layout, count)
+        binding.opened = -1  # until the run succeeded
+        self.graph.session.run_with_iobinding(binding.io)
         self.length += count
-        logits = arrays["logits"]
+        binding.opened = self.length if count == 1 else -1
+        logits = binding.logits
         if np.isnan(logits[-1, 0]):
             raise DecoderBroken("the decoder's logits are NaN: the file or the execution provider is damaged")
         return logits
@@ -99,6 +99,8 @@ class OnnxDecoder:
         """Read these memories from the next run on, instead of those read so far; none is a fine number."""
         if self.caches.inject(memories):
             self._bindings.clear()
+        for binding in self._bindings.values():
+            binding.opened = -1
 
     def rewind(self, length: int) -> None:
         """Forget the text after the first `length` tokens; what is kept is not computed again."""
@@ -107,6 +109,28 @@ class OnnxDecoder:
         self.length = length
         if self.caches.fit(length, shrink=True):
             self._bindings.clear()
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of the key-values of the text, one array [heads, length, head_dim] for each cache tensor.
+
+        The memories in the slots are not part of it: whoever restores injects them again.
+        """
+        return {name: self.caches.text(name)[:, : self.length].copy() for name in self.caches.names()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
+        """Go on from a snapshot of `length` tokens; the memories in the slots stay as they are.
+
+        Raises CorruptFile for arrays that are no snapshot of a decoder of this shape and ContextFull for
+        more tokens than fit; then nothing changed.
+        """
+        if length > self.capacity:
+            raise ContextFull(f"the saved conversation has {length} tokens, {self.capacity} fit here")
+        self.caches.check_text(arrays, length)
+        self.length = length
+        if self.caches.fit(length, shrink=True):
+            self._bindings.clear()
+        for name, array in arrays.items():
+            self.caches.text(name)[:, :length] = array
 
     def _check(self, tokens: Sequence[int], first_position: int) -> None:
         if not tokens:
@@ -124,39 +148,53 @@ class OnnxDecoder:
                 "start a new conversation or export a bundle with a larger --capacity"
             )
 
+    def _open_next(self, binding: _Binding, position: int) -> None:
+        """One more token like the last: its position, its row, and that it sees its own row."""
+        binding.positions[0] = position
+        for layout, mask, rows in binding.layouts:
+            row = self.caches.slot_rows(layout) + self.length
+            rows[0] = row
+            mask[..., row] = 0.0
+
     def _fill(self, mask: np.ndarray, rows: np.ndarray, layout: int, count: int) -> None:
         """Row numbers and the causal mask of the next `count` tokens."""
         first = self.caches.slot_rows(layout)
         start = first + self.length
-        rows[:] = np.arange(start, start + count)
+        np.add(self._count[:count], start, out=rows)
         if first:
-            mask[:, :, :first] = self.caches.slot_masks[layout][:, None, :]
-        mask[:, :, first:start] = 0.0
-        mask[:, :, start:] = -np.inf
-        for row in range(count):
-            mask[:, row, start : start + row + 1] = 0.0
+            mask[..., :first] = self.caches.slot_masks[layout][:, None, None, :]
+        mask[..., first:start] = 0.0
+        mask[..., start:] = -np.inf
+        for token in range(count):
+            mask[..., token, start : start + token + 1] = 0.0
 
     def _bind(self, count: int, wanted: int) -> _Binding:
-        io = self._session.io_binding()
-        arrays = {
+        """Allocate and bind everything that a run of this shape reads and writes."""
+        inputs: dict[str, np.ndarray] = {
             "token_ids": np.zeros(count, np.int64),
             "position_ids": np.zeros(count, np.int64),
             "output_rows": np.arange(count - wanted, count, dtype=np.int64),
         }
+        layouts = []
         for layout in self._layouts:
             lead = 1 if layout == TEXT else len(self.caches.slot_masks[layout])
-            arrays[mask_name(layout)] = np.zeros((lead, count, self.caches.rows(layout)), np.float32)
-            arrays[rows_name(layout)] = np.zeros(count, np.int64)
-        values = []
-        for name, array in (*arrays.items(), *((n, self.caches.view(n)) for n in self.caches.names())):
-            value = ort.OrtValue.ortvalue_from_numpy(array)
-            values.append(value)
-            io.bind_ortvalue_input(name, value)
-            if name not in arrays:  # a cache: written where it is read
-                io.bind_ortvalue_output(f"{name}_out", value)
-        arrays["logits"] = np.zeros((wanted, self.config.vocabulary), np.float32)
-        values.append(ort.OrtValue.ortvalue_from_numpy(arrays["logits"]))
+            mask = np.zeros((lead, 1, count, self.caches.rows(layout)), np.float32)
+            rows = np.zeros(count, np.int64)
+            inputs |= {mask_name(layout): mask, rows_name(layout): rows}
+            layouts.append((layout, mask, rows))
+        io, values = self.graph.session.io_binding(), []
+        for name, array in inputs.items():
+            values.append(ort.OrtValue.ortvalue_from_numpy(array))
+            io.bind_ortvalue_input(name, values[-1])
+        for name in self.caches.names():  # written where it is read
+            values.append(ort.OrtValue.ortvalue_from_numpy(self.caches.view(name)[:, None]))
+            io.bind_ortvalue_input(name, values[-1])
+            io.bind_ortvalue_output(f"{name}_out", values[-1])
+        logits = np.zeros((wanted, self.config.vocabulary), np.float32)
+        values.append(ort.OrtValue.ortvalue_from_numpy(logits))
         io.bind_ortvalue_output("logits", values[-1])
-        binding = _Binding(io, arrays, values)
+        binding = _Binding(io, inputs["token_ids"], inputs["position_ids"], logits, layouts, values)
+        if len(self._bindings) >= BINDINGS:
+            del self._bindings[next(iter(self._bindings))]
         self._bindings[count, wanted] = binding
         return binding

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from edge_client.check import Check
 from edge_client.decoder import OnnxDecoder
+from edge_client.decoder_graph import DecoderGraph
+from edge_client.device_checks import device_checks
 from edge_client.errors import RetrievalError
-from edge_client.retrieval_client import RetrievalClient
+from edge_client.memory_client import MemoryClient
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
 from memory_model.errors import Memory3Error
@@ -17,19 +19,17 @@ from memory_model.errors import Memory3Error
 STEPS = 32
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of one check."""
-
-    what: str
-    ok: bool
-    detail: str
-
-
-def check(*, bundle: Path | None, service: str | None, knowledge_base: str | None) -> Iterator[Check]:
-    """Run all checks; those that need what is missing are left out."""
-    given = {"bundle": bundle, "service": service, "knowledge_base": knowledge_base}
+def check(
+    *,
+    bundle: Path | None = None,
+    service: str | None = None,
+    knowledge_base: str | None = None,
+    provider: str | None = None,
+) -> Iterator[Check]:
+    """Run all checks, the device's first; those that need what is missing are left out."""
+    given = {"bundle": bundle, "service": service, "knowledge_base": knowledge_base, "provider": provider}
     settings = EdgeSettings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    yield from device_checks(settings.provider, settings.threads)
     try:
         opened = Bundle.open(settings.bundle)
         manifest = opened.manifest
@@ -43,14 +43,15 @@ def check(*, bundle: Path | None, service: str | None, knowledge_base: str | Non
     except Memory3Error as error:
         yield Check("bundle", False, f"{type(error).__name__}: {error}")
         return
-    yield _decoder(opened, settings.threads)
+    yield _decoder(opened, settings.threads, settings.provider)
     yield _embedder(opened)
     yield from _service(opened, settings)
 
 
-def _decoder(bundle: Bundle, threads: int) -> Check:
+def _decoder(bundle: Bundle, threads: int, provider: str) -> Check:
     try:
-        decoder = OnnxDecoder(bundle.decoder, threads=threads)
+        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider)
+        decoder = OnnxDecoder(graph)
         token = bundle.tokenizer.bos_id
         decoder.run([token], 0)
         begun = time.perf_counter()
@@ -59,7 +60,8 @@ def _decoder(bundle: Bundle, threads: int) -> Check:
         speed = STEPS / (time.perf_counter() - begun)
     except Memory3Error as error:
         return Check("decoder", False, f"{type(error).__name__}: {error}")
-    return Check("decoder", True, f"{decoder.provider}, {threads} thread(s), {speed:.0f} tokens/s")
+    detail = f"{decoder.provider}, {threads} thread(s), {speed:.0f} tokens/s"
+    return Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 
 def _embedder(bundle: Bundle) -> Check:
@@ -79,8 +81,8 @@ def _embedder(bundle: Bundle) -> Check:
 
 def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
     manifest = bundle.manifest
-    client = RetrievalClient(
-        settings.service, settings.knowledge_base, bundle.identity, manifest.embedder_id, deadline_s=settings.deadline_s
+    client = MemoryClient(
+        settings.channel, settings.knowledge_base, bundle.identity, manifest.embedder_id, deadline_s=settings.deadline_s
     )  # fmt: skip
     try:
         begun = time.perf_counter()

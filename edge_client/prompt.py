@@ -57,3 +57,22 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
             break
         length += 1
     return length
+
+
+def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
+    """Whether the next chunk's memories are asked for now, after `generated` tokens of an answer.
+
+    lead_tokens: how long before the chunk's end; 0 asks at its end (paper 3.2). A lead of a whole chunk or more
+    would ask with none of the chunk's own tokens, so one of them is always there.
+    """
+    lead_tokens = min(lead_tokens, chunk_tokens - 1)
+    return generated > 0 and (generated + lead_tokens) % chunk_tokens == 0
+
+
+def generated_query(said: Sequence[int], chunk_tokens: int) -> Sequence[int]:
+    """The tokens that a generated chunk asks with, at the time it asks: the last `chunk_tokens` that were said.
+
+    said: content tokens of the prompt (no template), then those generated. Asked early, the query has fewer
+    tokens of its own chunk and as many more of what was said before, so a lead never makes it shorter.
+    """
+    return said[-chunk_tokens:]

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.session import Finished, Recalled
+from edge_client.events import Finished, Recalled
 
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
@@ -19,6 +19,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     table.add_column("chunk", justify="right", no_wrap=True)
     table.add_column("document", overflow="fold")
     table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     if texts:
         table.add_column("text", ratio=1)
     notes = []
@@ -26,7 +27,9 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
         label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
         if recalled.recall.error:
             kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
-            notes.append(Text(f"chunk {label}: {recalled.recall.error}{kept}", style="yellow"))
+            notes.append(
+                Text(f"chunk {label}: {recalled.state}: {recalled.recall.error}{kept}", style="yellow")
+            )
         elif not recalled.recall.read:
             notes.append(Text(f"chunk {label}: the knowledge base has nothing near it", style="yellow"))
         for memory in recalled.recall.read:
@@ -35,6 +38,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
                 label,
                 Text(document),
                 f"{memory.score:.3f}",
+                recalled.state,
             ]  # Text: a title is no markup
             text = Text(memory.text or "")
             if memory.refused:
@@ -47,20 +51,32 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
 def statistics_table(finished: Finished, recalls: Sequence[Recalled]) -> RenderableType:
     """What the answer cost: speed, and the milliseconds of each stage for every chunk that recalled."""
     s = finished.statistics
+    states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (
         f"{s.generated_tokens} tokens at {s.tokens_per_s:.1f} tokens/s, first token after {s.first_token_ms:.0f} ms, "
         f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, "
-        f"recall {s.recall_ms:.0f} ms, the rest {s.overhead_ms:.1f} ms; ended by {finished.reason}"
+        f"recall {s.recall_ms:.0f} ms{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
+        f"ended by {finished.reason}"
     )
     if not recalls:
         return Text(line, style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), style="dim")
-    for column in ("recall", "embed ms", "call ms", "server ms", "decompress ms", "inject ms"):
+    columns = (
+        "recall",
+        "state",
+        "embed ms",
+        "call ms",
+        "server ms",
+        "decompress ms",
+        "inject ms",
+        "blocked ms",
+    )
+    for column in columns:
         table.add_column(column, justify="right")
     for recalled in recalls:
         t = recalled.recall.times
-        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms)
-        table.add_row(str(recalled.chunk), *(f"{v:.1f}" for v in values))
+        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms, recalled.blocked.total_ms)
+        table.add_row(str(recalled.chunk), recalled.state, *(f"{v:.1f}" for v in values))
     return Group(Text(line, style="dim"), table)
 
 
@@ -75,12 +91,18 @@ def as_json(finished: Finished, recalls: Sequence[Recalled]) -> dict[str, Any]:
                 "chunk": r.chunk,
                 "generated": r.generated,
                 "query": r.recall.query,
+                "state": r.state,
                 "error": r.recall.error,
                 "kept": r.kept,
                 "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
                 "times": asdict(r.recall.times),
+                "blocked": asdict(r.blocked),
             }
             for r in recalls
         ],
-        "statistics": {k: round(v, 3) for k, v in asdict(finished.statistics).items()},
+        "statistics": {
+            **{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(finished.statistics).items()},
+            "recall_ms": round(finished.statistics.recall_ms, 3),
+            "blocked_ms_per_chunk": round(finished.statistics.blocked_ms_per_chunk, 3),
+        },
     }

@@ -191,7 +191,8 @@ def write_bundle(
     (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for path in staging.iterdir():
         _flush(path)
-    _replace_folder(staging, folder)
+    check_place(folder)
+    replace_folder(staging, folder)
     return Bundle(folder, manifest)
 
 
@@ -212,9 +213,9 @@ def check_place(folder: str | Path) -> None:
         raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
 
 
-def _replace_folder(staging: Path, folder: Path) -> None:
+def replace_folder(staging: Path, folder: Path) -> None:
+    """Move `staging` to `folder`, on the same file system; what was there goes once the new one is in its place."""
     old = None
-    check_place(folder)
     if folder.exists():
         old = staging.with_name(staging.name + ".old")
         os.replace(folder, old)

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Backend
 
 from memory_model.config import MemoryConfig
-from memory_model.errors import InvalidInput
+from memory_model.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
 from memory_model.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant")
@@ -38,13 +38,13 @@ class ChatTemplate:
     """A Jinja chat template with its tokenizer. Thread-safe once made."""
 
     def __init__(self, template: str, tokenizer: Tokenizer) -> None:
-        """Compile `template` in a sandbox; raises InvalidInput if it is no template."""
+        """Compile `template` in a sandbox; raises UnknownTemplate if it is none."""
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         try:
             self._template = environment.from_string(template)
         except TemplateError as error:
-            raise InvalidInput(f"not a chat template: {error}") from error
+            raise UnknownTemplate(f"not a chat template: {error}") from error
         self.source = template
         self.tokenizer = tokenizer
         self._plain = Backend.from_str(tokenizer.backend.to_str())
@@ -54,19 +54,30 @@ class ChatTemplate:
         """The conversation as the template spells it."""
         return self._render(_checked(messages), add_generation_prompt)
 
-    def prompt(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> Prompt:
-        """The conversation as tokens; raises InvalidInput for messages that are none or a broken template."""
+    def prompt(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True,
+        spelled: Mapping[int, Sequence[int]] | None = None,
+    ) -> Prompt:  # fmt: skip
+        """The conversation as tokens.
+
+        spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they
+        are; so a conversation that goes on begins with the very tokens that were read. Raises InvalidInput for
+        messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
+        """
         marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
         ids: list[int] = []
         content: list[bool] = []
         pieces = self._render(marked, add_generation_prompt).split(_BEGIN)
         roles = [m["role"] for m in marked]
         if len(pieces) != len(roles) + 1:
-            raise InvalidInput(f"the chat template wrote {len(pieces) - 1} of {len(roles)} messages")
+            raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(roles)} messages")
         self._append(ids, content, self.tokenizer.encode(pieces[0]), False)
-        for role, piece in zip(roles, pieces[1:], strict=True):
+        for number, (role, piece) in enumerate(zip(roles, pieces[1:], strict=True)):
             said, _, scaffolding = piece.partition(_END)
-            self._append(ids, content, self.encode_content(said), role != "system")
+            tokens = (spelled or {}).get(number)
+            self._append(
+                ids, content, self.encode_content(said) if tokens is None else tokens, role != "system"
+            )
             self._append(ids, content, self.tokenizer.encode(scaffolding), False)
         return Prompt(ids, content)
 
@@ -89,7 +100,7 @@ class ChatTemplate:
                 eos_token=backend.id_to_token(tokenizer.eos_id),
             )
         except TemplateError as error:
-            raise InvalidInput(f"the chat template refused the messages: {error}") from error
+            raise UnknownTemplate(f"the chat template refused the messages: {error}") from error
 
 
 def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
@@ -98,15 +109,21 @@ def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
 
 
 def _checked(messages: Any) -> list[dict[str, str]]:
-    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")
+    if not messages:
+        raise EmptyConversation(
+            "the conversation is empty: give at least one message {'role': …, 'content': …}"
+        )
     result = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
             raise InvalidInput(f"message {number} must have exactly the keys role and content")
         role, content = message["role"], message["content"]
-        if role not in ROLES or not isinstance(content, str):
-            raise InvalidInput(f"message {number}: role must be one of {ROLES} and content a str")
+        if role not in ROLES:
+            raise UnknownRole(f"message {number}: role must be one of {', '.join(ROLES)}, not {role!r}")
+        if not isinstance(content, str):
+            raise InvalidInput(f"message {number}: content must be a str, not {type(content).__name__}")
         # A lone surrogate cannot be tokenized; the marks are ours.
         clean = content.encode("utf-8", "replace").decode("utf-8").replace(_BEGIN, "").replace(_END, "")
         result.append({"role": role, "content": clean.strip()})

@@ -8,7 +8,18 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from memory_model.commands import ablation, budget, codec, continual, cost, data, evaluation, make, tuning
+from memory_model.commands import (
+    ablation,
+    budget,
+    codec,
+    continual,
+    cost,
+    data,
+    evaluation,
+    heads,
+    make,
+    tuning,
+)
 from memory_model.commands.options import console
 from memory_model.errors import Memory3Error
 
@@ -41,7 +52,7 @@ app = typer.Typer(
     """,
 )
 
-for part in (budget, data, tuning, continual, codec, evaluation, ablation, make, cost):
+for part in (heads, budget, data, tuning, continual, codec, evaluation, ablation, make, cost):
     part.register(app)
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 Memory3Error                 root of everything this project raises on purpose
   InvalidInput               a caller's value is wrong: shape, NaN, empty, too large
+    UnknownTemplate          the chat template is none, or cannot spell the conversation
+    EmptyConversation        there is no message to answer
+    UnknownRole              a message is of nobody: not of system, user or assistant
   MissingFile                a file that a command would make is not there; the message names the command
   CorruptFile                bytes are not what their format or manifest says (truncated, changed)
   IdentityMismatch           written by something else than what would read it; the message names both
@@ -20,6 +23,18 @@ class Memory3Error(Exception):
 
 class InvalidInput(Memory3Error, ValueError):
     """A caller's value is wrong; the message says what was expected and what came."""
+
+
+class UnknownTemplate(InvalidInput):
+    """The chat template is none, refuses the conversation or leaves out a message of it."""
+
+
+class EmptyConversation(InvalidInput):
+    """A conversation without a message."""
+
+
+class UnknownRole(InvalidInput):
+    """A message's role is not system, user or assistant; the message names its number."""
 
 
 class MissingFile(Memory3Error, FileNotFoundError):

@@ -32,6 +32,8 @@ class EncoderDescription:
     reference_tokens: int
     chunk_tokens: int
     model_config_json: str
+    payload_bytes: int
+    """Of a reference of full length: the largest there is."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class ModelEncoder:
             reference_tokens=memory.reference_tokens,
             chunk_tokens=memory.chunk_tokens,
             model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
+            payload_bytes=self._format.payload_bytes(memory.reference_tokens),
         )
         if bundle is not None:
             # Devices would fetch a bundle whose every request is refused: better not to start.

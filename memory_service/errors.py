@@ -10,6 +10,7 @@
         PayloadCorrupt               ... the bytes of a ready memory are not one
       KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound    NOT_FOUND
       KnowledgeBaseExists            ALREADY_EXISTS
+      KnowledgeBaseChanged           ABORTED: it was written to since the export began; carries RetryInfo
       BundleNotConfigured            FAILED_PRECONDITION
       KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
       Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
@@ -131,6 +132,14 @@ class KnowledgeBaseExists(ServiceError):
 
     code = grpc.StatusCode.ALREADY_EXISTS
     reason = "KNOWLEDGE_BASE_EXISTS"
+
+
+class KnowledgeBaseChanged(ServiceError):
+    """The knowledge base is not any more as it was when its export began."""
+
+    code = grpc.StatusCode.ABORTED
+    reason = "KNOWLEDGE_BASE_CHANGED"
+    retry_after_s = 1.0
 
 
 class BundleNotConfigured(ServiceError):

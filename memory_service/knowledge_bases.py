@@ -1,14 +1,18 @@
-"""KnowledgeBases: create, describe, list, count and remove."""
+"""KnowledgeBases: create, describe, list, count, export and remove."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_service.catalogue import Catalogue
+from memory_service.export import Export
+from memory_service.identity import require_readable
+from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
@@ -17,10 +21,13 @@ from protos.memory.v1 import knowledge_bases_pb2_grpc
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     """The knowledge bases of the store. What changes the store runs in the writers' thread."""
 
-    def __init__(self, catalogue: Catalogue, readers: Executor, writers: Executor) -> None:
+    def __init__(
+        self, catalogue: Catalogue, readers: Executor, writers: Executor, settings: Settings
+    ) -> None:
         self._catalogue = catalogue
         self._readers = readers
         self._writers = writers
+        self._settings = settings
 
     async def CreateKnowledgeBase(
         self, request: pb.CreateKnowledgeBaseRequest, context: grpc.aio.ServicerContext
@@ -65,6 +72,25 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
             text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
         )  # fmt: skip
+
+    async def ExportKnowledgeBase(
+        self, request: pb.ExportKnowledgeBaseRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ExportKnowledgeBaseResponse]:
+        """See knowledge_bases.proto."""
+        base = self._catalogue.open(request.name)
+        require_readable(
+            base.identity, model_id=request.model_id, codec_id=request.codec_id,
+            memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
+        )  # fmt: skip
+        after_id = request.after_id if request.HasField("after_id") else None
+        export = Export(self._catalogue.store, base, after_id, request.revision, request.limit)
+        run = asyncio.get_running_loop().run_in_executor
+        head = await run(self._readers, export.head)
+        head.knowledge_base.CopyFrom(self._message(base))
+        head.rerank_candidates = self._settings.rerank_candidates
+        yield pb.ExportKnowledgeBaseResponse(head=head)
+        while page := await run(self._readers, export.page):
+            yield pb.ExportKnowledgeBaseResponse(page=page)
 
     def _message(self, base: KnowledgeBase) -> pb.KnowledgeBase:
         created_at = Timestamp()

@@ -14,6 +14,8 @@ from memory_model.errors import CorruptFile, MissingFile
 from memory_service import __version__
 from memory_service.encoder import EncoderDescription
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
+from memory_service.limits import limits_of
+from memory_service.settings import Settings
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"
@@ -23,9 +25,10 @@ _PIECE_BYTES = 1 << 20
 class Models(models_pb2_grpc.ModelsServicer):
     """Describes the encoder and serves the bundle's files, as the manifest names them."""
 
-    def __init__(self, description: EncoderDescription, bundle: Path | None, readers: Executor) -> None:
+    def __init__(self, description: EncoderDescription, settings: Settings, readers: Executor) -> None:
         self._description = description
-        self._bundle = bundle
+        self._bundle = settings.bundle
+        self._limits = limits_of(settings, description)
         self._readers = readers
 
     async def Describe(
@@ -38,7 +41,7 @@ class Models(models_pb2_grpc.ModelsServicer):
             embedder_id=identity.embedder_id, dimension=identity.dimension,
             memories_per_chunk=description.memories_per_chunk, reference_tokens=description.reference_tokens,
             chunk_tokens=description.chunk_tokens, model_config_json=description.model_config_json,
-            service_version=__version__,
+            service_version=__version__, limits=self._limits,
         )  # fmt: skip
 
     async def FetchBundle(

@@ -12,12 +12,12 @@ import grpc
 from memory_service.catalogue import Catalogue
 from memory_service.errors import BadRequest, Overloaded
 from memory_service.identity import require_readable
+from memory_service.limits import MAX_HELD_IDS
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.vectors import read_vectors
 from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
 
-_MAX_HELD_IDS = 65536
 _MAX_FILTERS = 16
 _MAX_WORDS = 512
 
@@ -74,8 +74,8 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
                 f"{len(vectors)} queries for {k} memories each, at most {self._settings.max_hits} hits in one request",
                 field="k",
             )
-        if len(request.held_ids) > _MAX_HELD_IDS:
-            raise BadRequest(f"{len(request.held_ids)} held_ids, at most {_MAX_HELD_IDS}", field="held_ids")
+        if len(request.held_ids) > MAX_HELD_IDS:
+            raise BadRequest(f"{len(request.held_ids)} held_ids, at most {MAX_HELD_IDS}", field="held_ids")
         if len(request.metadata_filter) > _MAX_FILTERS:
             raise BadRequest(
                 f"a filter of {len(request.metadata_filter)} values, at most {_MAX_FILTERS}",

@@ -20,6 +20,7 @@ from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.ingest_stream import Threads
 from memory_service.ingestion import Ingestion
 from memory_service.knowledge_bases import KnowledgeBases
+from memory_service.limits import PING_INTERVAL_MS
 from memory_service.logs import logger
 from memory_service.models import Models
 from memory_service.retrieval import Retrieval
@@ -71,7 +72,7 @@ class Server:
                 ("grpc.so_reuseport", 0),
                 # Devices may keep an idle channel alive through their NATs; their pings are no abuse.
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
                 ("grpc.keepalive_time_ms", 60_000),
             ],
         )
@@ -86,9 +87,9 @@ class Server:
         )
         ingestion = Ingestion(catalogue, self._encoder, threads, self._settings, self._draining)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, server)
-        bases = KnowledgeBases(catalogue, threads.read, threads.write)
+        bases = KnowledgeBases(catalogue, threads.read, threads.write, self._settings)
         knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, server)
-        models = Models(self._encoder.description, self._settings.bundle, threads.read)
+        models = Models(self._encoder.description, self._settings, threads.read)
         models_pb2_grpc.add_ModelsServicer_to_server(models, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._settings.reflection:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import random
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from memory_model.commands.options import (
     FACTBOOK,
+    HELD_OUT_QUESTIONS,
     AdapterOption,
+    CorpusOption,
     DataOption,
+    LimitOption,
+    QuestionsOption,
+    SeedOption,
+    StopAfterOption,
     ThreadsOption,
-    chat_pieces,
     console,
-    fact_batches,
     progress_bars,
     read_json,
-    training_passages,
     use_threads,
 )
+from memory_model.commands.training_data import chat_pieces, fact_batches, held_out_titles, training_passages
 
-CorpusOption = Annotated[
-    Path | None,
-    typer.Option("--corpus", help="Folder of prepared prose: half of what is written is drawn from it."),
-]
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from memory_model.evaluation.results import CodecCurve, CodecSettings
 
 
 def fit_codec(
@@ -44,7 +48,7 @@ def fit_codec(
     ] = "tokens:156x8",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
     points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
-    seed: int = 0,
+    seed: SeedOption = 0,
     threads: ThreadsOption = 0,
 ) -> None:
     """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
@@ -84,7 +88,7 @@ def reading(
     if corpus is None:
         return facts, rng.sample(texts, min(references, len(texts)))
     chosen = rng.sample(texts, min(references // 2, len(texts)))
-    passages = training_passages(corpus)
+    passages = training_passages(corpus, without=held_out_titles(data))
     limit = loaded.config.memory.reference_tokens
     while len(chosen) < references:
         passage = rng.choice(passages)
@@ -100,7 +104,6 @@ def codec_curve(
     out: Annotated[
         Path, typer.Option(help="Figures to write; variants that are in it are not measured again.")
     ] = Path("docs/data/codec_curve.json"),
-    plot: Annotated[Path, typer.Option(help="Figure to draw.")] = Path("docs/images/codec-curve.svg"),
     adapter: AdapterOption = None,
     data: DataOption = FACTBOOK,
     corpus: CorpusOption = None,
@@ -108,15 +111,14 @@ def codec_curve(
         str, typer.Option(help="FAMILY:BYTES a vector, …; 'default' is the whole curve.")
     ] = "default",
     answers: Annotated[str, typer.Option(help="Variants whose answers are scored too (minutes each).")] = "",
-    questions: Annotated[Path, typer.Option(help="Evaluation file for that.")] = Path(
-        "data/heldout_questions.json"
-    ),
-    limit: Annotated[int, typer.Option(help="Questions of it.")] = 60,
+    questions: QuestionsOption = HELD_OUT_QUESTIONS,
+    limit: LimitOption = 60,
     shipped: Annotated[str, typer.Option(help="Variant to mark in the figure.")] = "tokens:13",
     references: Annotated[int, typer.Option(help="References to fit on.")] = 600,
     points: Annotated[int, typer.Option(help="Tokens of them that are kept to fit to.")] = 30000,
     batches: Annotated[int, typer.Option(help="Held-out batches of 10 conversations to measure on.")] = 6,
-    seed: int = 0,
+    stop_after: StopAfterOption = 0,
+    seed: SeedOption = 0,
     threads: ThreadsOption = 0,
 ) -> None:
     """Measure what codecs lose at their rates: vectors, attention output, predictions, answers.
@@ -124,11 +126,10 @@ def codec_curve(
     Interrupted, it goes on where it was; with another model or other sizes give another --out.
     """
     from memory_model.errors import InvalidInput
+    from memory_model.evaluation.results import CodecCurve, CodecPoint, CodecSettings, today
     from memory_model.evaluation.rows import read_rows
-    from memory_model.evaluation.targets import AIM_BYTES
     from memory_model.nn.load import load_model
     from memory_model.training import codec_curve as curve
-    from memory_model.training.codec_fit import METRIC_BATCHES, reading_metrics, sample_blocks
 
     use_threads(threads)
     wanted = [
@@ -139,90 +140,91 @@ def codec_curve(
     for variant in asking:
         if not variant.has_format:
             raise InvalidInput(f"{variant.name} has no format to decode from: its answers cannot be scored")
-    scored = {v.name for v in asking}
     wanted += [v for v in asking if v not in wanted]
     loaded = load_model(adapter=adapter)
     memory = loaded.config.memory
     curve.require_all_tokens(memory)
-    settings = {
-        "model_id": loaded.model_id, "references": references, "points": points, "batches": batches, "seed": seed,
-        "prose": corpus is not None,
-    }  # fmt: skip
-    result: dict[str, Any] = {"settings": settings, "aim_bytes": AIM_BYTES, "exact": {}, "rows": []}
-    if out.is_file():
-        result = read_json(out)
-        if result.get("settings") != settings:
-            raise InvalidInput(f"{out} was measured with other settings or another model: give another --out")
-    rows = {row["name"]: row for row in result["rows"]}
-    todo = [v for v in wanted if v.name not in rows or (v.name in scored and "f1" not in rows[v.name])]
-
-    def keep() -> None:
-        result["rows"] = sorted(rows.values(), key=lambda r: (r["family"], r["vector_bytes"]))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(out.name + ".partial")
-        partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        partial.replace(out)
-
+    settings = CodecSettings(loaded.model_id, references, points, batches, seed, corpus is not None)
+    found = CodecCurve.load(out) if out.is_file() else CodecCurve(settings, today(), shipped)
+    if found.settings != settings or (asking and found.exact and found.rows != limit):
+        raise InvalidInput(f"{out} was measured with other settings or another model: give another --out")
+    found = replace(found, shipped=shipped)
+    known = {point.name: point for point in found.points}
+    todo = [v for v in wanted if v.name not in known or (v in asking and known[v.name].scores is None)]
+    todo = todo[: stop_after or None]
     with progress_bars() as progress:
         if todo:
-            source, texts = reading(loaded, data, corpus, references, seed)
-            task = progress.add_task("writing memories", total=len(texts))
-            groups = 2 * len(memory.heads)
-            [sample] = sample_blocks(
-                loaded.writer, memory, texts, groups, points, seed, lambda n: progress.advance(task, n)
-            )
-            vectors = [
-                sample[:, g * loaded.config.head_dim :][:, : loaded.config.head_dim] for g in range(groups)
-            ]
-            task = progress.add_task("measuring what errors cost", total=METRIC_BATCHES)
-            drawn = (source.next() for _ in range(METRIC_BATCHES))
-            metrics = reading_metrics(
-                loaded.model, drawn, loaded.writer.prefix, lambda: progress.advance(task)
-            )
-            task = progress.add_task("held-out batches", total=batches)
-            held = held_out_batches(loaded, data, corpus, seed)
-            ruler = curve.Ruler(
-                loaded.model,
-                loaded.writer.prefix,
-                (held.next() for _ in range(batches)),
-                lambda: progress.advance(task),
-            )
+            sample = _codec_sample(loaded, data, corpus, settings, progress)
         asked: _Answers | None = None
         task = progress.add_task("variants", total=len(todo))
         for variant in todo:
             progress.update(task, description=variant.name)
-            coding, codec = curve.fit_variant(variant, vectors, metrics, seed)
-            size = variant.vector_bytes * memory.vectors
-            row = {"name": variant.name, "family": variant.family, "vector_bytes": variant.vector_bytes}
-            rows[variant.name] = {
-                **rows.get(variant.name, {}),
-                **row,
-                "memory_bytes": size,
-                **ruler.measure(coding),
-            }
-            if variant.name in scored and codec is not None:
+            coding, codec = curve.fit_variant(variant, sample.vectors, sample.metrics, seed)
+            scores = None
+            if variant in asking and codec is not None:
                 if asked is None:
                     asked = _Answers(loaded, list(read_rows(read_json(questions), limit)), progress)
-                    result["exact"] = asked.exact
-                rows[variant.name] |= asked.through(codec)
-            keep()
+                    found = replace(found, exact=asked.exact, rows=len(asked.run.rows))
+                scores = asked.through(codec)
+            point = CodecPoint(
+                variant.name, variant.family, curve.FAMILIES[variant.family], variant.vector_bytes,
+                variant.vector_bytes * memory.vectors, **sample.ruler.measure(coding), scores=scores,
+            )  # fmt: skip
+            found = found.with_point(point)
+            found.save(out)
             progress.advance(task)
-    curve_rows = {n: rows[n] for n in (v.name for v in wanted)}
+    _show_curve(found)
+    console.print(f"{len(found.points)} of {len(wanted)} variants in [bold]{out}[/bold]")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What every variant is fitted to and measured by: vectors of each group, metrics, a ruler."""
+
+    vectors: list[Any]
+    metrics: list[Any]
+    ruler: Any
+
+
+def _codec_sample(
+    loaded: Any, data: Path, corpus: Path | None, settings: CodecSettings, progress: Progress
+) -> _Sample:  # fmt: skip
+    from memory_model.training.codec_curve import Ruler
+    from memory_model.training.codec_fit import METRIC_BATCHES, reading_metrics, sample_blocks
+
+    memory, width = loaded.config.memory, loaded.config.head_dim
+    groups = 2 * len(memory.heads)
+    source, texts = reading(loaded, data, corpus, settings.references, settings.seed)
+    task = progress.add_task("writing memories", total=len(texts))
+    [sample] = sample_blocks(
+        loaded.writer, memory, texts, groups, settings.points, settings.seed,
+        lambda n: progress.advance(task, n),
+    )  # fmt: skip
+    vectors = [sample[:, g * width :][:, :width] for g in range(groups)]
+    task = progress.add_task("measuring what errors cost", total=METRIC_BATCHES)
+    drawn = (source.next() for _ in range(METRIC_BATCHES))
+    metrics = reading_metrics(loaded.model, drawn, loaded.writer.prefix, lambda: progress.advance(task))
+    task = progress.add_task("held-out batches", total=settings.batches)
+    held = held_out_batches(loaded, data, corpus, settings.seed)
+    ruler = Ruler(
+        loaded.model, loaded.writer.prefix, (held.next() for _ in range(settings.batches)),
+        lambda: progress.advance(task),
+    )  # fmt: skip
+    return _Sample(vectors, metrics, ruler)
+
+
+def _show_curve(found: CodecCurve) -> None:
     show = Table(
         "codec", "bytes", "keys", "values", "output", "divergence", "flips", "F1", title="share lost"
     )
-    for name, row in sorted(curve_rows.items(), key=lambda item: item[1]["divergence"]):
+    for p in sorted(found.points, key=lambda point: point.divergence):
         show.add_row(
-            name, f"{row['memory_bytes']:,}", *(f"{row[k]:.3%}" for k in ("keys", "values", "output")),
-            f"{row['divergence']:.5f}", f"{row['flips']:.2%}", f"{row['f1']:.3f}" if "f1" in row else "",
+            p.name, f"{p.memory_bytes:,}", *(f"{share:.3%}" for share in (p.keys, p.values, p.output)),
+            f"{p.divergence:.5f}", f"{p.flips:.2%}", f"{p.scores['f1']:.3f}" if p.scores else "",
         )  # fmt: skip
     console.print(show)
-    if result["exact"]:
-        console.print(f"without a codec F1 is {result['exact']['f1']:.3f} ({limit} questions)")
-    from memory_model.training.codec_plot import plot_curve
-
-    plot_curve(result, plot, shipped)
-    console.print(f"figures in [bold]{out}[/bold], drawn in [bold]{plot}[/bold]")
+    if found.exact:
+        console.print(f"without a codec F1 is {found.exact['f1']:.3f} ({found.rows} questions)")
 
 
 def held_out_batches(loaded: Any, data: Path, corpus: Path | None, seed: int) -> Any:

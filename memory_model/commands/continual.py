@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from memory_model.commands.options import ThreadsOption, console, parse_budget, progress_bars, use_threads
+from memory_model.commands.options import (
+    EMBEDDER,
+    FACTBOOK,
+    DeviceOption,
+    EmbedderOption,
+    FirstLayerOption,
+    FullOption,
+    HeadsOption,
+    MinutesOption,
+    NoiseOption,
+    OutRunOption,
+    RankOption,
+    RateOption,
+    SeedOption,
+    StartOption,
+    ThreadsOption,
+    console,
+    progress_bars,
+    use_threads,
+)
+from memory_model.commands.training_data import budget_of, held_out_titles
 
 CORPUS = Path("build/corpus")
 CACHE = Path("build/continual")
-EMBEDDER = Path("build/embedder")
 
 
 def continual(
-    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it is resumed.")],
+    out: OutRunOption,
     corpus: Annotated[Path, typer.Option(help="Folder of `memory-model prepare-data`.")] = CORPUS,
     sources: Annotated[
         str, typer.Option(help="Files of the corpus, by name, with commas; default: all.")
     ] = "",
-    start: Annotated[
-        Path | None, typer.Option(help="Adapter to continue from, of the warm-up stage for example.")
-    ] = None,
+    start: StartOption = None,
     warmup_stage: Annotated[
         bool, typer.Option("--warmup-stage", help="The first stage: the same sequences without memory.")
     ] = False,
-    heads: Annotated[
-        str,
-        typer.Option(
-            help="'all', or layer.head:tokens,…; default: those of --start, else of the shipped model."
-        ),
-    ] = "",
+    heads: HeadsOption = "",
     steps: Annotated[int, typer.Option(help="Steps of --rows sequences.")] = 600,
     sequence: Annotated[int, typer.Option(help="Tokens of a sequence; the paper has 2048.")] = 512,
     rows: Annotated[int, typer.Option(help="Sequences a step, over all processes.")] = 4,
@@ -42,23 +54,24 @@ def continual(
     most_overlap: Annotated[
         float, typer.Option(help="Largest share of a reference that its sequence may contain.")
     ] = 0.9,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-4,
-    rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
-    first_layer: Annotated[int, typer.Option(help="First layer that is tuned.")] = 0,
-    codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.0,
+    learning_rate: RateOption = 3e-4,
+    full: FullOption = False,
+    rank: RankOption = 32,
+    first_layer: FirstLayerOption = 0,
+    codec_noise: NoiseOption = 0.0,
     cache: Annotated[
         Path, typer.Option(help="Where cut sequences and retrieved references are kept.")
-    ] = Path("build/continual"),
-    embedder: Annotated[
-        Path, typer.Option(help="Embedder that retrieves; the default one is made when nothing is there.")
-    ] = EMBEDDER,
-    seed: int = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda; with torchrun one GPU a process.")] = "cpu",
+    ] = CACHE,
+    embedder: EmbedderOption = EMBEDDER,
+    minutes: MinutesOption = 0.0,
+    seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
     threads: ThreadsOption = 0,
 ) -> None:
     """Train on running text whose chunks of 64 tokens read retrieved references (paper 3.6).
 
-    Sequences and references are made from the corpus once and kept in --cache. On several processes:
+    Sequences and references are made from the corpus once and kept in --cache; texts about the factbook's held-out
+    countries stay out. --start is the adapter of the warm-up stage, for example. On several processes:
     torchrun --nproc-per-node 8 -m memory_model.cli continual --device cuda …
     """
     from memory_model.digest import file_sha256
@@ -72,10 +85,10 @@ def continual(
     files = corpus_files(corpus, [name.strip() for name in sources.split(",") if name.strip()])
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = load_base(memory=parse_budget(heads) if heads else _default_budget(begun))
+    loaded = load_base(memory=budget_of(heads, begun))
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=0.1, rank=rank, alpha=float(rank), first_layer=first_layer,
-        codec_noise=0.0 if warmup_stage else codec_noise, distillation=0.0, weight_decay=0.1, seed=seed,
+        codec_noise=0.0 if warmup_stage else codec_noise, distillation=0.0, weight_decay=0.1, seed=seed, full=full,
     )  # fmt: skip
     base = file_sha256(base_checkpoint().path)
     with ExitStack() as stack:
@@ -84,6 +97,7 @@ def continual(
         data = prepared_sequences(
             loaded, files, sequence=sequence, limit=limit, most_overlap=most_overlap, cache=cache,
             embedder=embedder, threads=threads, first=first,
+            without=held_out_titles(FACTBOOK) if FACTBOOK.is_file() else (),
         )  # fmt: skip
         batches = ContinualBatches(data, seed, rows=rows, warmup=warmup_stage)
         prefix = loaded.writer.prefix
@@ -103,7 +117,7 @@ def continual(
             said = f"loss {smooth[0] / smooth[1]:.3f}, {rows * sequence / done.seconds:,.0f} tokens/s"
             progress.update(task, completed=done.step, description=said)
 
-        tuner.run(report)
+        tuner.run(report, limit_s=60 * minutes or float("inf"))
     if first:
         console.print(
             f"adapter in [bold]{out / 'adapter.safetensors'}[/bold], metrics in {out / 'metrics.jsonl'}"
@@ -122,22 +136,14 @@ def plot_run(
     console.print(f"plot in [bold]{out}[/bold]")
 
 
-def _default_budget(start: Any) -> Any:
-    from memory_model.assets import asset
-    from memory_model.nn.adapter import Adapter
-    from memory_model.nn.load import DEFAULT_MODEL
-
-    found = start or Adapter.load(asset(DEFAULT_MODEL, "adapter.safetensors"))
-    return found.memory
-
-
 def prepared_sequences(
     loaded: Any, files: Sequence[Path], *, sequence: int = 512, limit: int = 0, most_overlap: float = 0.9,
-    cache: Path = CACHE,
-    embedder: Path = EMBEDDER, threads: int = 0, first: bool = True,
+    cache: Path = CACHE, embedder: Path = EMBEDDER, threads: int = 0, first: bool = True,
+    without: Collection[str] = (),
 ) -> Any:  # fmt: skip
     """The corpus as sequences with retrieved references, from the cache as far as they are there.
 
+    without: titles of documents that stay out, beside those that the corpus holds out.
     Of several processes the `first` one makes them, the others wait and read.
     """
     from memory_model.embedder import Embedder
@@ -163,7 +169,7 @@ def prepared_sequences(
             progress.update(tasks[what], completed=done, total=total)
 
         embed = Embedder(embedder, threads=threads or os.cpu_count() or 1)
-        made = prepare(files, loaded.tokenizer, embed, cache, plan, report)
+        made = prepare(files, loaded.tokenizer, embed, cache, plan, report, without)
     if first and processes() > 1:
         _wait_for_the_first()
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.commands.options import (
+    EMBEDDER,
     FACTBOOK,
+    VECTORS,
     AdapterOption,
+    CodecOption,
+    EmbedderOption,
+    NaturalOption,
     ThreadsOption,
     console,
     progress_bars,
@@ -29,13 +33,8 @@ if TYPE_CHECKING:
     from memory_model.evaluation.sections import Asked
     from memory_model.evaluation.subject import Subject
 
-EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
-CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
 KnowledgeBaseOption = Annotated[
     Path, typer.Option("--knowledge-base", help="JSONL of {key, title, text} that memory_retrieved searches.")
-]
-EmbedderOption = Annotated[
-    Path, typer.Option("--embedder", help="Folder of the embedder; the default one is made.")
 ]
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
@@ -63,6 +62,7 @@ def evaluate(
     The model before any tuning: --adapter none --conditions none,rag.
     """
     from memory_model.evaluation.quality import conditions_result
+    from memory_model.evaluation.results import write_json
     from memory_model.evaluation.rows import read_rows
     from memory_model.evaluation.subject import Subject
 
@@ -74,7 +74,7 @@ def evaluate(
     base = _open_base(subject, knowledge_base, embedder) if "memory_retrieved" in names else None
     run = subject.evaluation(rows, names, distractors=distractors, knowledge_base=base, candidates=candidates)
     result = conditions_result(_scored(run, names, data.stem), rows)
-    _write_json(out, _eval_file(subject, result, time.monotonic() - started))
+    write_json(out, _eval_file(subject, result, time.monotonic() - started))
     _show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
 
 
@@ -85,13 +85,16 @@ def quality(
     eval_json: Annotated[
         Path | None, typer.Option("--eval-json", help="Write the held-out section as `eval` would, too.")
     ] = None,
-    natural: Annotated[Path | None, typer.Option(help="Natural questions: rows as for `eval`.")] = None,
+    natural: NaturalOption = None,
     prose: Annotated[Path, typer.Option(help="JSONL of passages, whose held-out ones are predicted.")] = Path(
         "build/corpus/wikipedia.jsonl"
     ),
     data: Annotated[Path, typer.Option(help="Folder of the committed question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
-    sections: Annotated[str, typer.Option(help="Only these, by name, with commas between.")] = "",
+    sections: Annotated[
+        str,
+        typer.Option(help="Measure only these, by name, with commas between; the others stay as they are."),
+    ] = "",
     adapter: AdapterOption = None,
     codec: CodecOption = None,
     knowledge_base: KnowledgeBaseOption = FACTBOOK,
@@ -101,14 +104,18 @@ def quality(
 ) -> None:
     """Measure everything that docs/quality.md reports, section by section; an interrupted run goes on.
 
+    What was measured with the same model, codec and questions is kept. With --sections only those are measured;
+    the others stay in the file with the model and the date that they have, and the page says so.
     Held-out countries, hard distractors, unanswerable and counterfactual questions, natural ones where a
     file is given, and how well tuned and plain model predict prose.
     """
     from functools import cache
 
-    from memory_model.evaluation.quality import Section, data_sha256, machine, run_sections
-    from memory_model.evaluation.sections import PROSE, plan
+    from memory_model.evaluation.quality import Section, data_sha256, joined_results, machine, run_sections
+    from memory_model.evaluation.results import today, write_json
+    from memory_model.evaluation.sections import plan
     from memory_model.evaluation.subject import PLAIN, Subject
+    from memory_model.evaluation.targets import PROSE
     from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
     use_threads(threads)
@@ -117,9 +124,10 @@ def quality(
     plain = cache(lambda: Subject.open(PLAIN))
     base = cache(lambda: _open_base(subject, knowledge_base, embedder))
     about = {
-        **subject.about(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        **subject.about(), "machine": machine(), "date": today(),
         "command": "memory-model quality" + (" --natural FILE" if natural else "")
-        + (f" --limit {limit}" if limit else "") + (f" --candidates {candidates}" if candidates != 50 else ""),
+        + (f" --sections {sections}" if sections else "") + (f" --limit {limit}" if limit else "")
+        + (f" --candidates {candidates}" if candidates != 50 else ""),
     }  # fmt: skip
     ids = {name: about[name] for name in ("model_id", "codec_id")}
     todo: list[Section] = []
@@ -137,9 +145,10 @@ def quality(
         key = {**ids, "windows": windows, "source": source, "data": data_sha256(texts)}
         todo.append(Section(PROSE, key, lambda: _predicted(subject, plain(), texts, windows, source)))
     result = run_sections(out, todo, about, console.print)
-    heldout = result["sections"].get("heldout")
-    if eval_json is not None and heldout is not None:
-        _write_json(eval_json, _eval_file(subject, heldout["result"], heldout["seconds"]))
+    if eval_json is not None and "heldout" in result["sections"]:
+        parts = [result["sections"][name] for name in ("heldout", "retrieved") if name in result["sections"]]
+        joined = joined_results([part["result"] for part in parts])
+        write_json(eval_json, _eval_file(subject, joined, sum(part["seconds"] for part in parts)))
     for name, section in result["sections"].items():
         if "conditions" in section["result"]:
             _show(section["result"]["conditions"], f"{name}, {section['result']['rows']} rows")
@@ -161,7 +170,7 @@ def quality_report(
     from memory_model.evaluation.quality import without_answers
 
     if measured.is_file():
-        _write_json(numbers / "quality.json", without_answers(read_json(measured)))
+        without_answers(measured).save(numbers / "quality.json")
     read = Numbers.read(numbers)
     plots = write_plots(read, out.parent / "images")
     out.write_text(page(read), encoding="utf-8")
@@ -246,16 +255,13 @@ def _predicted(subject: Subject, plain: Subject, texts: list[str], count: int, s
 
 def _eval_file(subject: Subject, result: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What `eval --json` writes: who was measured, the means by condition, every answer."""
+    from memory_model.evaluation.results import today
+
     return {
         "model": subject.loaded.config.name, "model_id": subject.loaded.model_id, "rows": result["rows"],
-        "seconds": round(seconds, 1), "date": time.strftime("%Y-%m-%d"), "conditions": result["conditions"],
+        "seconds": round(seconds, 1), "date": today(), "conditions": result["conditions"],
         "answers": result["answers"],
     }  # fmt: skip
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:

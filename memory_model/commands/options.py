@@ -1,11 +1,10 @@
-"""What several commands share: options, progress bars, and how a model and its data are opened."""
+"""What several commands share: their options, progress bars, and how files are read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,12 +17,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-if TYPE_CHECKING:
-    from memory_model.codec import ProductCodec
-    from memory_model.training.corpus.passages import Passage
-
 console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
+HELD_OUT_QUESTIONS = Path("data/heldout_questions.json")
+EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
 
 DataOption = Annotated[
     Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")
@@ -31,6 +28,59 @@ DataOption = Annotated[
 AdapterOption = Annotated[
     Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")
 ]
+CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
+CorpusOption = Annotated[
+    Path | None, typer.Option("--corpus", help="Folder of `memory-model prepare-data`, for prose.")
+]
+QuestionsOption = Annotated[
+    Path, typer.Option("--questions", help="JSON list of {knowledge, question, right_answer}.")
+]
+LimitOption = Annotated[int, typer.Option("--limit", help="Questions of each kind, or of each point.")]
+StopAfterOption = Annotated[
+    int,
+    typer.Option(
+        "--stop-after", help="Stop after so many new measurements; the same command goes on. 0: all."
+    ),
+]
+NaturalOption = Annotated[
+    Path | None,
+    typer.Option("--natural", help="Natural questions: rows as for `eval`, not part of the repository."),
+]
+EmbedderOption = Annotated[
+    Path,
+    typer.Option("--embedder", help="Folder of the embedder; the default one is made when it is missing."),
+]
+OutRunOption = Annotated[
+    Path, typer.Option("--out", help="Folder of the run; an interrupted run in it is resumed.")
+]
+HeadsOption = Annotated[
+    str,
+    typer.Option(
+        "--heads",
+        help="'all', or layer.head:tokens,… such as 18.2:128,20.2:128; default: those of --start, else the shipped.",
+    ),
+]
+StartOption = Annotated[Path | None, typer.Option("--start", help="Adapter to continue from.")]
+RateOption = Annotated[float, typer.Option("--learning-rate", help="Highest learning rate.")]
+RankOption = Annotated[int, typer.Option("--rank", help="Rank of the adapter.")]
+FirstLayerOption = Annotated[
+    int,
+    typer.Option(
+        "--first-layer", help="First layer that is tuned; the embedding is where this is 0 (--full)."
+    ),
+]
+FullOption = Annotated[
+    bool, typer.Option("--full", help="Tune every weight of these layers, not a low-rank adapter.")
+]
+NoiseOption = Annotated[
+    float, typer.Option("--codec-noise", help="Noise on memories, as a share of variance.")
+]
+MinutesOption = Annotated[
+    float,
+    typer.Option("--minutes", help="Save and stop after so long; the same command goes on. 0: no limit."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 leaves torch's choice.")]
 
 
@@ -60,116 +110,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CorruptFile(f"{path} is not JSON: {error}") from error
-
-
-def parse_budget(heads: str) -> Any:
-    """The memory budget that `--heads` says; raises InvalidInput."""
-    from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
-    from memory_model.errors import InvalidInput
-
-    if heads == "all":
-        shape = smollm2_135m()
-        return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
-    try:
-        rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
-        return MemoryConfig(heads=tuple(MemoryHead(int(a), int(b), int(c)) for a, b, c in rows))
-    except ValueError as error:
-        raise InvalidInput(
-            f"--heads {heads!r}: write layer.head:tokens,… such as 18.2:128,20.2:128, or all"
-        ) from error
-
-
-def chat_pieces(loaded: Any) -> Any:
-    """The model's chat template, taken apart for batches."""
-    from memory_model.chat import ChatTemplate
-    from memory_model.training.batches import ChatPieces
-
-    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
-    return ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
-
-
-def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True) -> Any:
-    """Conversations about a knowledge base of facts, the held-out documents left out."""
-    from memory_model.training import factbook
-    from memory_model.training.conversations import FactConversations, references_of
-
-    documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
-    console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
-    references = references_of(documents, loaded.tokenizer)
-    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil)
-
-
-def mixture_of(weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool) -> Any:
-    """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none."""
-    from memory_model.errors import InvalidInput
-    from memory_model.training.conversations import ProseConversations
-    from memory_model.training.keeping import KeepingBatches
-    from memory_model.training.mixture import Mixture
-
-    sources: dict[str, tuple[float, Any]] = {}
-    passages: list[Passage] = []
-    for entry in weights.split(","):
-        task, _, weight = entry.strip().partition(":")
-        try:
-            share = float(weight or 1)
-        except ValueError as error:
-            raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
-        if task != "facts" and not passages:
-            if corpus is None:
-                raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
-            passages = training_passages(corpus, without=held_out_titles(data))
-        if task == "facts":
-            sources[task] = share, fact_batches(loaded, data, seed, distil=distil)
-        elif task == "prose":
-            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=distil)
-            sources[task] = share, made
-        elif task == "keeping":
-            texts = [p.text for p in passages]
-            sources[task] = share, KeepingBatches(texts, loaded.tokenizer, seed + 2)
-        elif task == "continual":
-            from memory_model.commands.continual import prepared_sequences
-            from memory_model.training.continual import ContinualBatches
-            from memory_model.training.retrieved import corpus_files
-
-            assert corpus is not None
-            prepared = prepared_sequences(loaded, corpus_files(corpus))
-            sources[task] = share, ContinualBatches(prepared, seed + 3)
-        else:
-            known = "facts, prose, continual, keeping"
-            raise InvalidInput(f"--mixture names no task {task!r}: choose from {known}")
-    return Mixture(sources, seed)
-
-
-def held_out_titles(data: Path) -> set[str]:
-    """The titles of a knowledge base's held-out documents, so that other texts about them stay out too."""
-    from memory_model.training import factbook
-
-    return {d["title"] for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])}
-
-
-def training_passages(corpus: Path, without: Collection[str] = ()) -> list[Passage]:
-    """The passages of a prepared corpus that are not held out, source by source in their order.
-
-    without: titles whose passages are left out too.
-    """
-    from memory_model.errors import MissingFile
-    from memory_model.training.corpus.passages import held_out, read_passages
-
-    files = sorted(corpus.glob("*.jsonl"))
-    if not files:
-        raise MissingFile(f"no corpus in {corpus}: make one with `memory-model prepare-data`")
-    found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
-    found = [p for p in found if p.title not in without]
-    console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
-    return found
-
-
-def codec_of_tables(path: Path) -> ProductCodec:
-    """The codec of a file, which must be one of tables; raises InvalidInput for an exact one."""
-    from memory_model.codec import MemoryCodec, ProductCodec
-    from memory_model.errors import InvalidInput
-
-    codec = MemoryCodec.load(path)
-    if not isinstance(codec, ProductCodec):
-        raise InvalidInput(f"{path} holds an exact codec: one with tables is needed")
-    return codec

@@ -21,13 +21,11 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from memory_model.chat import ChatTemplate
-from memory_model.commands.options import FACTBOOK, progress_bars
+from memory_model.commands.options import EMBEDDER, FACTBOOK, VECTORS, progress_bars
 from memory_model.errors import InvalidInput
 from memory_model.evaluation.reading import Asked, Reader, fixed, retrieved
 from memory_model.evaluation.retrieval import CANDIDATES, query_of
 from memory_model.evaluation.subject import Subject, open_embedder, open_knowledge_base
-
-EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
 
 
 @register_model("memory3")

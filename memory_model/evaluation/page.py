@@ -1,28 +1,35 @@
 """docs/quality.md from the numbers under docs/data: `memory-model quality-report`.
 
-    quality.json       of `memory-model quality`, without the answers
-    edge_quality.json  of `python -m deploy.edge_quality`: {precision: {f1, …}}
-    overlap.json       {exact: F1, overlap: F1}
-    ablation.json      [{name, steps, conditions: {condition: {f1, exact_match, …}}}]
-    bytes_curve.json   [{label, bytes, f1, exact_match, tokens, heads, code_bytes, shipped}]
-    heads.json         of `memory-model rank-heads`: {loss_with_all, ranking: [[layer, head, loss]], …}
-
-Every file but the first may be missing; its part of the page is then left out.
+`memory_model.evaluation.results` says what each file holds and which command writes it. Every file but
+quality.json may be missing; its part of the page is then left out. A figure that was measured with another
+model or codec than the page's is marked.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from memory_model.errors import CorruptFile, MissingFile
-from memory_model.evaluation.targets import Target, targets
+from memory_model.evaluation.results import (
+    Ablation,
+    BytesCurve,
+    CodecCurve,
+    EdgeQuality,
+    Heads,
+    Overlap,
+    Quality,
+    Reading,
+    ResultFile,
+    SectionResult,
+    Sight,
+)
+from memory_model.evaluation.targets import PROSE, Target, targets
 
 _SECTIONS = {
     "heldout": "Countries held out of all tuning",
+    "retrieved": "The same with nothing given: the question retrieves five memories",
     "hard": "The same with hard distractors: four other countries' references with the asked field",
     "natural": "Natural questions",
     "natural_untuned": "Natural questions, the untuned model",
@@ -35,36 +42,43 @@ _COLUMNS = {
     "follows_memory": "says what the memory says", "says_belief": "says what the world says", "refused": "refused",
     "recall_at_5": "recall@5",
 }  # fmt: skip
+_FILES: dict[str, type[ResultFile]] = {
+    "quality": Quality, "edge_quality": EdgeQuality, "overlap": Overlap, "ablation": Ablation,
+    "bytes_curve": BytesCurve, "heads": Heads, "codec_curve": CodecCurve,
+}  # fmt: skip
+_MARK = "†"
 
 
 @dataclass(frozen=True)
 class Numbers:
     """The content of docs/data; None where a file is missing."""
 
-    quality: dict[str, Any]
-    edge_quality: dict[str, Any] | None = None
-    overlap: dict[str, Any] | None = None
-    ablation: list[dict[str, Any]] | None = None
-    bytes_curve: list[dict[str, Any]] | None = None
-    heads: dict[str, Any] | None = None
+    quality: Quality
+    edge_quality: EdgeQuality | None = None
+    overlap: Overlap | None = None
+    ablation: Ablation | None = None
+    bytes_curve: BytesCurve | None = None
+    heads: Heads | None = None
+    codec_curve: CodecCurve | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Numbers:
-        """Everything in `folder`; raises MissingFile without quality.json, CorruptFile for what is no JSON."""
-        found: dict[str, Any] = {}
-        for name in cls.__dataclass_fields__:
-            path = folder / f"{name}.json"
-            if not path.is_file():
-                continue
-            try:
-                found[name] = json.loads(path.read_text(encoding="utf-8"))
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise CorruptFile(f"{path} is not JSON: {error}") from error
-        if "quality" not in found:
-            raise MissingFile(
-                f"no {folder / 'quality.json'}: measure with `make eval`, then `memory-model quality-report`"
-            )
+        """Everything in `folder`; raises MissingFile without quality.json, CorruptFile for what is no such file."""
+        paths = {field.name: folder / f"{field.name}.json" for field in fields(cls)}
+        found: dict[str, Any] = {
+            name: _FILES[name].load(path)
+            for name, path in paths.items()
+            if name == "quality" or path.is_file()
+        }
         return cls(**found)
+
+    def of_another(self, part: str) -> str:
+        """What else than the page's model a section or a file was measured with; empty when it was that."""
+        if part in self.quality.sections:
+            return self.quality.of_another(part)
+        found = getattr(self, part, None)
+        model_id = getattr(found, "model_id", self.quality.model_id)
+        return "" if model_id == self.quality.model_id else f"model {model_id[:12]}"
 
 
 def page(numbers: Numbers) -> str:
@@ -72,26 +86,22 @@ def page(numbers: Numbers) -> str:
     quality = numbers.quality
     parts = [
         "# Quality\n\nMade by `memory-model quality-report` from the numbers under `docs/data`; do not edit.\n",
-        f"Model `{quality['model']}` ({quality['model_id'][:12]}), codec {quality['codec_id'][:12]}, "
-        f"{quality['memory_bytes']:,} bytes of codes in a full memory of {quality['memory_heads']} heads.\n"
-        f"Measured with `{quality['command']}` on {quality['date']}: {quality['machine']}.\n"
+        f"Model `{quality.model}` ({quality.model_id[:12]}), codec {quality.codec_id[:12]}, "
+        f"{quality.memory_bytes:,} bytes of codes in a full memory of {quality.memory_heads} heads.\n"
+        f"Last measured with `{quality.command}` on {quality.date}: {quality.machine}.\n"
         "Greedy answers, five memories a question (the right one and four others) unless said otherwise.\n",
-        "## Against the targets\n\n" + _target_table(
-            targets(quality, numbers.edge_quality, numbers.overlap)
-        ),
-    ]  # fmt: skip
+        "## Against the targets\n\n" + _target_table(numbers),
+    ]
     if numbers.bytes_curve:
-        parts.append(_bytes_part(numbers.bytes_curve))
+        parts.append(_bytes_part(numbers.bytes_curve, _warning(numbers, "bytes_curve")))
+    if numbers.codec_curve:
+        parts.append(_codec_part(numbers.codec_curve, quality))
     if numbers.ablation:
         parts.append(_ablation_part(numbers.ablation))
-    parts.append(_sections_part(quality["sections"]))
+    parts.append(_sections_part(quality))
     if numbers.heads:
-        parts.append(
-            "## Which heads read\n\nLoss of the answers that is added when one head's memory is left out, "
-            f"over {numbers.heads['loss_with_all']:.3f} with all of them.\n\n"
-            "![loss added without each head](images/quality-heads.svg)\n"
-        )
-    parts.append(_how_part())
+        parts.append(_heads_part(numbers.heads))
+    parts.append(_HOW)
     return "\n".join(parts)
 
 
@@ -99,120 +109,200 @@ def write_plots(numbers: Numbers, folder: Path) -> list[Path]:
     """Write the figures that the page shows into `folder` (docs/images); returns their paths."""
     from memory_model.evaluation import plots
 
-    written = [folder / "quality-conditions.svg"]
-    sections = numbers.quality["sections"]
-    groups = [
-        (label, sections[name]["result"]["conditions"])
-        for name, label in (
-            ("heldout", "held-out countries"),
-            ("hard", "hard distractors"),
-            ("natural", "natural"),
-        )
-        if name in sections
-    ]
-    plots.condition_bars(written[0], groups)
-    if numbers.bytes_curve:
-        written.append(folder / "quality-bytes.svg")
-        plots.f1_against_bytes(written[-1], numbers.bytes_curve)
-    if numbers.ablation:
-        written.append(folder / "quality-ablation.svg")
-        plots.condition_bars(written[-1], [(step["name"], step["conditions"]) for step in numbers.ablation])
-    if numbers.heads:
-        written.append(folder / "quality-heads.svg")
-        plots.head_losses(written[-1], numbers.heads["ranking"], numbers.heads["loss_with_all"])
+    sections = numbers.quality.sections
+    labels = {"heldout": "held-out countries", "hard": "hard distractors", "natural": "natural"}
+    groups = [(label, _bars(sections, name)) for name, label in labels.items() if name in sections]
+    drawn: dict[str, Callable[[Path], None]] = {
+        "quality-conditions": lambda path: plots.condition_bars(path, {"": groups})
+    }
+    curve, codecs, ablation, heads = (
+        numbers.bytes_curve, numbers.codec_curve, numbers.ablation, numbers.heads
+    )  # fmt: skip
+    if curve:
+        drawn["quality-bytes"] = lambda path: plots.f1_against_bytes(path, curve.points, codecs)
+    if codecs:
+        drawn["codec-curve"] = lambda path: plots.codec_curve(path, codecs)
+    if ablation:
+        drawn["quality-ablation"] = lambda path: plots.ablation_bars(path, ablation)
+    if heads and (sight := heads.sight) and sight.losses:
+        drawn["heads-sight"] = lambda path: plots.head_map(path, sight, heads.shipped)
+    if heads and (reading := heads.reading) and reading.losses:
+        drawn["heads-reading"] = lambda path: plots.head_losses(path, reading)
+    written = []
+    for name, draw in drawn.items():
+        written.append(folder / f"{name}.svg")
+        draw(written[-1])
     return written
 
 
-def _target_table(rows: Sequence[Target]) -> str:
+def _bars(sections: Mapping[str, SectionResult], name: str) -> dict[str, dict[str, float]]:
+    """Scores by condition of a section; those of retrieved memories stand with the held-out countries."""
+    also = sections["retrieved"].conditions if name == "heldout" and "retrieved" in sections else {}
+    return {**sections[name].conditions, **also}
+
+
+def _target_table(numbers: Numbers) -> str:
     lines = ["| what | measured | must | aim | |", "|---|---|---|---|---|"]
+    marked = False
+    rows: Sequence[Target] = targets(numbers.quality, numbers.edge_quality, numbers.overlap)
     for row in rows:
         figure = row.show(row.value) or "–"
+        if row.value is not None and any(numbers.of_another(part) for part in row.of):
+            figure, marked = f"{figure} {_MARK}", True
         lines.append(
             f"| {row.what} | {figure} | {row.show(row.must)} | {row.show(row.aim)} | {row.verdict} |"
         )
-    return "\n".join(lines) + "\n"
+    note = f"\n{_MARK} measured, at least in part, with another model or codec than this page's: see below.\n"
+    return "\n".join(lines) + "\n" + (note if marked else "")
 
 
-def _bytes_part(points: Sequence[Mapping[str, Any]]) -> str:
+def _warning(numbers: Numbers, part: str) -> str:
+    other = numbers.of_another(part)
+    return f"**Measured with another {other}.** " if other else ""
+
+
+def _bytes_part(curve: BytesCurve, warning: str) -> str:
     lines = [
         "| setting | heads | tokens | bytes a vector | bytes a memory | F1 | exact match | |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for p in sorted(points, key=lambda p: p["bytes"]):
+    for p in sorted(curve.points, key=lambda p: p.bytes):
         lines.append(
-            f"| {p['label']} | {p.get('heads', '')} | {p.get('tokens', '')} | {p.get('code_bytes', '')} | "
-            f"{p['bytes']:,} | {p['f1']:.3f} | {_number(p.get('exact_match'))} | {_shipped(p)} |"
+            f"| {p.label} | {p.heads} | {p.tokens} | {p.code_bytes:g} | {p.bytes:,} | {p.f1:.3f} | "
+            f"{p.exact_match:.3f} | {'shipped' if p.shipped else ''} |"
         )
     return (
         "## F1 against bytes\n\n![token F1 against bytes of codes a memory](images/quality-bytes.svg)\n\n"
-        + "\n".join(lines) + "\n"
+        f"{warning}{curve.rows} questions about held-out countries, {curve.date}, the shipped weights throughout. "
+        "Budgets of fewer\nheads or tokens are read as exact key-values and counted with the codec's bytes a vector; "
+        "the shipped point is read\nthrough the codec.\n\n" + "\n".join(lines) + "\n"
     )  # fmt: skip
 
 
-def _ablation_part(steps: Sequence[Mapping[str, Any]]) -> str:
-    conditions = list(dict.fromkeys(c for step in steps for c in step["conditions"]))
+def _codec_part(curve: CodecCurve, quality: Quality) -> str:
+    other = curve.settings.model_id
+    warning = "" if other == quality.model_id else f"**Measured with another model {other[:12]}.** "
     lines = [
-        "| tuning | steps | " + " | ".join(f"{c}: F1, exact" for c in conditions) + " |",
-        "|---" * (2 + len(conditions)) + "|",
+        "| codec | bytes a memory | keys lost | values lost | attention output lost | divergence | flips | F1 | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for step in steps:
+    for p in sorted(curve.points, key=lambda p: p.divergence):
+        lines.append(
+            f"| `{p.name}` {p.title} | {p.memory_bytes:,} | {p.keys:.3%} | {p.values:.3%} | {p.output:.3%} | "
+            f"{p.divergence:.5f} | {p.flips:.2%} | {_number((p.scores or {}).get('f1'))} | "
+            f"{'shipped' if p.name == curve.shipped else ''} |"
+        )
+    answers = (
+        f" Without a codec F1 is {curve.exact['f1']:.3f} ({curve.rows} questions)." if curve.exact else ""
+    )
+    return (
+        "## The codec: quality against rate\n\n![what codecs lose at their rates](images/codec-curve.svg)\n\n"
+        f"{warning}Shares of variance; divergence in nats an answer token; flips: answer tokens whose likeliest token\n"
+        f"changes. {curve.date}.{answers}\n\n" + "\n".join(lines) + "\n"
+    )  # fmt: skip
+
+
+def _ablation_part(ablation: Ablation) -> str:
+    columns = list(
+        dict.fromkeys((kind, c) for step in ablation.steps for kind, found in step.scores.items() for c in found)
+    )  # fmt: skip
+    lines = [
+        "| tuning | steps | " + " | ".join(f"{kind}, `{c}`: F1, exact" for kind, c in columns) + " |",
+        "|---" * (2 + len(columns)) + "|",
+    ]
+    for step in ablation.steps:
         cells = []
-        for c in conditions:
-            found = step["conditions"].get(c, {})
-            cells.append(
-                f"{_number(found.get('f1'))}, {_number(found.get('exact_match'))}" if "f1" in found else ""
-            )
-        lines.append(f"| {step['name']} | {step.get('steps', '')} | " + " | ".join(cells) + " |")
+        for kind, condition in columns:
+            found = step.scores.get(kind, {}).get(condition, {})
+            cells.append(f"{_number(found.get('f1'))}, {_number(found.get('exact_match'))}" if found else "")
+        lines.append(f"| {step.name} | {step.steps} | " + " | ".join(cells) + " |")
     return (
         "## What each step of tuning brought\n\n![token F1 by step of tuning](images/quality-ablation.svg)\n\n"
+        f"{ablation.rows} questions of each kind, five memories, without codec, products in bfloat16.\n\n"
         + "\n".join(lines) + "\n"
     )  # fmt: skip
 
 
-def _sections_part(sections: Mapping[str, Any]) -> str:
+def _sections_part(quality: Quality) -> str:
     lines = ["## Every measurement\n\n![token F1 by condition](images/quality-conditions.svg)\n"]
     for name, title in _SECTIONS.items():
-        if name not in sections:
+        section = quality.sections.get(name)
+        if section is None:
             continue
-        result = sections[name]["result"]
-        found = result["conditions"]
+        found = section.conditions
         columns = [c for c in _COLUMNS if any(c in scores for scores in found.values())]
-        lines.append(f"### {title}\n\n{result['rows']} rows, {sections[name]['date']}.\n")
+        lines.append(f"### {title}\n\n{section.result['rows']} rows, {_when(quality, name)}.\n")
         lines.append("| condition | " + " | ".join(_COLUMNS[c] for c in columns) + " |")
         lines.append("|---" * (1 + len(columns)) + "|")
         for condition, scores in found.items():
             cells = " | ".join(_number(scores.get(c)) for c in columns)
             lines.append(f"| `{condition}` | {cells} |")
         lines.append("")
-    if "prose" in sections:
-        prose = sections["prose"]["result"]
+    if PROSE in quality.sections:
+        prose = quality.sections[PROSE].result
         lines.append(
             f"### Prose without memory\n\nPerplexity {prose['tuned']:.2f} tuned, {prose['original']:.2f} original, "
             f"ratio {prose['ratio']:.3f}: {prose['windows']} windows of {prose['window_tokens']} tokens of "
-            f"{prose['source']}.\n"
+            f"{prose['source']}, {_when(quality, PROSE)}.\n"
         )
     return "\n".join(lines)
 
 
-def _how_part() -> str:
-    return (
-        "## How to measure it again\n\n"
-        "```\n"
-        "make eval                                      # everything above, resumable; LIMIT=n for a quick look\n"
-        "make eval NATURAL=questions.json               # natural questions too\n"
-        "memory-model quality-report                    # this page and its figures\n"
-        "```\n\n"
-        "`exact values` is the share of the right answer's numbers and capitalised words that stand in the answer\n"
-        "letter for letter. `refused` counts answers that begin by saying that they do not know: right on\n"
-        "unanswerable questions, wrong elsewhere. `memory_retrieved` gives nothing: the question\n"
-        "itself searches all references of the factbook.\n\n"
-        "Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see\n"
-        "[the example](examples/harness/README.md).\n"
-    )
+def _when(quality: Quality, name: str) -> str:
+    """The date of a section, and a warning where it is of another model or codec."""
+    other = quality.of_another(name)
+    return quality.sections[name].date + (f", **another {other}** {_MARK}" if other else "")
 
 
-def _shipped(point: Mapping[str, Any]) -> str:
-    return "shipped" if point.get("shipped") else ""
+def _heads_part(heads: Heads) -> str:
+    parts = ["## Which heads read\n"]
+    if heads.sight:
+        parts.append(
+            "![loss with each head short-sighted](images/heads-sight.svg)\n\n"
+            f"The untuned model, the reference as text: nats of the answers that are lost when one head sees only "
+            f"{heads.sight.reach}\ntokens, over {heads.sight.loss_whole:.3f}; {_measured(heads.sight)}.\n"
+        )
+    if heads.reading:
+        parts.append(
+            "![loss added without each head](images/heads-reading.svg)\n\n"
+            "Loss of the answers that is added when one head's memory is left out, over "
+            f"{heads.reading.loss_whole:.3f} with all of them;\n{_measured(heads.reading)}.\n"
+        )
+        if heads.reading.chosen:
+            chosen = ", ".join(f"{e.layer}.{e.head} ({e.loss:.3f})" for e in heads.reading.chosen)
+            parts.append(f"Added one by one, with the loss that is then left: {chosen}.\n")
+    return "\n".join(parts)
+
+
+def _measured(part: Sight | Reading) -> str:
+    done = len(part.losses)
+    so_far = "" if done == part.heads else f", {done} of {part.heads} heads so far"
+    return f"model {part.model_id[:12]}, {part.batches} batches, {part.date}{so_far}"
+
+
+_HOW = """\
+## How to measure it again
+
+```
+make eval                                      # every measurement, resumable; LIMIT=n for a quick look
+make eval NATURAL=questions.json               # natural questions too
+memory-model quality --sections heldout,hard   # only these again; the others stay, each with its date and model
+memory-model budget-curve                      # F1 against bytes; goes on where it was, as all of these do
+memory-model codec-curve --corpus build/corpus # the codec
+memory-model ablation NAME=STEPS=ADAPTER …     # what each step of tuning brought
+memory-model head-sight                        # which heads read
+memory-model rank-heads --adapter FILE         # the same, through memories: an adapter of `adapt --heads all`
+memory-model quality-report                    # this page and its figures
+```
+
+`exact values` is the share of the right answer's numbers and capitalised words that stand in the answer
+letter for letter. `refused` counts answers that begin by saying that they do not know: right on
+unanswerable questions, wrong elsewhere. `memory_retrieved` gives nothing: the question
+itself searches all references of the factbook.
+
+Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see
+[the example](examples/harness/README.md).
+"""
 
 
 def _number(value: float | None) -> str:

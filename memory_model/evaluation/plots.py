@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib as mpl
 
-matplotlib.use("svg")
+mpl.use("svg")
 import matplotlib.pyplot as plt
+import numpy as np
 
+from memory_model.evaluation.results import Ablation, BytesPoint, CodecCurve, Reading, Sight
 from memory_model.evaluation.targets import AIM_BYTES, PAPER_BYTES
 
 _STYLE: Any = {
@@ -22,67 +24,132 @@ _CONDITIONS = {
     "memory_exact": "memory, no codec",
     "rag": "reference as text",
 }  # fmt: skip
+_PANELS = {
+    "output": "attention output lost (share)",
+    "divergence": "divergence of predictions (nats a token)",
+}
+_MOST_HEADS = 24
+Groups = Sequence[tuple[str, Mapping[str, Mapping[str, float]]]]
+"""(name, scores by condition) of each cluster of bars."""
 
 
-def f1_against_bytes(path: Path, points: Sequence[Mapping[str, Any]]) -> None:
-    """Points {label, bytes, f1, shipped}: F1 over bytes of codes a memory, the shipped one marked."""
+def f1_against_bytes(path: Path, points: Sequence[BytesPoint], codecs: CodecCurve | None = None) -> None:
+    """F1 over bytes of codes a memory: budgets of heads and tokens, other codecs, and the shipped point."""
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 3.6))
-        for point in sorted(points, key=lambda p: p["bytes"]):
-            shipped = bool(point.get("shipped"))
+        figure, axes = plt.subplots(figsize=(7, 3.8))
+        for point in sorted(points, key=lambda p: p.bytes):
+            name = "fewer heads or tokens" if point.read == "exact" else "through the codec"
             axes.scatter(
-                point["bytes"], point["f1"], s=80 if shipped else 28, marker="*" if shipped else "o",
-                color="C3" if shipped else "C0", zorder=3,
+                point.bytes, point.f1, s=90 if point.shipped else 26, marker="*" if point.shipped else "o",
+                color="C3" if point.shipped else "C0", zorder=4 if point.shipped else 3,
+                label="shipped" if point.shipped else name,
             )  # fmt: skip
+            short = point.label.partition(":")[0] if len(point.label) > 30 else point.label
             axes.annotate(
-                point["label"] + (" (shipped)" if shipped else ""), (point["bytes"], point["f1"]),
-                xytext=(4, 4), textcoords="offset points", fontsize=7,
+                short, (point.bytes, point.f1), xytext=(4, 4), textcoords="offset points", fontsize=6
+            )
+        scored = [p for p in codecs.points if p.scores] if codecs else []
+        for codec in scored:
+            assert codec.scores is not None
+            axes.scatter(
+                codec.memory_bytes, codec.scores["f1"], s=26, marker="s", color="C2", zorder=3, label="other codecs"
             )  # fmt: skip
         for bar, name in ((PAPER_BYTES, "the paper's size"), (AIM_BYTES, "aim")):
             axes.axvline(bar, color="grey", linewidth=0.8, linestyle="--")
             axes.annotate(name, (bar, axes.get_ylim()[0]), rotation=90, fontsize=7, ha="right", va="bottom")
-        axes.set_xscale("log")
-        axes.set_xlabel("bytes of codes a memory")
-        axes.set_ylabel("token F1, five memories")
+        axes.set(xscale="log", xlabel="bytes of codes a memory", ylabel="token F1, five memories")
+        marks, labels = axes.get_legend_handles_labels()
+        once = dict(zip(labels, marks, strict=True))
+        axes.legend(once.values(), once.keys(), fontsize=7, frameon=False, loc="lower right")
         _save(figure, path)
 
 
-def condition_bars(path: Path, groups: Sequence[tuple[str, Mapping[str, Any]]], score: str = "f1") -> None:
-    """Groups (name, {condition: {score: value}}): one cluster of bars each, conditions side by side."""
-    names = [c for c in _CONDITIONS if any(c in conditions for _, conditions in groups)]
+def condition_bars(path: Path, panels: Mapping[str, Groups], score: str = "f1") -> None:
+    """Clusters of bars, conditions side by side; one panel below the other, by title ("" for none)."""
+    every = [scores for groups in panels.values() for _, scores in groups]
+    names = [c for c in _CONDITIONS if any(c in conditions for conditions in every)]
     width = 0.8 / max(1, len(names))
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 3.4))
-        for place, condition in enumerate(names):
-            at = [
-                (number, float(conditions[condition][score]))
-                for number, (_, conditions) in enumerate(groups)
-                if score in conditions.get(condition, {})
-            ]
-            axes.bar(
-                [x - 0.4 + (place + 0.5) * width for x, _ in at], [y for _, y in at], width * 0.92,
-                label=_CONDITIONS[condition], zorder=3,
-            )  # fmt: skip
-        axes.set_xticks(range(len(groups)), [name for name, _ in groups], fontsize=8)
-        axes.set_ylim(0, 1)
-        axes.set_ylabel({"f1": "token F1", "exact_match": "exact match"}.get(score, score))
-        axes.legend(
-            fontsize=7, ncols=len(names), loc="upper center", bbox_to_anchor=(0.5, 1.16), frameon=False
-        )
+        figure, rows = plt.subplots(len(panels), figsize=(6.8, 0.6 + 2.8 * len(panels)), squeeze=False)
+        for axes, (title, groups) in zip(rows[:, 0], panels.items(), strict=True):
+            for place, condition in enumerate(names):
+                at = [
+                    (number, float(conditions[condition][score]))
+                    for number, (_, conditions) in enumerate(groups)
+                    if score in conditions.get(condition, {})
+                ]
+                axes.bar(
+                    [x - 0.4 + (place + 0.5) * width for x, _ in at], [y for _, y in at], width * 0.92,
+                    label=_CONDITIONS[condition], color=f"C{place}", zorder=3,
+                )  # fmt: skip
+            axes.set_xticks(range(len(groups)), [name for name, _ in groups], fontsize=8)
+            axes.set_ylim(0, 1)
+            axes.set_ylabel({"f1": "token F1", "exact_match": "exact match"}.get(score, score))
+            axes.set_title(title, fontsize=9, loc="left")
+        figure.legend(
+            *rows[0, 0].get_legend_handles_labels(), fontsize=7, ncols=len(names), loc="lower center",
+            bbox_to_anchor=(0.5, 0.9 + 0.03 * len(panels)), frameon=False,
+        )  # fmt: skip
         _save(figure, path)
 
 
-def head_losses(path: Path, ranking: Sequence[Sequence[float]], loss_with_all: float, most: int = 24) -> None:
-    """Rows (layer, KV head, loss without its memory), worst loss first: what each head's memory is worth."""
-    shown = ranking[:most]
+def ablation_bars(path: Path, ablation: Ablation) -> None:
+    """F1 of each adapter, a panel for each kind of question."""
+    kinds = list(dict.fromkeys(kind for step in ablation.steps for kind in step.scores))
+    panels = {kind: [(s.name, s.scores[kind]) for s in ablation.steps if kind in s.scores] for kind in kinds}
+    condition_bars(path, panels)
+
+
+def head_losses(path: Path, reading: Reading) -> None:
+    """What each head's memory is worth: loss that is added without it, the most first."""
+    shown = sorted(reading.losses, key=lambda entry: -entry.loss)[:_MOST_HEADS]
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(figsize=(6.4, 3.2))
-        axes.bar(range(len(shown)), [row[2] - loss_with_all for row in shown], zorder=3)
-        axes.set_xticks(
-            range(len(shown)), [f"{int(r[0])}.{int(r[1])}" for r in shown], rotation=90, fontsize=7
-        )
-        axes.set_xlabel("layer.head")
-        axes.set_ylabel("loss added without it (nats)")
+        axes.bar(range(len(shown)), [entry.loss - reading.loss_whole for entry in shown], zorder=3)
+        axes.set_xticks(range(len(shown)), [f"{e.layer}.{e.head}" for e in shown], rotation=90, fontsize=7)
+        axes.set(xlabel="layer.head", ylabel="loss added without it (nats)")
+        _save(figure, path)
+
+
+def head_map(path: Path, sight: Sight, shipped: Sequence[tuple[int, int]]) -> None:
+    """A map of the heads: what the answers lose when one of them cannot look far back; shipped ones marked."""
+    lost = np.full((max(e.head for e in sight.losses) + 1, max(e.layer for e in sight.losses) + 1), np.nan)
+    for entry in sight.losses:
+        lost[entry.head, entry.layer] = entry.loss - sight.loss_whole
+    with plt.rc_context({**_STYLE, "axes.grid": False}):
+        figure, axes = plt.subplots(figsize=(8, 1.6 + 0.25 * len(lost)))
+        image = axes.imshow(lost, aspect="auto", cmap="viridis", vmin=0)
+        for layer, head in shipped:
+            axes.text(layer, head, "●", color="white", ha="center", va="center", fontsize=8)
+        axes.set(
+            xlabel="layer", ylabel="KV head", yticks=range(len(lost)),
+            title=f"{sight.model}: nats lost when one head sees only {sight.reach} tokens (● memory heads)",
+        )  # fmt: skip
+        figure.colorbar(image, ax=axes, shrink=0.8)
+        _save(figure, path)
+
+
+def codec_curve(path: Path, curve: CodecCurve) -> None:
+    """What codecs lose over their bytes, a line for each family."""
+    families = list(dict.fromkeys(point.family for point in curve.points))
+    with plt.rc_context({**_STYLE, "axes.spines.top": True, "axes.spines.right": True}):
+        figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+        for axes, (measure, label) in zip(panels, _PANELS.items(), strict=True):
+            for number, family in enumerate(families):
+                own = sorted(
+                    (p for p in curve.points if p.family == family), key=lambda point: point.memory_bytes
+                )
+                axes.plot(
+                    [p.memory_bytes for p in own], [getattr(p, measure) for p in own], marker="o", markersize=4,
+                    color=f"C{number}", label=own[0].title,
+                )  # fmt: skip
+            for point in curve.points:
+                if point.name == curve.shipped:
+                    at = point.memory_bytes, getattr(point, measure)
+                    axes.plot(*at, marker="*", markersize=14, color="C3", zorder=5)
+            axes.axvline(AIM_BYTES, color="grey", linewidth=0.8, linestyle="--")
+            axes.set(xscale="log", yscale="log", xlabel="bytes of codes a memory", title=label)
+        panels[0].legend(fontsize=7)
         _save(figure, path)
 
 

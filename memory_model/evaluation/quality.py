@@ -1,7 +1,9 @@
 """Everything that is measured of a model's answers, section by section, into one file that can be resumed.
 
 A section that was measured with the same key (model, codec, data, sizes) is kept; the file is replaced
-after every section, so an interrupted run loses one section at most.
+after every section, so an interrupted run loses one section at most. Sections that are not asked for stay
+as they are, each with its own key and date: after a new training only what is wanted is run again, and
+the page says which sections are of another model.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from memory_model.errors import CorruptFile
 from memory_model.evaluation.conditions import Scores
+from memory_model.evaluation.results import Quality, today, write_json
 from memory_model.evaluation.rows import Row
 
 
@@ -38,14 +41,9 @@ def run_sections(
 ) -> dict[str, Any]:
     """Measure what `path` has not got yet and return its content: `about` and `sections` by name.
 
-    say: told the name of each section and whether it was kept. Sections that are not asked for now stay while
-    their key's model_id is one of `about`'s (model_id, base_id). Raises CorruptFile when `path` is no such file.
+    say: told the name of each section and whether it was kept. Raises CorruptFile when `path` is no such file.
     """
-    kept = _read(path) if path.is_file() else {}
-    result = {**about, "sections": {}}
-    for name, section in kept.items():
-        if section["key"].get("model_id") in (about.get("model_id"), about.get("base_id")):
-            result["sections"][name] = section
+    result = {**about, "sections": _read(path) if path.is_file() else {}}
     for section in sections:
         key = json.loads(json.dumps(section.key))  # as it reads back: tuples are lists
         if result["sections"].get(section.name, {}).get("key") == key:
@@ -55,11 +53,11 @@ def run_sections(
         started = time.monotonic()
         measured = section.run()
         result["sections"][section.name] = {
-            "key": key, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.monotonic() - started, 1),
+            "key": key, "date": today(), "seconds": round(time.monotonic() - started, 1),
             "result": measured,
         }  # fmt: skip
-        _write(path, result)
-    _write(path, result)
+        write_json(path, result)
+    write_json(path, result)
     return result
 
 
@@ -77,13 +75,45 @@ def conditions_result(scores: dict[str, Scores], rows: Sequence[Row]) -> dict[st
     return {"rows": len(rows), "conditions": {c: s.summary() for c, s in scores.items()}, "answers": answers}
 
 
-def without_answers(result: dict[str, Any]) -> dict[str, Any]:
-    """The same file without the answers: what is committed under docs/data."""
+def joined_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Results of the same questions under other conditions, as one."""
+    answers = [
+        {k: v for answer in row for k, v in answer.items()}
+        for row in zip(*(r["answers"] for r in results), strict=True)
+    ]
+    conditions = {name: scores for r in results for name, scores in r["conditions"].items()}
+    return {"rows": results[0]["rows"], "conditions": conditions, "answers": answers}
+
+
+def without_answers(path: Path) -> Quality:
+    """A file of `run_sections` without the answers: what is committed under docs/data. Raises CorruptFile."""
     sections = {
         name: {**s, "result": {k: v for k, v in s["result"].items() if k != "answers"}}
-        for name, s in result["sections"].items()
+        for name, s in _read(path).items()
     }
-    return {**result, "sections": sections}
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    return Quality.of({**whole, "sections": sections}, path)
+
+
+def retrieved_apart(sections: dict[str, Any]) -> dict[str, Any]:
+    """Sections of an older file, in which the held-out questions' retrieved memories had no section of their own."""
+    whole = sections.get("heldout", {})
+    found = whole.get("result", {}).get("conditions", {})
+    if "memory_retrieved" not in found or "retrieved" in sections:
+        return dict(sections)
+    key, searched = whole["key"], ("candidates", "order", "knowledge_base")
+
+    def part(wanted: list[str], keys: dict[str, Any]) -> dict[str, Any]:
+        left_out = set(found) - set(wanted)
+        result = {**whole["result"], "conditions": {c: found[c] for c in wanted}}
+        if "answers" in result:
+            result["answers"] = [{k: v for k, v in a.items() if k not in left_out} for a in result["answers"]]
+        return {**whole, "key": {**keys, "conditions": wanted}, "result": result}
+
+    given = part(
+        [c for c in found if c != "memory_retrieved"], {k: v for k, v in key.items() if k not in searched}
+    )
+    return {**sections, "heldout": given, "retrieved": part(["memory_retrieved"], key)}
 
 
 def data_sha256(data: Any) -> str:
@@ -106,16 +136,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         sections = json.loads(path.read_text(encoding="utf-8"))["sections"]
         if all("key" in s and "result" in s for s in sections.values()):
-            return dict(sections)
+            return retrieved_apart(sections)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(
             f"{path} is not a file of `memory-model quality`: {error}; delete it or name another --out"
         ) from error
     raise CorruptFile(f"{path} has sections without key or result: delete it or name another --out")
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)

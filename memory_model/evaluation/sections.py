@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory_model.errors import InvalidInput
+from memory_model.evaluation.targets import PROSE
 
-PROSE = "prose"
 PROSE_WINDOWS = 40
 
 
@@ -23,10 +23,8 @@ class Asked:
 
 
 _OWN = (
-    Asked(
-        "heldout", Path("heldout_questions.json"),
-        ("none", "memory", "memory_exact", "rag", "memory_retrieved"), 100,
-    ),
+    Asked("heldout", Path("heldout_questions.json"), ("none", "memory", "memory_exact", "rag"), 100),
+    Asked("retrieved", Path("heldout_questions.json"), ("memory_retrieved",), 100),
     Asked("hard", Path("heldout_hard.json"), ("memory", "rag"), 60),
     Asked("unanswerable", Path("unanswerable.json"), ("memory",), 60),
     Asked("counterfactual", Path("counterfactual.json"), ("memory", "rag"), 60),

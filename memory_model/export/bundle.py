@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,10 +18,11 @@ from rich.progress import (
 
 from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
-from memory_model.codec import MemoryCodec
+from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.embedder import Embedder
-from memory_model.export.decoder import check_precision, export_decoder
+from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
+from memory_model.export.weights import Precision
 from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
 
 DEFAULT_PRECISION = "int8"
@@ -30,7 +32,7 @@ DEFAULT_CAPACITY = 2048
 def export_bundle(
     model: str | LoadedModel = DEFAULT_MODEL,
     out: str | Path = DEFAULT_FOLDER,
-    precision: str = DEFAULT_PRECISION,
+    precision: str | Precision = DEFAULT_PRECISION,
     capacity: int = DEFAULT_CAPACITY,
     *,
     codec: str | Path | None = None,
@@ -39,7 +41,7 @@ def export_bundle(
 ) -> Bundle:
     """Export `model` (a preset, a .gguf path or a loaded model) to the folder `out`, replacing an older bundle.
 
-    precision: float32, int8 or int4 weights. capacity: tokens of a conversation. codec: a `codec.npz`, by
+    precision: float32, float16, int8 or int4 weights. capacity: tokens of a conversation. codec: a `codec.npz`, by
     default the one shipped for the preset. embedder: "minilm" or a folder. Shows progress unless `quiet`;
     after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
@@ -51,7 +53,7 @@ def export_bundle(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    check_precision(precision)  # before minutes of work, not after
+    chosen = precision if isinstance(precision, Precision) else Precision(precision)  # before minutes of work
     check_place(out)
     staging = staging_folder(out)
     try:
@@ -59,11 +61,11 @@ def export_bundle(
             steps = progress.add_task("loading the model", total=4)
             loaded = load_model(model) if isinstance(model, str) else model
             codec_path = Path(codec) if codec else asset(DEFAULT_MODEL, "codec.npz")
-            codec_id = MemoryCodec.load(codec_path).codec_id
-            progress.update(steps, advance=1, description=f"decoder ({precision})")
+            memory_codec = decoding_only(MemoryCodec.load(codec_path))
+            progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
-                loaded, staging / "decoder.onnx", precision, capacity,
+                loaded, staging / "decoder.onnx", chosen, capacity,
                 lambda done, _: progress.update(layers, completed=done),
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
@@ -72,12 +74,20 @@ def export_bundle(
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
-            shutil.copyfile(codec_path, staging / "codec.npz")
+            memory_codec.save(staging / "codec.npz")
             bundle = write_bundle(
-                out, staging, model_id=loaded.model_id, codec_id=codec_id, embedder_id=embedder_id,
-                precision=precision, capacity=capacity, licence=loaded.licence, config=loaded.config,
+                out, staging, model_id=loaded.model_id, codec_id=memory_codec.codec_id, embedder_id=embedder_id,
+                precision=chosen.label, capacity=capacity, licence=loaded.licence, config=loaded.config,
             )  # fmt: skip
             progress.update(steps, advance=1, description="done")
             return bundle
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def decoding_only(codec: MemoryCodec) -> ExactCodec | ProductCodec:
+    """The codec without the map that only encoding projects with: half of the file, and no part of its identity."""
+    if isinstance(codec, ProductCodec):
+        return ProductCodec(replace(codec.tables, into=None))
+    assert isinstance(codec, ExactCodec)
+    return codec

@@ -162,7 +162,7 @@ def encoder_graph(encoder: Encoder) -> Graph:
     positions = positions + weights["embeddings.token_type_embeddings.weight"][0]
     width = g.op("Slice", shape, g.constant([1]), g.constant([2]))
     x = g.op("Gather", g.constant(words), ids)
-    x = g.op("Add", x, g.op("Slice", g.constant(positions), g.constant([0]), width))
+    x = g.op("Add", x, g.op("Slice", g.constant(positions), g.constant([0]), width, g.constant([0])))
     x = norm(x, "embeddings.LayerNorm")
     flat = g.constant([-1, dim])
     x = g.op("Reshape", x, flat)

@@ -20,9 +20,11 @@ OPSET = 21
 IR_VERSION = 10
 EXTERNAL_BYTES = 1024
 """Weights above this size go to the external data file, which the runtime maps instead of copying."""
+PAGE_BYTES = 4096
 
 TYPES = {
     np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float16): TensorProto.FLOAT16,
     np.dtype(np.int64): TensorProto.INT64,
     np.dtype(np.int32): TensorProto.INT32,
     np.dtype(np.int8): TensorProto.INT8,
@@ -58,7 +60,7 @@ class Graph:
         return name
 
     def constant(self, value: np.ndarray | Sequence[int] | int | float, name: str = "") -> str:
-        """Store an array (float32, int64, int32, int8, uint8); Python ints become int64, floats float32."""
+        """Store an array (float32, float16, int64, int32, int8, uint8); Python ints become int64, floats float32."""
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
         array = np.asarray(value, order="C")  # ascontiguousarray would give a scalar one dimension
@@ -122,13 +124,23 @@ class Graph:
 
     def _save_weights(self, data: Path) -> None:
         partial = data.with_name(data.name + ".partial")
+        places: dict[str, dict[str, str]] = {}
         with partial.open("wb") as file:
             for tensor in self._constants.values():
                 if len(tensor.raw_data) < EXTERNAL_BYTES:
                     continue
-                file.write(b"\0" * (-file.tell() % 4096))  # the runtime maps the file page by page
-                place = {"offset": str(file.tell()), "length": str(len(tensor.raw_data))}
-                file.write(tensor.raw_data)
+                # Tensors of different type and equal bytes are written once. TensorRT takes two tensors of one
+                # address for one, so whoever shares bytes puts an empty page in front of one of them.
+                digest = hashlib.sha256(tensor.raw_data).hexdigest()
+                if digest not in places:
+                    file.write(b"\0" * (-file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
+                    start, size = file.tell(), len(tensor.raw_data)
+                    places[digest] = {"offset": str(start), "length": str(size)}
+                    if not any(tensor.raw_data[:PAGE_BYTES]):
+                        rest = hashlib.sha256(tensor.raw_data[PAGE_BYTES:]).hexdigest()
+                        places[rest] = {"offset": str(start + PAGE_BYTES), "length": str(size - PAGE_BYTES)}
+                    file.write(tensor.raw_data)
+                place = places[digest]
                 tensor.ClearField("raw_data")
                 tensor.data_location = TensorProto.EXTERNAL
                 for key, value in {"location": data.name, **place}.items():

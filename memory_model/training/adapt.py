@@ -23,7 +23,7 @@ from torch import Tensor
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import Adapter, attach, collect, load_factors, original, whole
+from memory_model.nn.adapter import Adapter, attach, attach_full, collect, load_start, original, whole
 from memory_model.nn.model import Decoder, MemoryBatch
 from memory_model.nn.writing import write_memories
 from memory_model.training.batches import IGNORE, Batch, BatchSource, Teacher
@@ -35,7 +35,8 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of
     the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance; `distillation` is the
-    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher).
+    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher). `full`: every
+    weight from `first_layer` up, where `rank` and `alpha` say nothing.
     """
 
     steps: int = 600
@@ -51,6 +52,7 @@ class TuningPlan:
     clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 50
+    full: bool = False
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (0-based)."""
@@ -189,9 +191,13 @@ class Tuner:
         base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", codec: LoopCodec | None = None,
     ) -> None:  # fmt: skip
         torch.manual_seed(plan.seed)
-        self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
+        self.parameters = (
+            attach_full(model, plan.first_layer)
+            if plan.full
+            else attach(model, plan.rank, plan.alpha, plan.first_layer)
+        )
         if start is not None:
-            load_factors(model, start)
+            load_start(model, start)
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
         self.codec = codec
@@ -206,11 +212,17 @@ class Tuner:
         """The budget that is tuned."""
         return self.model.config.memory
 
-    def run(self, report: Callable[[Step], None] | None = None) -> Adapter:
-        """Tune to the end of the plan; `report` after each step."""
+    @property
+    def finished(self) -> bool:
+        """Whether the plan is done."""
+        return self.step >= self.plan.steps
+
+    def run(self, report: Callable[[Step], None] | None = None, *, limit_s: float = math.inf) -> Adapter:
+        """Tune to the end of the plan, or for `limit_s` seconds; `report` after each step."""
         self.model.train()
+        began = time.monotonic()
         with self.metrics.open("a") as metrics:
-            while self.step < self.plan.steps:
+            while not self.finished and time.monotonic() - began < limit_s:
                 done = self._one_step()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
@@ -276,8 +288,13 @@ class Tuner:
         return {
             "step": self.step, "plan": asdict(self.plan), "optimizer": {**optimizer, "state": moments},
             "parameters": [whole(p) for p in self.parameters], "batches": self.batches.state(),
-            "torch_random": torch.get_rng_state(), "codec": self.codec.state_dict() if self.codec else None,
+            "torch_random": torch.get_rng_state(), "device_random": self._device_random(),
+            "codec": self.codec.state_dict() if self.codec else None,
         }  # fmt: skip
+
+    def _device_random(self) -> Tensor | None:
+        """The GPU's own generator, which draws the noise there; None on a CPU."""
+        return torch.cuda.get_rng_state() if self.device.startswith("cuda") else None
 
     def resume(self) -> bool:
         """Continue the run of this folder if it has one; raises InvalidInput when its plan was another."""
@@ -285,10 +302,13 @@ class Tuner:
         if not path.is_file():
             return False
         state = torch.load(path, map_location="cpu", weights_only=True)
-        if state["plan"] != asdict(self.plan):
-            changed = [
-                f.name for f in fields(TuningPlan) if state["plan"].get(f.name) != getattr(self.plan, f.name)
-            ]
+        # A run of an older version lacks the fields that came later: it had their defaults.
+        changed = [
+            f.name
+            for f in fields(TuningPlan)
+            if state["plan"].get(f.name, f.default) != getattr(self.plan, f.name)
+        ]
+        if changed:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
             )
@@ -302,7 +322,18 @@ class Tuner:
                 parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.restore(state["batches"])
-        if self.codec is not None and state["codec"] is not None:
+        if (self.codec is None) != (state["codec"] is None):
+            raise InvalidInput(
+                f"{self.folder} holds a run {_with(state['codec'])}, this one is {_with(self.codec)}"
+            )
+        if self.codec is not None:
             self.codec.load_state_dict(state["codec"])
         torch.set_rng_state(state["torch_random"])
+        # Absent where the run began on a CPU: it goes on, though not with the numbers it would have had there.
+        if self.device.startswith("cuda") and state.get("device_random") is not None:
+            torch.cuda.set_rng_state(state["device_random"])
         self.step = state["step"]
+
+
+def _with(codec: object | None) -> str:
+    return "without --codec" if codec is None else "with --codec"

@@ -25,7 +25,7 @@ _STEADINESS = 4.0  # a codeword or mean counts as so many vectors when it is mov
 
 
 class CodecInTheLoop:
-    """Memories through a codec while tuning (`adapt.LoopCodec`); exactly resumable on a CPU.
+    """Memories through a codec while tuning (`adapt.LoopCodec`); exactly resumable.
 
     codec: what to start from. refit_every: steps between fittings of the codewords, 0 for never; iterations
     of k-means in each; recent: vectors of each block that are kept; share: of the written ones, how many.
@@ -154,8 +154,13 @@ class _Table:
         return torch.cat(parts, dim=1) @ self.basis + self.mean
 
     def follow(self, x_nD: Tensor, iterations: int) -> None:
-        """Move the mean to that of vectors [n, D], then take steps of k-means over them."""
-        x_nD = x_nD.to(self.mean.device)
+        """Move the mean to that of vectors [n, D], then take steps of k-means over them.
+
+        On the CPU whatever the device: sums there come out the same every time, and it is rare.
+        """
+        device = self.mean.device
+        self._move(torch.device("cpu"))
+        x_nD = x_nD.cpu()
         self.mean = (x_nD.sum(0) + _STEADINESS * self.mean) / (len(x_nD) + _STEADINESS)
         for _ in range(iterations):
             moved = []
@@ -165,6 +170,11 @@ class _Table:
                 counts.scatter_add_(1, nearest_Mn, torch.ones_like(z_Mnw[..., 0]))
                 moved.append(sums / counts[..., None])
             self.words = moved
+        self._move(device)
+
+    def _move(self, device: torch.device) -> None:
+        self.mean, self.into, self.basis = (t.to(device) for t in (self.mean, self.into, self.basis))
+        self.words = [w.to(device) for w in self.words]
 
     def _nearest(self, x_nD: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
         """For each width: coordinates [M, n, w], codewords [M, 2^bits, w], nearest codeword [M, n]."""

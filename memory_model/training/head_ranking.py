@@ -8,7 +8,7 @@ different ways, to be compared by the same measure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,35 +25,61 @@ class HeadLoss:
     """One head of the budget and a loss of the answers (nats a token) that was measured for it."""
 
     head: MemoryHead
-    loss_without: float
+    loss: float
 
 
-@torch.no_grad()
-def rank_heads(
-    model: Decoder, batches: Sequence[Batch], prefix: Sequence[int], progress: Callable[[], None] | None = None
-) -> tuple[float, list[HeadLoss]]:  # fmt: skip
-    """(loss with all heads, heads by loss without them, the most needed first)."""
-    config = model.config.memory
-    total = 0.0
-    without = torch.zeros(len(config.heads))
-    for batch in batches:
-        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16):
-            written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-            total += float(read_loss(model, batch, prefix, written.select(batch.memories)))
-            for number, (start, head) in enumerate(zip(config.offsets, config.heads, strict=True)):
-                valid = written.valid.clone()
-                valid[:, start : start + head.tokens] = False
-                reduced = replace(written, valid=valid).select(batch.memories)
-                without[number] += float(read_loss(model, batch, prefix, reduced))
-                if progress is not None:
-                    progress()
-    losses = [HeadLoss(h, float(w) / len(batches)) for h, w in zip(config.heads, without, strict=True)]
-    return total / len(batches), sorted(losses, key=lambda entry: -entry.loss_without)
+class HeadRuler:
+    """Measures what heads' memories are worth on batches, whose memories are written once."""
+
+    @torch.no_grad()
+    def __init__(self, model: Decoder, batches: Sequence[Batch], prefix: Sequence[int]) -> None:
+        self.model, self.batches, self.prefix = model, batches, prefix
+        self.heads = model.config.memory.heads
+        self._starts = dict(zip(self.heads, model.config.memory.offsets, strict=True))
+        with self._half():
+            self._written = [
+                write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches
+            ]
+
+    def _half(self) -> torch.autocast:
+        return torch.autocast(self.batches[0].ids.device.type, dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def loss(self, heads: Collection[MemoryHead]) -> float:
+        """The answers' loss when only these heads' memories are read."""
+        total = 0.0
+        for batch, memory in zip(self.batches, self._written, strict=True):
+            kept = torch.zeros(memory.valid.shape[1], dtype=torch.bool, device=memory.valid.device)
+            for head in heads:
+                kept[self._starts[head] : self._starts[head] + head.tokens] = True
+            reduced = replace(memory, valid=memory.valid & kept).select(batch.memories)
+            with self._half():
+                total += float(read_loss(self.model, batch, self.prefix, reduced))
+        return total / len(self.batches)
+
+    def without(self, heads: Iterable[MemoryHead]) -> Iterator[HeadLoss]:
+        """For each of the heads the loss without it alone, as soon as it is measured."""
+        for head in heads:
+            yield HeadLoss(head, self.loss([h for h in self.heads if h != head]))
+
+    def chosen(
+        self, pool: Sequence[MemoryHead], count: int, before: Sequence[MemoryHead] = ()
+    ) -> Iterator[HeadLoss]:
+        """Up to `count` heads of the pool, those of `before` counted, each the one that helps most beside the others.
+
+        Leaving one head out undervalues heads that do the same work, since the other one steps in; adding heads
+        one by one does not. The loss of an entry is that with the heads up to and including it.
+        """
+        have = list(before)
+        while len(have) < min(count, len(pool)):
+            tried = [HeadLoss(head, self.loss([*have, head])) for head in pool if head not in have]
+            best = min(tried, key=lambda entry: entry.loss)
+            have.append(best.head)
+            yield best
 
 
-def tables(ranking: Iterable[HeadLoss], vectors: int, reference_tokens: int = 128) -> dict[str, MemoryConfig]:
-    """Budgets of at most `vectors` vectors: the best n heads with as many tokens as fit, for several n."""
-    heads = [entry.head for entry in ranking]
+def tables(heads: Sequence[MemoryHead], vectors: int, reference_tokens: int = 128) -> dict[str, MemoryConfig]:
+    """Budgets of at most `vectors` vectors: the first n heads with as many tokens as fit, for several n."""
     result = {}
     for count in range(1, len(heads) + 1):
         tokens = min(reference_tokens, vectors // 2 // count)
@@ -63,45 +89,6 @@ def tables(ranking: Iterable[HeadLoss], vectors: int, reference_tokens: int = 12
                 heads=table, reference_tokens=reference_tokens
             )
     return result
-
-
-@torch.no_grad()
-def select_heads(
-    model: Decoder,
-    batches: Sequence[Batch],
-    prefix: Sequence[int],
-    pool: Sequence[MemoryHead],
-    count: int,
-    progress: Callable[[list[HeadLoss]], None] | None = None,
-) -> list[HeadLoss]:
-    """`count` heads of the pool, each the one that lowers the loss most beside those chosen before it.
-
-    Leaving one head out undervalues heads that do the same work, since the other one steps in; adding heads
-    one by one does not. `loss_without` of an entry is the loss with the heads up to and including it.
-    """
-    config = model.config.memory
-    starts = dict(zip(config.heads, config.offsets, strict=True))
-    with torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16):
-        written = [write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches]
-
-        def loss_with(heads: Sequence[MemoryHead]) -> float:
-            total = 0.0
-            for batch, memory in zip(batches, written, strict=True):
-                kept = torch.zeros(memory.valid.shape[1], dtype=torch.bool, device=memory.valid.device)
-                for head in heads:
-                    kept[starts[head] : starts[head] + head.tokens] = True
-                reduced = replace(memory, valid=memory.valid & kept).select(batch.memories)
-                total += float(read_loss(model, batch, prefix, reduced))
-            return total / len(batches)
-
-        chosen: list[HeadLoss] = []
-        while len(chosen) < min(count, len(pool)):
-            have = [entry.head for entry in chosen]
-            tried = [HeadLoss(head, loss_with([*have, head])) for head in pool if head not in have]
-            chosen.append(min(tried, key=lambda entry: entry.loss_without))
-            if progress is not None:
-                progress(chosen)
-    return chosen
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ says how much of the reading that head does. It needs no tuning, so it can choos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -48,38 +48,37 @@ def short_sighted(model: Decoder, layer: int, head: int, reach: int, prefix_toke
         del attention._plain
 
 
-@torch.no_grad()
-def rank_by_sight(
-    model: Decoder, batches: Sequence[Batch], prefix: Sequence[int], reach: int = 100,
-    progress: Callable[[], None] | None = None,
-) -> tuple[float, list[HeadLoss]]:  # fmt: skip
-    """(loss of the answers with all heads whole, heads by loss when short-sighted, the most needed first).
-
-    Uses the teacher's view of the batches: the asked references as text. Raises InvalidInput when a batch
-    has none.
-    """
+def check_taught(batches: Sequence[Batch]) -> None:
+    """Raise InvalidInput when a batch has no teacher's view, the asked references as text."""
     if any(batch.teacher is None for batch in batches):
         raise InvalidInput("heads are ranked by sight on conversations that have a teacher's view")
 
-    def loss() -> float:
-        total = 0.0
-        for batch in batches:
-            teacher = batch.teacher
-            assert teacher is not None
-            with torch.autocast(teacher.ids.device.type, dtype=torch.bfloat16):
-                hidden = read(model, teacher.ids, prefix, None, None)
-                rows, columns = teacher.places[:, 0], teacher.places[:, 1]
-                scores = model.head(hidden[rows, columns]).float()
-            total += float(F.cross_entropy(scores, teacher.ids[rows, columns + 1]))
-        return total / len(batches)
 
-    whole = loss()
-    ranked = []
-    for layer in range(model.config.layers):
-        for head in range(model.config.kv_heads):
-            with short_sighted(model, layer, head, reach, len(prefix)):
-                tokens = model.config.memory.reference_tokens
-                ranked.append(HeadLoss(MemoryHead(layer, head, tokens), loss()))
-            if progress is not None:
-                progress()
-    return whole, sorted(ranked, key=lambda entry: -entry.loss_without)
+@torch.no_grad()
+def loss_as_text(model: Decoder, batches: Sequence[Batch], prefix: Sequence[int]) -> float:
+    """Loss of the answers (nats a token) in the teacher's view of the batches, see `check_taught`."""
+    check_taught(batches)
+    total = 0.0
+    for batch in batches:
+        teacher = batch.teacher
+        assert teacher is not None
+        with torch.autocast(teacher.ids.device.type, dtype=torch.bfloat16):
+            hidden = read(model, teacher.ids, prefix, None, None)
+            rows, columns = teacher.places[:, 0], teacher.places[:, 1]
+            scores = model.head(hidden[rows, columns]).float()
+        total += float(F.cross_entropy(scores, teacher.ids[rows, columns + 1]))
+    return total / len(batches)
+
+
+def losses_by_sight(
+    model: Decoder,
+    batches: Sequence[Batch],
+    prefix: Sequence[int],
+    heads: Iterable[MemoryHead],
+    reach: int = 100,
+) -> Iterator[HeadLoss]:
+    """For each of the heads the loss when it alone is short-sighted, as soon as it is measured."""
+    for head in heads:
+        with short_sighted(model, head.layer, head.head, reach, len(prefix)):
+            loss = loss_as_text(model, batches, prefix)
+        yield HeadLoss(head, loss)

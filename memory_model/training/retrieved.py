@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import faiss
 import numpy as np
@@ -113,13 +113,18 @@ def corpus_files(corpus: Path, sources: Sequence[str] = ()) -> list[Path]:
     return files
 
 
-def documents(files: Iterable[Path], seed: int = 0) -> list[Document]:
-    """The documents that training may see, in an order fixed by the seed; their passages keep theirs."""
+def documents(files: Iterable[Path], seed: int = 0, without: Collection[str] = ()) -> list[Document]:
+    """The documents that training may see, in an order fixed by the seed; their passages keep theirs.
+
+    without: titles of documents that are left out too.
+    """
     found = []
     for path in files:
         kept = (p for p in read_passages(path) if not held_out(p.source, p.key))
         for _, passages in groupby(kept, key=lambda p: p.key.partition("#")[0]):
-            found.append(_document(list(passages)))
+            document = _document(list(passages))
+            if document.title not in without:
+                found.append(document)
     random.Random(seed).shuffle(found)
     return found
 
@@ -130,19 +135,22 @@ def _document(passages: Sequence[Passage]) -> Document:
 
 def prepare(
     files: Sequence[Path], tokenizer: Tokenizer, embedder: TextEmbedder, folder: Path, plan: RetrievalPlan,
-    progress: Progress | None = None,
+    progress: Progress | None = None, without: Collection[str] = (),
 ) -> RetrievedSequences:  # fmt: skip
     """The prepared data of a corpus, from `folder` as far as it is there already.
 
-    Raises InvalidInput when the corpus is shorter than one sequence.
+    without: titles of documents that are left out beside those that are held out. Raises InvalidInput when the
+    corpus is shorter than one sequence.
     """
     sources = [file_sha256(path) for path in files]
-    made_from = [sources, asdict(plan), tokenizer.backend.to_str(), embedder.embedder_id]
+    made_from: list[Any] = [sources, asdict(plan), tokenizer.backend.to_str(), embedder.embedder_id]
+    if without:
+        made_from.append(sorted(without))
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     report = progress or (lambda what, done, total: None)
     if not (place / "references.npy").is_file():
-        _cut(documents(files, plan.seed), tokenizer, plan, place, report)
+        _cut(documents(files, plan.seed, without), tokenizer, plan, place, report)
     sequences = np.load(place / "sequences.npy", mmap_mode="r")
     references = np.load(place / "references.npy", mmap_mode="r")
     bodies = np.load(place / "bodies.npy")

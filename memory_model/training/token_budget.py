@@ -7,7 +7,7 @@ are then taken where they cost least until the budget fits. The measured table, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from memory_model.config import MemoryConfig, MemoryHead
@@ -18,20 +18,18 @@ from memory_model.training.head_ranking import loss_of_table
 STEPS = (128, 96, 64, 32, 16, 0)
 
 
+def steps_of(table: MemoryConfig) -> list[tuple[MemoryHead, int]]:
+    """What is to be measured: each head of a budget with each number of tokens that is not more than it has."""
+    return [(head, tokens) for head in table.heads for tokens in STEPS if tokens <= head.tokens]
+
+
 def token_losses(
-    model: Decoder, batches: Sequence[Batch], prefix: Sequence[int], progress: Callable[[], None] | None = None
-) -> dict[MemoryHead, dict[int, float]]:  # fmt: skip
-    """For each head of the model's budget the answers' loss with it at each number of tokens, the rest whole."""
+    model: Decoder, batches: Sequence[Batch], prefix: Sequence[int], steps: Iterable[tuple[MemoryHead, int]]
+) -> Iterator[tuple[MemoryHead, int, float]]:
+    """(head, tokens, loss of the answers with it at so many tokens and the rest whole), as soon as measured."""
     table = model.config.memory
-    result: dict[MemoryHead, dict[int, float]] = {}
-    for head in table.heads:
-        curve = {}
-        for tokens in (step for step in STEPS if step <= head.tokens):
-            curve[tokens] = loss_of_table(model, with_tokens(table, head, tokens), batches, prefix)
-            if progress is not None:
-                progress()
-        result[head] = curve
-    return result
+    for head, tokens in steps:
+        yield head, tokens, loss_of_table(model, with_tokens(table, head, tokens), batches, prefix)
 
 
 def with_tokens(table: MemoryConfig, head: MemoryHead, tokens: int) -> MemoryConfig:
@@ -41,7 +39,7 @@ def with_tokens(table: MemoryConfig, head: MemoryHead, tokens: int) -> MemoryCon
     return replace(table, heads=others + own)
 
 
-def allocate(curves: dict[MemoryHead, dict[int, float]], vectors: int) -> tuple[MemoryHead, ...]:
+def allocate(curves: Mapping[MemoryHead, Mapping[int, float]], vectors: int) -> tuple[MemoryHead, ...]:
     """Heads with tokens, at most `vectors` vectors together: the cheapest steps down are taken first.
 
     A step's price is the loss it adds for each token it saves. Curves are made monotone first, since a

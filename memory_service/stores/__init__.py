@@ -148,6 +148,29 @@ class Statistics:
     stored_bytes: int
 
 
+@dataclass(frozen=True)
+class Revision:
+    """State of a knowledge base: a number that every batch changes, its memories, and the XOR of their ids."""
+
+    number: int = 0
+    memories: int = 0
+    digest: int = 0
+
+
+@dataclass(frozen=True)
+class StoredMemory:
+    """A reference with its memory, as stored. vector: float32 [dimension]."""
+
+    memory_id: int
+    document_key: str
+    title: str
+    chunk_number: int
+    text: str
+    vector: np.ndarray
+    payload: bytes
+    crc32c: int
+
+
 class Store(ABC):
     """Keeps knowledge bases apart from each other and their documents whole.
 
@@ -194,6 +217,17 @@ class Store(ABC):
     @abstractmethod
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """One document; raises DocumentNotFound."""
+
+    @abstractmethod
+    def revision(self, base: KnowledgeBase) -> Revision:
+        """After its newest finished batch."""
+
+    @abstractmethod
+    def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
+        """At most `count` memories with the smallest ids above `after_id`, in ascending order.
+
+        Whoever reads page after page compares the revision before and after: a batch may be written in between.
+        """
 
     @abstractmethod
     def statistics(self, base: KnowledgeBase) -> Statistics:

@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from memory_service.errors import (
     DocumentNotFound,
     KnowledgeBaseDamaged,
@@ -22,9 +24,11 @@ from memory_service.stores import (
     NewDocument,
     Query,
     Retrieved,
+    Revision,
     Statistics,
     Store,
     StoredDocument,
+    StoredMemory,
     StoredVersion,
     Written,
     ordered_by_words,
@@ -197,6 +201,32 @@ class ClickHouseStore(Store):
         stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
         references = [(int(memory_id), texts.get(memory_id, "")) for memory_id in ids]
         return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references)
+
+    def revision(self, base: KnowledgeBase) -> Revision:
+        """See Store."""
+        self._require_sound(base)
+        totals = self._log.totals(base.number)
+        return Revision(totals.batch, totals.memories, totals.digest)
+
+    def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
+        """See Store."""
+        self._require_sound(base)
+        after = "" if after_id is None else f" AND id > {int(after_id)}"
+        with self._engine.reader() as client:
+            rows = client.query(
+                "SELECT id, document_key, title, chunk, text, crc32c, CAST(embedding, 'Array(Float32)')"
+                f" FROM references_{base.identity.dimension} WHERE kb = {base.number}{after}"
+                f" ORDER BY id LIMIT {int(count)} SETTINGS max_threads = 1"
+            ).result_rows
+            payloads = self._payloads(client, base.number, {int(row[0]) for row in rows})
+        # A memory without payload was removed between the two reads, which the revision tells.
+        return [
+            StoredMemory(
+                int(row[0]), row[1], row[2], int(row[3]), row[4], np.asarray(row[6], np.float32),
+                payloads.get(int(row[0]), b""), int(row[5]),
+            )
+            for row in rows
+        ]  # fmt: skip
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.session import EdgeModel
+from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.memory import ExplicitMemory
 from memory_model.nn.writing import MemoryWriter
@@ -46,7 +46,9 @@ def service(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(tiny.folder, service.address, deadline_s=20) as opened:
+    with EdgeModel.open(
+        tiny.folder, service.address, recall="exact", deadline_s=20, chunk_deadline_s=20
+    ) as opened:
         yield opened
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,11 @@ from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2, retriev
 
 @dataclass
 class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer):
-    """texts and payloads are one reference each; the rest says how to misbehave."""
+    """texts and payloads are one reference each; the rest says how to misbehave.
+
+    before: called with a request's number, from 0, before it is answered; may wait, abort or change things.
+    spoil: changes a response before it is sent.
+    """
 
     embedder: Embedder
     texts: list[str]
@@ -28,23 +33,30 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
     wrong_crc: set[int] = field(default_factory=set)
     too_few_results: bool = False
     title: str = "Title"
+    before: Callable[[int, grpc.ServicerContext], None] | None = None
+    spoil: Callable[[retrieval_pb2.RetrieveResponse], None] | None = None
     requests: list[retrieval_pb2.RetrieveRequest] = field(default_factory=list)
     description: models_pb2.DescribeResponse = field(default_factory=models_pb2.DescribeResponse)
     address: str = ""
 
     def __post_init__(self) -> None:
         self.vectors = self.embedder.embed(self.texts)
+        self._counting = threading.Lock()
 
     def Retrieve(
         self, request: retrieval_pb2.RetrieveRequest, context: grpc.ServicerContext
     ) -> retrieval_pb2.RetrieveResponse:
-        self.requests.append(request)
+        with self._counting:
+            number = len(self.requests)
+            self.requests.append(request)
         time.sleep(self.delay_s)
+        if self.before:
+            self.before(number, context)
         if self.abort:
             context.abort(*self.abort)
         queries = np.frombuffer(request.query_vectors, "<f4").reshape(-1, self.embedder.dim)
         response = retrieval_pb2.RetrieveResponse()
-        sent = set()
+        sent = {memory_id - 1 for memory_id in request.held_ids}
         for query in queries[: 0 if self.too_few_results else None]:
             scores = self.vectors @ query
             result = response.results.add()
@@ -61,6 +73,8 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
                     hit.payload = payload
                 sent.add(n)
         response.server_times.total_us = 1500
+        if self.spoil:
+            self.spoil(response)
         return response
 
     def Describe(
@@ -72,7 +86,7 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
 @contextmanager
 def serving(service: FakeService) -> Iterator[FakeService]:
     """Run the service on a free port of this machine while the block lasts."""
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(8))
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
     service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

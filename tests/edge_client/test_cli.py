@@ -22,7 +22,10 @@ def run(*arguments: object, stdin: str = "") -> Result:
 
 
 @pytest.fixture
-def places(tiny: Bundle, service: FakeService) -> list[object]:
+def places(tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    monkeypatch.setenv("EDGE_CLIENT_RECALL", "exact")  # the answer does not depend on the machine's speed
+    monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", "30")
+    monkeypatch.setenv("EDGE_CLIENT_CHUNK_DEADLINE_S", "30")
     return ["--bundle", tiny.folder, "--service", service.address]
 
 
@@ -56,6 +59,7 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
         "server_ms",
         "decompress_ms",
         "inject_ms",
+        "queue_ms",
     }
     assert data["statistics"]["generated_tokens"] == 20
 
@@ -154,6 +158,39 @@ def test_chat_survives_a_message_that_is_too_long(places: list[object]) -> None:
     assert result.exit_code == 0
     assert "ContextFull" in result.stderr
     assert result.stdout.strip()
+
+
+def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    options = [
+        "--max-tokens",
+        4,
+        "--temperature",
+        50,
+        "--top-k",
+        50,
+        "--min-p",
+        0.01,
+        "--seed",
+        3,
+        "--stop",
+        "zzz",
+    ]
+    run("chat", *places, *options, stdin=f"hello\n/save {file}\n")
+    result = run(
+        "chat", *places, *options, stdin=f"/load {file}\nand?\n/stats\n/load {tmp_path / 'none'}\n/save\n"
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 messages" in result.stderr
+    assert "(0 reused)" not in result.stderr
+    assert "MissingFile" in result.stderr
+    assert "commands:" in result.stderr
+
+
+def test_ask_can_recall_in_three_ways(places: list[object]) -> None:
+    for mode, calls in (("overlap", True), ("exact", True), ("off", False)):
+        result = run("ask", QUESTION, *places, "--recall", mode, "--lead", 4, "--max-tokens", 3, "--json")
+        assert bool(json.loads(result.stdout)["memories"]) == calls
 
 
 def test_doctor_finds_everything_right(places: list[object]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 import torch
 
-from edge_client.decoder import OnnxDecoder
-from edge_client.errors import ContextFull, EdgeError
-from edge_client.session import EdgeModel, Event, Finished, Recalled, Token
+from edge_client import ContextFull, DecoderGraph, EdgeModel, Event, Finished, Recalled, Token
+from edge_client.recall import Recaller
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.errors import InvalidInput
@@ -23,6 +24,7 @@ from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 QUESTION = "What is the code of Lima?"
+MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}
 
 
 def parts(events: Sequence[Event]) -> tuple[list[Recalled], list[int], Finished]:
@@ -126,31 +128,27 @@ def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundl
 def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
     tiny: Bundle, service: FakeService
 ) -> None:
-    now = [0.0]
-    service.delay_s = 1.0
-    with EdgeModel.open(tiny.folder, service.address, deadline_s=0.1) as model:
-        assert model.recaller is not None
-        model.recaller._clock = lambda: now[0]
+    service.delay_s = 3.0
+    with EdgeModel.open(
+        tiny.folder, service.address, recall="exact", deadline_s=1.0, hedge_after_ms=1e6
+    ) as model:
+        assert isinstance(model.recaller, Recaller)
+        now = [0.0]
+        model.recaller._circuit._clock = lambda: now[0]
         recalls, tokens, finished = answer(model, max_tokens=40)
         assert len(tokens) == 40
         assert all(r.recall.error.startswith("DeadlineExceeded") for r in recalls)
+        assert {r.state for r in recalls if r.generated} == {"skipped"}, "it is left alone for a while"
         assert finished.without_memory
-        assert len(service.requests) == 1, "a service that does not answer is left alone for a while"
-        now[0] = 1.5
-        answer(model, max_tokens=1)
-        assert len(service.requests) == 2
-        now[0] = 3.0
-        answer(model, max_tokens=1)
-        assert len(service.requests) == 2, "the pause doubles"
-        service.delay_s, now[0] = 0.0, 4.0
-        model.recaller.client.deadline_s = 20
-        assert not answer(model, max_tokens=1)[2].without_memory
+        service.delay_s, now[0] = 0.0, 1.5
+        model.recaller.deadline_s = 20
+        assert not parts(list(model.session().send(QUESTION, max_tokens=1)))[2].without_memory
 
 
 @pytest.mark.parametrize(
     ("code", "name"),
     [(grpc.StatusCode.FAILED_PRECONDITION, "IncompatibleService"), (grpc.StatusCode.NOT_FOUND, "RequestRefused"),
-     (grpc.StatusCode.INTERNAL, "RetrievalError"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "ServiceUnavailable")],
+     (grpc.StatusCode.INTERNAL, "ServiceFailed"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "ServiceOverloaded")],
 )  # fmt: skip
 def test_a_refusal_is_named_and_the_answer_goes_on(
     model: EdgeModel, service: FakeService, code: grpc.StatusCode, name: str
@@ -170,8 +168,8 @@ def test_memories_stay_when_a_later_recall_fails(model: EdgeModel, service: Fake
         if isinstance(event, Token):
             service.abort = (grpc.StatusCode.INTERNAL, "broken")
     late = [e for e in seen if isinstance(e, Recalled) and e.generated]
-    assert [(r.kept, r.recall.error[:14]) for r in late] == [(5, "RetrievalError")]
-    assert model.decoder.caches.slots_in_use
+    assert [(r.kept, r.recall.error[:13]) for r in late] == [(5, "ServiceFailed")]
+    assert late[0].recall.memories == ()
 
 
 def foreign(seed: int, written: list[ExplicitMemory]) -> list[bytes]:
@@ -182,6 +180,8 @@ def test_a_memory_of_another_model_is_refused_by_name(
     model: EdgeModel, service: FakeService, written: list[ExplicitMemory]
 ) -> None:
     nearest = int(answer(model)[0][-1].recall.read[0].memory_id) - 1
+    assert isinstance(model.recaller, Recaller)
+    model.recaller.cache.forget(nearest + 1)  # so that it is sent
     service.payloads[nearest] = foreign(9, written)[nearest]
     recalls, tokens, _ = answer(model)
     refused = {m.memory_id - 1: m.refused for r in recalls for m in r.recall.read if m.refused}
@@ -289,7 +289,7 @@ def test_the_same_seed_gives_the_same_answer(model: EdgeModel) -> None:
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
     tiny: Bundle, model: EdgeModel
 ) -> None:
-    room = model.decoder.capacity - len(prefix_ids(tiny.tokenizer, tiny.config.memory))
+    room = model.graph.capacity - len(prefix_ids(tiny.tokenizer, tiny.config.memory))
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
     finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
     assert finished.reason == "context"
@@ -321,12 +321,13 @@ def test_strange_questions_are_answered(model: EdgeModel, question: str) -> None
     assert answer(model, question)[2].statistics.generated_tokens > 0
 
 
-def test_two_answers_at_a_time_are_refused(model: EdgeModel) -> None:
-    first = model.generate(QUESTION, max_tokens=30)
-    next(first)
-    list(model.generate(QUESTION, max_tokens=2))
-    with pytest.raises(EdgeError, match="another answer"):
-        list(first)
+def test_two_answers_at_a_time_have_caches_of_their_own(model: EdgeModel) -> None:
+    alone = answer(model, max_tokens=20, **MANY)[1]
+    first = model.generate(QUESTION, max_tokens=20, **MANY)
+    begun = [next(first) for _ in range(5)]
+    other = answer(model, "Something else: Cairo, Delhi?", max_tokens=20, **MANY)[1]
+    assert parts([*begun, *first])[1] == alone
+    assert other != alone
 
 
 def test_statistics_add_up(model: EdgeModel) -> None:
@@ -336,9 +337,14 @@ def test_statistics_add_up(model: EdgeModel) -> None:
     assert s.recalls == len(recalls)
     assert s.tokens_per_s > 0
     assert s.first_token_ms > 0
-    assert s.recall_ms == pytest.approx(
-        sum(t.embed_ms + t.call_ms + t.decompress_ms + t.inject_ms for t in (r.recall.times for r in recalls))
-    )
+    assert s.states == Counter(r.state for r in recalls)
+    assert s.generated_recalls == len([r for r in recalls if r.generated]) == 2
+    assert s.recall_ms == pytest.approx(sum(r.blocked.total_ms for r in recalls))
+    assert s.blocked_ms_per_chunk == pytest.approx(s.blocked.total_ms / 2)
+    assert s.blocked.total_ms >= s.blocked.embed_ms > 0, "exact stands still while it recalls"
+    assert s.decoder_ms + s.recall_ms + s.overhead_ms >= s.first_token_ms
+    usage = (finished.usage.prompt_tokens, finished.usage.reused_tokens, finished.usage.completion_tokens)
+    assert usage == (s.prompt_tokens, s.reused_tokens, 40)
     assert all(r.recall.times.server_ms > 0 for r in recalls)
 
 
@@ -350,4 +356,4 @@ def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, tmp_path: Path) -> 
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
     export_decoder(other, tmp_path / "decoder.onnx", "float32", 128)
     with pytest.raises(CorruptFile, match="another shape"):
-        EdgeModel(tiny, OnnxDecoder(tmp_path / "decoder.onnx"), None)
+        EdgeModel(tiny, DecoderGraph.open(tmp_path / "decoder.onnx"), None)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.prompt import common_length, cut
-from edge_client.sampling import Sampler, Sampling
+from edge_client.sampling import Sampler
+from edge_client.sampling_options import Sampling
 from edge_client.stream_text import StreamText
 from memory_model.chat import ChatTemplate, Prompt
 from memory_model.tokenizer import Tokenizer
@@ -59,7 +60,7 @@ def test_common_length() -> None:
 
 
 def test_greedy_takes_the_likeliest() -> None:
-    assert Sampler(Sampling()).pick(np.array([0.1, 3.0, 2.9], np.float32)) == 1
+    assert Sampler(Sampling(), 3).pick(np.array([0.1, 3.0, 2.9], np.float32)).id == 1
 
 
 @pytest.mark.parametrize("size", [4, 5000])
@@ -67,27 +68,27 @@ def test_top_p_draws_from_the_fewest_tokens_that_reach_p(size: int) -> None:
     weights = np.full(size, 1e-9)
     weights[:4] = [0.5, 0.3, 0.15, 0.05]
     logits = np.log(weights).astype(np.float32)
-    sampler = Sampler(Sampling(1.0, 0.79, seed=0))
-    drawn = [sampler.pick(logits) for _ in range(300)]
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.79, seed=0), size)
+    drawn = [sampler.pick(logits).id for _ in range(300)]
     assert set(drawn) == {0, 1}
     assert 0.5 < drawn.count(0) / 300 < 0.75
 
 
 def test_flat_logits_use_the_whole_vocabulary() -> None:
-    sampler = Sampler(Sampling(1.0, 0.99, seed=0))
-    drawn = {sampler.pick(np.zeros(3000, np.float32)) for _ in range(2000)}
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.99, seed=0), 3000)
+    drawn = {sampler.pick(np.zeros(3000, np.float32)).id for _ in range(2000)}
     assert len(drawn) > 1000
 
 
 def test_temperature_sharpens_and_flattens() -> None:
     logits = np.array([2.0, 1.0, 0.0], np.float32)
     cold, hot = (
-        [s.pick(logits) for _ in range(500)]
-        for s in (Sampler(Sampling(0.1, seed=1)), Sampler(Sampling(100, seed=1)))
+        [s.pick(logits).id for _ in range(500)]
+        for s in (Sampler(Sampling(temperature=t, seed=1), 3) for t in (0.1, 100))
     )
     assert cold.count(0) > 495
     assert 120 < hot.count(0) < 220
-    assert Sampler(Sampling(1e-12, seed=1)).pick(logits) == 0
+    assert Sampler(Sampling(temperature=1e-12, seed=1), 3).pick(logits).id == 0
 
 
 @given(st.text(max_size=40))

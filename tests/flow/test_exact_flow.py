@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_client.decoder import OnnxDecoder
-from edge_client.session import EdgeModel
+from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.embedder import Embedder
 from memory_model.memory import ExplicitMemory
@@ -43,6 +43,7 @@ class TinyEncoder:
             memory.reference_tokens,
             memory.chunk_tokens,
             json.dumps(loaded.config.to_dict()),
+            self.format.payload_bytes(memory.reference_tokens),
         )
 
     def split(self, text: str, title: str) -> list[str]:

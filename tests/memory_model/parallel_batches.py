@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ PLAN = TuningPlan(
     checkpoint_every=3,
     codec_noise=0.0,
 )
+FULL = replace(PLAN, full=True, learning_rate=1e-3)
 
 
 def fixed_batch(seed: int = 0, texts: int = 3) -> Batch:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from memory_model.training.adapt import TuningPlan, batch_losses
 from memory_model.training.parallel import ParallelTuner, process_group, share, spread
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.parallel_batches import PLAN, SharedBatches, fixed_batch
+from tests.memory_model.parallel_batches import FULL, PLAN, SharedBatches, fixed_batch
 from tests.memory_model.tiny import PREFIX
 
 
@@ -36,14 +36,14 @@ def gradients(mesh: torch.distributed.DeviceMesh) -> dict[str, float]:
     return result
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, plan: TuningPlan) -> None:
     """Both parts; rank 0 writes result.json."""
     torch.set_num_threads(1)
     with process_group("cpu") as mesh:
         result: dict[str, object] = {"gradients": gradients(mesh)}
         steps: list[tuple[float, float, float]] = []
 
-        def tuner(plan: TuningPlan) -> ParallelTuner:
+        def tuner() -> ParallelTuner:
             return ParallelTuner(
                 tiny_loaded().model, PREFIX, SharedBatches(), plan, folder / "run", "base", mesh
             )
@@ -56,10 +56,10 @@ def main(folder: Path) -> None:
             if len(steps) == 4:
                 raise Killed
 
-        first = tuner(PLAN)
+        first = tuner()
         with suppress(Killed):
             first.run(until_four)
-        second = tuner(PLAN)
+        second = tuner()
         assert second.resume()
         assert second.step == 3
         del steps[3:]
@@ -70,4 +70,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), FULL if sys.argv[2] == "full" else PLAN)

@@ -8,8 +8,8 @@ import torch
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
 from memory_model.training.conversations import Sizes
-from memory_model.training.head_sight import rank_by_sight, short_sighted
-from memory_model.training.token_budget import allocate, token_losses, with_tokens
+from memory_model.training.head_sight import loss_as_text, losses_by_sight, short_sighted
+from memory_model.training.token_budget import allocate, steps_of, token_losses, with_tokens
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.test_conversations import facts
 from tests.memory_model.tiny import PREFIX, tiny_model
@@ -52,12 +52,14 @@ def test_the_only_head_with_an_output_is_the_only_one_that_can_lose() -> None:
                 if (layer, head) != (1, 1):
                     model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
     batch = facts(TAUGHT).next()
-    whole, ranked = rank_by_sight(model, [batch], PREFIX, reach=4)
-    changed = [(e.head.layer, e.head.head) for e in ranked if abs(e.loss_without - whole) > 1e-4]
+    heads = [MemoryHead(i, k, 32) for i in range(config.layers) for k in range(config.kv_heads)]
+    whole = loss_as_text(model, [batch], PREFIX)
+    ranked = list(losses_by_sight(model, [batch], PREFIX, heads, reach=4))
+    assert [e.head for e in ranked] == heads
+    changed = [(e.head.layer, e.head.head) for e in ranked if abs(e.loss - whole) > 1e-4]
     assert changed == [(1, 1)]
-    assert len(ranked) == config.layers * config.kv_heads
     with pytest.raises(InvalidInput, match="teacher"):
-        rank_by_sight(model, [facts(Sizes(written=6, as_text=1.0)).next()], PREFIX)
+        loss_as_text(model, [facts(Sizes(written=6, as_text=1.0)).next()], PREFIX)
 
 
 def test_tokens_are_taken_where_they_cost_least() -> None:
@@ -75,8 +77,9 @@ def test_tokens_are_taken_where_they_cost_least() -> None:
 def test_the_curves_of_a_budget_begin_at_the_whole_of_it() -> None:
     heads = (MemoryHead(0, 0, 32), MemoryHead(2, 1, 32))
     model = tiny_loaded(config=tiny_config().with_memory(MemoryConfig(heads, 32, 16))).model
-    curves = token_losses(model, [facts(TAUGHT).next()], PREFIX)
-    assert set(curves) == set(heads)
-    assert {round(curve[32], 4) for curve in curves.values()} == {round(curves[heads[0]][32], 4)}
-    assert all(set(curve) == {32, 16, 0} for curve in curves.values())
+    todo = steps_of(model.config.memory)
+    assert todo == [(head, tokens) for head in heads for tokens in (32, 16, 0)]
+    losses = {(h, n): loss for h, n, loss in token_losses(model, [facts(TAUGHT).next()], PREFIX, todo)}
+    assert list(losses) == todo
+    assert losses[heads[0], 32] == pytest.approx(losses[heads[1], 32], abs=1e-4), "both are the whole budget"
     assert with_tokens(model.config.memory, heads[0], 0).heads == heads[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,31 @@ from memory_model.cli import app
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.evaluation.conditions import Scores
 from memory_model.evaluation.page import Numbers, page, write_plots
-from memory_model.evaluation.quality import Section, conditions_result, run_sections, without_answers
+from memory_model.evaluation.quality import (
+    Section,
+    conditions_result,
+    joined_results,
+    retrieved_apart,
+    run_sections,
+)
+from memory_model.evaluation.results import (
+    Ablation,
+    AblationStep,
+    BytesCurve,
+    BytesPoint,
+    CodecCurve,
+    CodecPoint,
+    CodecSettings,
+    EdgeQuality,
+    HeadEntry,
+    Heads,
+    Overlap,
+    PrecisionQuality,
+    Quality,
+    Reading,
+    SectionResult,
+    Sight,
+)
 from memory_model.evaluation.rows import Row
 from memory_model.evaluation.sections import plan
 from memory_model.evaluation.targets import Target, targets
@@ -30,26 +55,53 @@ def section(name: str, key: dict[str, Any], calls: list[str]) -> Section:
     return Section(name, {"model_id": "m1", **key}, run)
 
 
+KEY = {"model_id": "m1", "codec_id": "c"}
+
+
 def numbers(**more: Any) -> Numbers:
     scores = {"f1": 0.95, "exact_match": 0.9, "nll": 0.1}
     sections = {
-        "heldout": {
-            "rag": {"f1": 0.99, "exact_match": 0.97},
-            "memory": scores,
-            "memory_exact": scores,
-            "memory_retrieved": {"f1": 0.9, "recall_at_5": 0.95},
-        },
+        "heldout": {"rag": {"f1": 0.99, "exact_match": 0.97}, "memory": scores, "memory_exact": scores},
+        "retrieved": {"memory_retrieved": {"f1": 0.9, "recall_at_5": 0.95}},
         "natural": {"memory": {"f1": 0.3, "two_way": 0.7}, "rag": {"f1": 0.4, "two_way": 0.7}},
     }
-    quality = {
-        **ABOUT, "model": "tiny", "machine": "a machine", "date": "2026-01-02", "command": "memory-model quality",
-        "memory_heads": 6, "memory_bytes": 38400,
-        "sections": {
-            name: {"key": {}, "date": "2026-01-01", "seconds": 1.0, "result": {"rows": 9, "conditions": found}}
+    quality = Quality(
+        model="tiny", model_id="m1", codec_id="c", base_id="b", machine="a machine", date="2026-01-02",
+        command="memory-model quality", memory_heads=6, memory_bytes=38400,
+        sections={
+            name: SectionResult(KEY, "2026-01-01", 1.0, {"rows": 9, "conditions": found})
             for name, found in sections.items()
         },
-    }  # fmt: skip
+    )  # fmt: skip
     return Numbers(quality=quality, **more)
+
+
+def every_file() -> dict[str, Any]:
+    """One of each result, as the commands write them."""
+    losses = (HeadEntry(18, 2, 0.5), HeadEntry(3, 0, 0.11))
+    ours = BytesPoint("ours", 6, "128", 13, 19968, "codes", 0.95, 0.9, 0.1, shipped=True)
+    small = BytesPoint("small", 6, "32 to 64", 13, 9000, "exact", 0.9, 0.8, 0.2)
+    point = CodecPoint(
+        "tokens:13", "tokens", "all of a token", 13, 19968, 0.1, 0.2, 0.02, 0.001, 0.0001, 0.01
+    )
+    step = AblationStep(
+        "untuned", 0, "m0", "2026-01-01", {"held-out": {"rag": {"f1": 0.5, "exact_match": 0.1}}}
+    )
+    weights = {
+        "float32": PrecisionQuality(0.95, 0.9, 1, 30, 500),
+        "int8": PrecisionQuality(0.94, 0.9, 1, 80, 180),
+    }
+    return {
+        "bytes_curve": BytesCurve("m1", 50, "2026-01-03", points=(ours, small)),
+        "ablation": Ablation(50, (step,)),
+        "heads": Heads(
+            ((18, 2),), Sight("tiny", "b", "2026-01-04", 100, 2, 90, 0.1, losses),
+            Reading("m0", "2026-01-04", 3, 1536, 2, 0.1, losses, {"6 heads": 0.2}, losses[:1]),
+        ),
+        "codec_curve": CodecCurve(CodecSettings("m1", 9, 9, 1, 0, True), "2026-01-05", "tokens:13", points=(point,)),
+        "edge_quality": EdgeQuality("m1", "2026-01-06", 100, weights),
+        "overlap": Overlap("m1", "2026-01-07", 100, exact_f1=0.95, overlap_f1=0.93),
+    }  # fmt: skip
 
 
 def test_a_section_is_measured_again_only_when_its_key_changed(tmp_path: Path) -> None:
@@ -77,11 +129,52 @@ def test_an_interrupted_run_keeps_its_finished_sections(tmp_path: Path) -> None:
     assert told == ["a: kept from an earlier run"]
 
 
-def test_sections_of_another_model_are_dropped_and_those_of_the_plain_one_stay(tmp_path: Path) -> None:
+def test_only_the_sections_that_are_asked_for_are_measured_and_the_others_stay(tmp_path: Path) -> None:
     path, calls = tmp_path / "quality.json", []  # type: ignore[var-annotated]
     run_sections(path, [section("a", {}, calls), section("plain", {"model_id": "b"}, calls)], ABOUT)
-    result = run_sections(path, [], {**ABOUT, "model_id": "m2"})
-    assert list(result["sections"]) == ["plain"]
+    again = section("a", {"model_id": "m2"}, calls)
+    result = run_sections(path, [again], {**ABOUT, "model_id": "m2"})
+    assert calls == ["a", "plain", "a"]
+    assert {name: s["key"]["model_id"] for name, s in result["sections"].items()} == {"a": "m2", "plain": "b"}
+
+
+def test_the_page_marks_figures_and_sections_of_another_model_or_codec() -> None:
+    quality = numbers().quality
+    sections = dict(quality.sections)
+    sections["natural"] = replace(sections["natural"], key={"model_id": "m0", "codec_id": "c"})
+    sections["retrieved"] = replace(sections["retrieved"], key={"model_id": "m1", "codec_id": "older"})
+    text = page(
+        Numbers(replace(quality, sections=sections), overlap=Overlap("m0", "2026-01-07", 9, 0.9, 0.9))
+    )
+    assert "| held-out countries: token F1 with memory | 0.950 |" in text
+    assert "F1 with memory / F1 with text | 0.750 † |" in text
+    assert "recall@5) | 0.950 † |" in text
+    assert "overlap: F1 of exact - F1 of overlap | 0.000 † |" in text
+    assert "9 rows, 2026-01-01, **another model m0** †." in text
+    assert "9 rows, 2026-01-01, **another codec older** †." in text
+    assert "†" not in page(numbers())
+
+
+def test_retrieved_memories_get_a_section_of_their_own_from_an_older_file() -> None:
+    old = {
+        "heldout": {
+            "key": {"model_id": "m", "candidates": 50, "conditions": ["rag", "memory_retrieved"]},
+            "result": {
+                "rows": 1, "conditions": {"rag": {"f1": 1.0}, "memory_retrieved": {"f1": 0.5}},
+                "answers": [{"question": "Q", "rag": "a", "memory_retrieved": "b"}],
+            },
+        }
+    }  # fmt: skip
+    found = retrieved_apart(old)
+    assert found["heldout"]["key"] == {"model_id": "m", "conditions": ["rag"]}
+    assert found["retrieved"]["key"] == {
+        "model_id": "m",
+        "candidates": 50,
+        "conditions": ["memory_retrieved"],
+    }
+    results = [found[name]["result"] for name in ("heldout", "retrieved")]
+    assert results[1]["answers"] == [{"question": "Q", "memory_retrieved": "b"}]
+    assert joined_results(results) == old["heldout"]["result"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"sections": {"a": {}}}', '{"rows": 3}'])
@@ -101,9 +194,6 @@ def test_what_is_committed_has_the_means_and_not_the_answers() -> None:
         {"question": "Q?", "right_answer": "Oslo", "believed_answer": "Rome", "memory": "Rome"}
     ]
     assert result["conditions"]["memory"]["says_belief"] == 1.0
-    kept = without_answers({"sections": {"a": {"result": result}}})
-    assert "answers" not in kept["sections"]["a"]["result"]
-    assert kept["sections"]["a"]["result"]["conditions"] == result["conditions"]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +213,8 @@ def test_a_figure_is_judged_by_its_bars(value: float | None, higher: bool, verdi
 
 
 def test_every_figure_comes_from_its_section() -> None:
-    edge = {"float32": {"f1": 0.95}, "int8": {"f1": 0.94}}
-    rows = {t.what: t for t in targets(numbers().quality, edge, {"exact": 0.95, "overlap": 0.93})}
+    files = every_file()
+    rows = {t.what: t for t in targets(numbers().quality, files["edge_quality"], files["overlap"])}
     values = {what: None if t.value is None else round(t.value, 4) for what, t in rows.items()}
     assert values == {
         "held-out countries: token F1 with memory": 0.95,
@@ -149,20 +239,46 @@ def test_the_page_shows_what_there_are_numbers_for(tmp_path: Path) -> None:
     assert "a machine" in bare
     assert "2026-01-02" in bare
     assert "quality-bytes.svg" not in bare
-    full = numbers(
-        bytes_curve=[
-            {"label": "six heads", "bytes": 20000, "f1": 0.9},
-            {"label": "ours", "bytes": 38400, "f1": 0.95, "exact_match": 0.9, "tokens": 128, "heads": 6,
-             "code_bytes": 25, "shipped": True},
-        ],
-        ablation=[{"name": "untuned", "steps": 0, "conditions": {"rag": {"f1": 0.5, "exact_match": 0.1}}}],
-        heads={"loss_with_all": 0.1, "ranking": [[18, 2, 0.5], [3, 0, 0.11]]},
-    )  # fmt: skip
+    full = numbers(**every_file())
     written = write_plots(full, tmp_path)
     text = page(full)
+    assert {p.stem for p in written} == {
+        "quality-conditions", "quality-bytes", "codec-curve", "quality-ablation", "heads-sight", "heads-reading"
+    }  # fmt: skip
     for path in written:
         assert f"images/{path.name}" in text
-    assert "| ours | 6 | 128 | 25 | 38,400 | 0.950 | 0.900 | shipped |" in text
+    assert "| ours | 6 | 128 | 13 | 19,968 | 0.950 | 0.900 | shipped |" in text
+    assert "2 of 90 heads so far" in text
+
+
+def test_every_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    files = {**every_file(), "quality": numbers().quality}
+    for name, result in files.items():
+        result.save(tmp_path / f"{name}.json")
+    assert Numbers.read(tmp_path) == Numbers(**files)
+
+
+def test_a_result_of_another_shape_is_named_with_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "bytes_curve.json"
+    path.write_text('{"model_id": "m", "rows": 5, "date": "", "points": [{"label": "x"}]}')
+    with pytest.raises(CorruptFile, match=r"budget-curve`: points\.0\.heads: Field required"):
+        BytesCurve.load(path)
+
+
+def test_points_that_do_not_compare_are_not_put_on_one_curve(tmp_path: Path) -> None:
+    path = tmp_path / "bytes_curve.json"
+    every_file()["bytes_curve"].save(path)
+    assert len(BytesCurve.begun(path, "m1", 50).points) == 2
+    for model_id, rows in (("m2", 50), ("m1", 4)):
+        with pytest.raises(InvalidInput, match="another --out"):
+            BytesCurve.begun(path, model_id, rows)
+
+
+def test_a_step_of_the_ablation_that_is_measured_again_keeps_its_place() -> None:
+    steps = [AblationStep(name, 1, "m", "", {}) for name in "abc"]
+    again = replace(steps[1], model_id="m2")
+    found = Ablation(50, tuple(steps)).with_step(again)
+    assert [(s.name, s.model_id) for s in found.steps] == [("a", "m"), ("b", "m2"), ("c", "m")]
 
 
 def test_figures_come_out_the_same_twice_and_hold_no_date(tmp_path: Path) -> None:
@@ -203,9 +319,10 @@ def test_a_plan_takes_the_sections_that_are_asked_for(tmp_path: Path) -> None:
 def test_the_report_command_takes_over_a_measurement_without_its_answers(tmp_path: Path) -> None:
     measured, kept, out = tmp_path / "measured.json", tmp_path / "data", tmp_path / "docs" / "quality.md"
     out.parent.mkdir()
-    quality = numbers().quality
-    quality["sections"]["heldout"]["result"]["answers"] = ["secret"]
-    measured.write_text(json.dumps(quality))
+    numbers().quality.save(measured)
+    content = json.loads(measured.read_text())
+    content["sections"]["heldout"]["result"]["answers"] = ["secret"]
+    measured.write_text(json.dumps(content))
     done = CliRunner().invoke(
         app, ["quality-report", "--from", str(measured), "--numbers", str(kept), "--out", str(out)]
     )

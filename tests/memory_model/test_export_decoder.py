@@ -13,12 +13,13 @@ from edge_client.decoder import OnnxDecoder
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
 from memory_model.export.decoder import decoder_graph
-from memory_model.export.quantize import BLOCK, quantize
+from memory_model.export.quantize import quantize
 from memory_model.memory import ExplicitMemory
 from memory_model.nn.load import random_model
 from memory_model.nn.model import Decoder, MemoryBatch
 from tests.edge_client.tiny_bundle import random_memory
 
+BLOCK = 32
 BUDGETS = {
     "one head": ((1, 1, 128),),
     "whole layers": tuple((layer, head, 8) for layer in (0, 1) for head in range(3)),

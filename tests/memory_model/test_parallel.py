@@ -15,7 +15,7 @@ from memory_model.training.adapt import Tuner, batch_losses
 from memory_model.training.batches import IGNORE
 from memory_model.training.parallel import share
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.parallel_batches import PLAN, SharedBatches, fixed_batch
+from tests.memory_model.parallel_batches import FULL, PLAN, SharedBatches, fixed_batch
 from tests.memory_model.tiny import PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +42,15 @@ def test_the_shares_of_a_batch_add_up_to_its_losses(world: int) -> None:
         assert len(part.teacher.matched) >= 1
 
 
-def test_two_processes_tune_like_one_through_a_kill_and_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["adapter", "full"])
+def test_two_processes_tune_like_one_through_a_kill_and_a_resume(name: str, tmp_path: Path) -> None:
+    plan = FULL if name == "full" else PLAN
     losses: list[tuple[float, float, float]] = []
-    alone = Tuner(tiny_loaded().model, PREFIX, SharedBatches(), PLAN, tmp_path / "alone", "base")
+    alone = Tuner(tiny_loaded().model, PREFIX, SharedBatches(), plan, tmp_path / "alone", "base")
     alone.run(lambda step: losses.append((step.loss, step.teacher, step.norm)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, "-m", "tests.memory_model.parallel_worker", str(tmp_path)],
+        [*command, "-m", "tests.memory_model.parallel_worker", str(tmp_path), name],
         cwd=ROOT, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -62,7 +64,9 @@ def test_two_processes_tune_like_one_through_a_kill_and_a_resume(tmp_path: Path)
     ]
     assert written == [1, 2, 3, 4, 4, 5, 6], "rank 0 alone writes, a repeated step twice"
     one, two = (Adapter.load(tmp_path / run / "adapter.safetensors") for run in ("alone", "run"))
-    assert one.factors.keys() == two.factors.keys()
+    assert one.added().keys() == two.added().keys()
     # Adam moves a weight of almost no gradient by the rounding's sign, so whole matrices are compared.
-    for name, (_, b) in one.factors.items():
-        assert float((two.factors[name][1] - b).norm() / b.norm()) < 0.1, name
+    for weight, added in one.added().items():
+        assert float((two.added()[weight] - added).norm() / added.norm()) < (0.3 if plan.full else 0.1), (
+            weight
+        )

@@ -8,20 +8,23 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
-from memory_model.nn.adapter import Adapter, attach, collect
+from memory_model.nn.adapter import Adapter, attach, attach_full, collect, full_deltas, original
 from memory_model.nn.load import load_model
 from memory_model.nn.model import MemoryBatch
 from memory_model.training import factbook
 from memory_model.training.adapt import Step, Tuner, TuningPlan, with_codec_noise
 from memory_model.training.batches import IGNORE, ChatPieces
+from memory_model.training.codec_noise import CodecInTheLoop
+from memory_model.training.codec_tables import fit_groups
 from memory_model.training.conversations import FactConversations, Sizes, references_of
-from memory_model.training.head_ranking import HeadLoss, rank_heads, select_heads, tables
+from memory_model.training.head_ranking import HeadRuler, tables
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
 
@@ -41,7 +44,9 @@ def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
     return FactConversations(references, pieces, seed, sizes, whole=1.0)
 
 
-def tuner(folder: Path, steps: int, **plan: object) -> Tuner:
+def tuner(
+    folder: Path, steps: int, *, codec: CodecInTheLoop | None = None, start: Adapter | None = None, **plan: object
+) -> Tuner:  # fmt: skip
     fields: dict[str, object] = {
         "rank": 4,
         "alpha": 4.0,
@@ -50,7 +55,14 @@ def tuner(folder: Path, steps: int, **plan: object) -> Tuner:
         "warmup": 2,
     }
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
-    return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base")
+    return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", codec=codec, start=start)
+
+
+def codec_in_the_loop() -> CodecInTheLoop:
+    """Tables for each group, which follow the weights every other step."""
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=(400, 8)).astype(np.float32) for _ in range(6)]
+    return CodecInTheLoop(fit_groups(vectors, 2, 4, iterations=2), tiny_config().memory, refit_every=2)
 
 
 def test_a_conversation_is_what_the_template_spells_and_only_answers_are_learned() -> None:
@@ -85,12 +97,18 @@ def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
     assert (batch.labels != IGNORE).any(dim=1).all()
 
 
-def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
-    whole = tuner(tmp_path / "whole", steps=8, checkpoint_every=100)
+MODES = {"noise": {}, "codec": {"codec_noise": 0.0}, "full": {"full": True, "learning_rate": 2e-3}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tuning_lowers_the_loss_and_resumes_exactly(mode: str, tmp_path: Path) -> None:
+    def run(folder: str, every: int) -> Tuner:
+        codec = codec_in_the_loop() if mode == "codec" else None
+        return tuner(tmp_path / folder, steps=8, checkpoint_every=every, codec=codec, **MODES[mode])
+
     losses: list[float] = []
-    whole.run(lambda step: losses.append(step.loss))
+    ended = run("whole", 100).run(lambda step: losses.append(step.loss))
     assert sum(losses[-3:]) < sum(losses[:3])
-    cut = tuner(tmp_path / "cut", steps=8, checkpoint_every=4)
     seen: list[float] = []
 
     class Interrupted(Exception):
@@ -102,13 +120,40 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        cut.run(until_five)
-    again = tuner(tmp_path / "cut", steps=8, checkpoint_every=4)
+        run("cut", 4).run(until_five)
+    again = run("cut", 4)
     assert again.resume()
     assert again.step == 4
     rest: list[float] = []
-    again.run(lambda step: rest.append(step.loss))
-    assert seen[:4] + rest == pytest.approx(losses, rel=1e-5)
+    resumed = again.run(lambda step: rest.append(step.loss))
+    assert seen[:4] + rest == losses
+    for name, added in ended.added().items():
+        assert torch.equal(added, resumed.added()[name]), name
+
+
+def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> None:
+    first = tuner(tmp_path, steps=2)
+    first.run(limit_s=0.0)
+    assert (first.step, first.finished) == (0, False)
+    second = tuner(tmp_path, steps=2)
+    assert second.resume()
+    second.run()
+    assert second.finished
+
+
+def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
+    """Its state knows nothing of what came later."""
+    tuner(tmp_path, steps=1).run()
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    del state["plan"]["full"], state["device_random"]
+    torch.save(state, tmp_path / "state.pt")
+    assert tuner(tmp_path, steps=1).resume()
+
+
+def test_a_run_with_a_codec_in_the_loop_is_not_resumed_without_it(tmp_path: Path) -> None:
+    tuner(tmp_path, steps=1, codec=codec_in_the_loop()).run()
+    with pytest.raises(InvalidInput, match="with --codec"):
+        tuner(tmp_path, steps=1).resume()
 
 
 def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
@@ -147,6 +192,48 @@ def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Pat
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=1e-2)
 
 
+def test_full_tuning_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
+    run = tuner(tmp_path, steps=3, full=True, first_layer=1)
+    run.run()
+    adapter = Adapter.load(tmp_path / "adapter.safetensors")
+    assert not adapter.factors
+    assert {name.split(".")[1] for name in adapter.deltas if name.startswith("layers")} == {"1", "2"}
+    assert "norm.weight" in adapter.deltas
+    assert "embed_tokens.weight" not in adapter.deltas
+    merged = tiny_loaded().model
+    merged.to(torch.bfloat16).float()  # tuning holds the original weights as bfloat16
+    plain = {name: weight.clone() for name, weight in merged.named_parameters()}
+    adapter.merge(merged)
+    ids, positions = torch.randint(0, 64, (1, 7)), torch.arange(7)[None]
+    with torch.inference_mode():
+        tuned = run.model.eval().float().hidden(ids, positions)[0]
+        torch.testing.assert_close(merged.hidden(ids, positions)[0], tuned, atol=5e-3, rtol=1e-2)
+        with original(run.model):
+            for name, delta in full_deltas(run.model).items():
+                assert torch.equal(delta(plain[name]), plain[name])
+            before = run.model.hidden(ids, positions)[0]
+        assert not torch.allclose(before, tuned, atol=1e-3)
+
+
+def test_where_the_first_layer_is_tuned_the_embedding_is_too() -> None:
+    model = tiny_model()
+    attach_full(model, 0)
+    assert set(full_deltas(model)) == {name for name, _ in tiny_model().named_parameters()}
+
+
+def test_full_tuning_goes_on_from_a_low_rank_adapter_and_not_the_other_way_round(tmp_path: Path) -> None:
+    low_rank = tuner(tmp_path / "a", steps=2).run()
+    full = tuner(tmp_path / "b", steps=0, full=True, start=low_rank).run()
+    for name, added in low_rank.added().items():
+        torch.testing.assert_close(full.deltas[name], added)
+    with pytest.raises(InvalidInput, match="--full"):
+        tuner(tmp_path / "c", steps=1, start=full)
+    with pytest.raises(InvalidInput, match="--first-layer"):
+        tuner(tmp_path / "c", steps=1, start=low_rank, first_layer=2)
+    with pytest.raises(InvalidInput, match="--rank 4"):
+        tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
+
+
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     tuned = tiny_model()
     attach(tuned, rank=2, alpha=2.0, first_layer=2)
@@ -182,19 +269,19 @@ def test_ranking_finds_the_only_head_that_can_read() -> None:
                 if (layer, head) != (reader.layer, reader.head):
                     model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
     drawn = [batches().next()]
-    base, ranked = rank_heads(model, drawn, PREFIX)
-    changed = [entry.head for entry in ranked if abs(entry.loss_without - base) > 1e-4]
+    ruler = HeadRuler(model, drawn, PREFIX)
+    base = ruler.loss(ruler.heads)
+    changed = [entry.head for entry in ruler.without(ruler.heads) if abs(entry.loss - base) > 1e-4]
     assert changed == [reader]
-    by_choice = select_heads(model, drawn, PREFIX, [reader, MemoryHead(0, 0, 32)], 2)
-    assert {entry.head for entry in by_choice} == {reader, MemoryHead(0, 0, 32)}
-    assert by_choice[-1].loss_without == pytest.approx(base, abs=1e-3), (
-        "with both, nothing that reads is missing"
-    )
+    pool = [MemoryHead(0, 0, 32), reader]
+    first, second = ruler.chosen(pool, 2)
+    assert {first.head, second.head} == set(pool)
+    assert second.loss == pytest.approx(base, abs=1e-3), "with both, nothing that reads is missing"
+    assert list(ruler.chosen(pool, 2, before=[first.head])) == [second], "goes on where it was"
 
 
 def test_tables_spend_the_vectors_that_are_there() -> None:
-    ranking = [HeadLoss(MemoryHead(layer, 0, 128), 1.0 / (layer + 1)) for layer in range(10)]
-    made = tables(ranking, vectors=1536)
+    made = tables([MemoryHead(layer, 0, 128) for layer in range(10)], vectors=1536)
     assert "6 heads x 128 tokens" in made
     assert "8 heads x 96 tokens" in made
     assert all(1536 * 0.8 < table.vectors <= 1536 for table in made.values())

@@ -47,6 +47,7 @@ class HashEncoder:
             reference_tokens=128,
             chunk_tokens=64,
             model_config_json=json.dumps({"name": name}),
+            payload_bytes=PAYLOAD_BYTES + 16,
         )
         self.encoded = 0
 

@@ -28,8 +28,10 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(folder: Path, *, seconds_per_reference: float = 0.0) -> Iterator[Service]:
-    """The service on a store in `folder`; killed at the end if it still runs."""
+def service(
+    folder: Path, *, seconds_per_reference: float = 0.0, bundle: Path | None = None
+) -> Iterator[Service]:
+    """The service on a store in `folder`; killed at the end if it still runs. bundle: what it offers to devices."""
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)
     with log.open("ab") as stream:
@@ -39,6 +41,7 @@ def service(folder: Path, *, seconds_per_reference: float = 0.0) -> Iterator[Ser
             str(folder / "store"),
             str(port_file),
             str(seconds_per_reference),
+            *([str(bundle)] if bundle else []),
         ]
         process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT)
     try:

@@ -1,4 +1,4 @@
-"""The service with the tests' encoder, as a process; arguments: STORE PORT_FILE [SECONDS_PER_REFERENCE]."""
+"""The service with the tests' encoder, as a process; arguments: STORE PORT_FILE [SECONDS_PER_REFERENCE [BUNDLE]]."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Unhurried(HashEncoder):
 
 
 if __name__ == "__main__":
-    store, port_file, *seconds = sys.argv[1:]
+    store, port_file, *more = sys.argv[1:]
     configure_logs("info", "json")
     settings = Settings(
         listen="127.0.0.1:0",
@@ -36,5 +36,6 @@ if __name__ == "__main__":
         port_file=Path(port_file),
         ingest_batch_references=8,
         shutdown_grace_s=10.0,
+        bundle=Path(more[1]) if len(more) > 1 else None,
     )
-    asyncio.run(serve_until_signal(settings, Unhurried(float(seconds[0]) if seconds else 0.0)))
+    asyncio.run(serve_until_signal(settings, Unhurried(float(more[0]) if more else 0.0)))

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from memory_service.server import SERVICES
 from protos.memory.v1 import models_pb2
-from tests.memory_service.encoders import DIMENSION, HashEncoder
+from tests.memory_service.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.running import Client, refusal, running
 
 
@@ -38,6 +38,8 @@ def test_describe_tells_what_a_client_must_match(client: Client) -> None:
     assert (reply.memory_format_id, reply.embedder_id) == (identity.memory_format_id, identity.embedder_id)
     assert (reply.dimension, reply.memories_per_chunk, reply.reference_tokens) == (DIMENSION, 5, 128)
     assert json.loads(reply.model_config_json) == {"name": "test"}
+    assert (reply.limits.queries, reply.limits.k, reply.limits.hits) == (256, 100, 1280)
+    assert (reply.limits.request_bytes, reply.limits.payload_bytes) == (32 << 20, PAYLOAD_BYTES + 16)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1 << 20, (2 << 20) + 5])

@@ -110,3 +110,75 @@ class GetStatisticsResponse(_message.Message):
     text_bytes: int
     stored_bytes: int
     def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class ExportKnowledgeBaseRequest(_message.Message):
+    __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CODEC_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FORMAT_ID_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDER_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    after_id: int
+    revision: int
+    limit: int
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+    embedder_id: str
+    def __init__(self, name: _Optional[str] = ..., after_id: _Optional[int] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ...) -> None: ...
+
+class ExportKnowledgeBaseResponse(_message.Message):
+    __slots__ = ("head", "page")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    head: ExportHead
+    page: ExportPage
+    def __init__(self, head: _Optional[_Union[ExportHead, _Mapping]] = ..., page: _Optional[_Union[ExportPage, _Mapping]] = ...) -> None: ...
+
+class ExportHead(_message.Message):
+    __slots__ = ("knowledge_base", "revision", "memory_count", "id_digest", "payload_bytes", "text_bytes", "rerank_candidates")
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ID_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RERANK_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: KnowledgeBase
+    revision: int
+    memory_count: int
+    id_digest: int
+    payload_bytes: int
+    text_bytes: int
+    rerank_candidates: int
+    def __init__(self, knowledge_base: _Optional[_Union[KnowledgeBase, _Mapping]] = ..., revision: _Optional[int] = ..., memory_count: _Optional[int] = ..., id_digest: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., rerank_candidates: _Optional[int] = ...) -> None: ...
+
+class ExportPage(_message.Message):
+    __slots__ = ("memories",)
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    memories: _containers.RepeatedCompositeFieldContainer[ExportedMemory]
+    def __init__(self, memories: _Optional[_Iterable[_Union[ExportedMemory, _Mapping]]] = ...) -> None: ...
+
+class ExportedMemory(_message.Message):
+    __slots__ = ("memory_id", "document_key", "title", "chunk_number", "text", "vector", "payload", "payload_crc32c")
+    MEMORY_ID_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    memory_id: int
+    document_key: str
+    title: str
+    chunk_number: int
+    text: str
+    vector: bytes
+    payload: bytes
+    payload_crc32c: int
+    def __init__(self, memory_id: _Optional[int] = ..., document_key: _Optional[str] = ..., title: _Optional[str] = ..., chunk_number: _Optional[int] = ..., text: _Optional[str] = ..., vector: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., payload_crc32c: _Optional[int] = ...) -> None: ...

@@ -60,6 +60,11 @@ class KnowledgeBasesStub:
                 request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.FromString,
                 _registered_method=True)
+        self.ExportKnowledgeBase = channel.unary_stream(
+                '/memory.v1.KnowledgeBases/ExportKnowledgeBase',
+                request_serializer=memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseResponse.FromString,
+                _registered_method=True)
 
 
 class KnowledgeBasesServicer:
@@ -101,6 +106,17 @@ class KnowledgeBasesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportKnowledgeBase(self, request, context):
+        """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+
+        The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
+        Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
+        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KnowledgeBasesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +144,11 @@ def add_KnowledgeBasesServicer_to_server(servicer, server):
                     servicer.GetStatistics,
                     request_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.FromString,
                     response_serializer=memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.SerializeToString,
+            ),
+            'ExportKnowledgeBase': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportKnowledgeBase,
+                    request_deserializer=memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +287,33 @@ class KnowledgeBases:
             '/memory.v1.KnowledgeBases/GetStatistics',
             memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsRequest.SerializeToString,
             memory_dot_v1_dot_knowledge__bases__pb2.GetStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportKnowledgeBase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/memory.v1.KnowledgeBases/ExportKnowledgeBase',
+            memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseRequest.SerializeToString,
+            memory_dot_v1_dot_knowledge__bases__pb2.ExportKnowledgeBaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

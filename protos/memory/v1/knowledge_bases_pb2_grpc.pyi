@@ -43,6 +43,13 @@ class KnowledgeBasesStub:
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]
     """Counts what one holds."""
+    ExportKnowledgeBase: _grpc.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]
+    """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+
+    The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
+    Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
+    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+    """
 
 @_typing.type_check_only
 class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
@@ -59,6 +66,13 @@ class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
     """Removes one with everything in it; works on a damaged one."""
     GetStatistics: _aio.UnaryUnaryMultiCallable[_knowledge_bases_pb2.GetStatisticsRequest, _knowledge_bases_pb2.GetStatisticsResponse]  # type: ignore[assignment]
     """Counts what one holds."""
+    ExportKnowledgeBase: _aio.UnaryStreamMultiCallable[_knowledge_bases_pb2.ExportKnowledgeBaseRequest, _knowledge_bases_pb2.ExportKnowledgeBaseResponse]  # type: ignore[assignment]
+    """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+
+    The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
+    Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
+    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+    """
 
 class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
     """Creates, lists and removes knowledge bases."""
@@ -102,5 +116,18 @@ class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_knowledge_bases_pb2.GetStatisticsResponse, _abc.Awaitable[_knowledge_bases_pb2.GetStatisticsResponse]]:
         """Counts what one holds."""
+
+    @_abc_1.abstractmethod
+    def ExportKnowledgeBase(
+        self,
+        request: _knowledge_bases_pb2.ExportKnowledgeBaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_knowledge_bases_pb2.ExportKnowledgeBaseResponse], _abc.AsyncIterator[_knowledge_bases_pb2.ExportKnowledgeBaseResponse]]:
+        """Streams all memories of one, in ascending order of their ids, for devices that read them without a network.
+
+        The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
+        Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
+        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+        """
 
 def add_KnowledgeBasesServicer_to_server(servicer: KnowledgeBasesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

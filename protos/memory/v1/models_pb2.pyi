@@ -1,6 +1,7 @@
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -9,7 +10,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("model_id", "codec_id", "memory_format_id", "embedder_id", "dimension", "memories_per_chunk", "reference_tokens", "chunk_tokens", "model_config_json", "service_version")
+    __slots__ = ("model_id", "codec_id", "memory_format_id", "embedder_id", "dimension", "memories_per_chunk", "reference_tokens", "chunk_tokens", "model_config_json", "service_version", "limits")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     CODEC_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FORMAT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +21,7 @@ class DescribeResponse(_message.Message):
     CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MODEL_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     codec_id: str
     memory_format_id: str
@@ -30,7 +32,26 @@ class DescribeResponse(_message.Message):
     chunk_tokens: int
     model_config_json: str
     service_version: str
-    def __init__(self, model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., dimension: _Optional[int] = ..., memories_per_chunk: _Optional[int] = ..., reference_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., model_config_json: _Optional[str] = ..., service_version: _Optional[str] = ...) -> None: ...
+    limits: Limits
+    def __init__(self, model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., dimension: _Optional[int] = ..., memories_per_chunk: _Optional[int] = ..., reference_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., model_config_json: _Optional[str] = ..., service_version: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("request_bytes", "payload_bytes", "k", "queries", "hits", "held_ids", "ping_interval_ms")
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    HELD_IDS_FIELD_NUMBER: _ClassVar[int]
+    PING_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    request_bytes: int
+    payload_bytes: int
+    k: int
+    queries: int
+    hits: int
+    held_ids: int
+    ping_interval_ms: int
+    def __init__(self, request_bytes: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., k: _Optional[int] = ..., queries: _Optional[int] = ..., hits: _Optional[int] = ..., held_ids: _Optional[int] = ..., ping_interval_ms: _Optional[int] = ...) -> None: ...
 
 class FetchBundleRequest(_message.Message):
     __slots__ = ("file", "offset")

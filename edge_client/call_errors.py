@@ -1,0 +1,129 @@
+"""gRPC's errors as ours, mapped once for all calls: status, google.rpc details, and what the handshake said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from edge_client.errors import (
+    AccessRefused,
+    CertificateRefused,
+    DeadlineExceeded,
+    IncompatibleService,
+    RequestRefused,
+    RetrievalError,
+    ServiceFailed,
+    ServiceOverloaded,
+    ServiceUnavailable,
+)
+
+DETAILS_KEY = "grpc-status-details-bin"
+_Code = grpc.StatusCode
+BY_STATUS: dict[grpc.StatusCode, type[RetrievalError]] = {
+    _Code.CANCELLED: ServiceUnavailable,
+    _Code.UNKNOWN: ServiceFailed,
+    _Code.INVALID_ARGUMENT: RequestRefused,
+    _Code.DEADLINE_EXCEEDED: DeadlineExceeded,
+    _Code.NOT_FOUND: RequestRefused,
+    _Code.ALREADY_EXISTS: RequestRefused,
+    _Code.PERMISSION_DENIED: AccessRefused,
+    _Code.RESOURCE_EXHAUSTED: ServiceOverloaded,
+    _Code.FAILED_PRECONDITION: IncompatibleService,
+    _Code.ABORTED: RequestRefused,
+    _Code.OUT_OF_RANGE: RequestRefused,
+    _Code.UNIMPLEMENTED: IncompatibleService,
+    _Code.INTERNAL: ServiceFailed,
+    _Code.UNAVAILABLE: ServiceUnavailable,
+    _Code.DATA_LOSS: ServiceFailed,
+    _Code.UNAUTHENTICATED: AccessRefused,
+}
+_BY_REASON: dict[str, type[RetrievalError]] = {"BUNDLE_NOT_CONFIGURED": RequestRefused}
+_HELP_BY_REASON = {
+    "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
+    "KNOWLEDGE_BASE_DAMAGED": "its operator runs `memory-service doctor`",
+    "MODEL_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
+    "CODEC_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
+    "FORMAT_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
+    "EMBEDDER_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
+    "BUNDLE_NOT_CONFIGURED": "copy a bundle made with `memory-model export`",
+    "OVERLOADED": "ask again a little later",
+}
+_HELP_BY_STATUS = {
+    _Code.UNAUTHENTICATED: "give the API key with EDGE_CLIENT_API_KEY",
+    _Code.PERMISSION_DENIED: "ask the service's operator to permit it for this API key",
+    _Code.UNIMPLEMENTED: "the service is older than this client: update it",
+    _Code.INTERNAL: "the service's log has the cause",
+}
+_NAME_CA = "name the authority's file (EDGE_CLIENT_CA)"
+# What BoringSSL and gRPC say in the details of UNAVAILABLE when a handshake fails, and what it means.
+_HANDSHAKES = (
+    ("certificate has expired", "its certificate has expired", "have it renewed, or set this device's clock"),
+    ("certificate is not yet valid", "its certificate is not valid yet", "set this device's clock"),
+    ("Hostname Verification", "its certificate is for another name",
+     "use a name that the certificate has, or say it (EDGE_CLIENT_SERVER_NAME)"),
+    ("unable to get local issuer", "its certificate's issuer is unknown here", _NAME_CA),
+    ("self signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
+    ("self-signed certificate", "its certificate's issuer is unknown here", _NAME_CA),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted", _NAME_CA),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS there", "leave TLS off, or name its TLS port"),
+    ("CERTIFICATE_REQUIRED", "it asks for this device's certificate", "set EDGE_CLIENT_CERTIFICATE, EDGE_CLIENT_KEY"),
+    ("handshake failed", "the TLS handshake failed", "see `edge-client doctor`"),
+)  # fmt: skip
+
+
+def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> RetrievalError:
+    """The error of a call to `address` that had `timeout_s` seconds; works for calls of threads and of asyncio."""
+    call: Any = error
+    code, said = call.code(), call.details() or ""
+    reason, help, retry_after_s = _details(call)
+    if code is _Code.DEADLINE_EXCEEDED and not reason:
+        return DeadlineExceeded(f"the service at {address} did not answer within {timeout_s:.3g} s")
+    if code is _Code.CANCELLED:
+        return ServiceUnavailable(f"the call to {address} was cancelled")
+    if code is _Code.UNAVAILABLE and not reason:
+        return _unreachable(address, said)
+    kind = _BY_REASON.get(reason) or BY_STATUS.get(code, ServiceFailed)
+    message = f"the service at {address} refused ({reason or code.name}): {said}"
+    help = help or _HELP_BY_REASON.get(reason) or _HELP_BY_STATUS.get(code, "")
+    return kind(message, reason=reason, help=help, retry_after_s=retry_after_s)
+
+
+def _unreachable(address: str, said: str) -> ServiceUnavailable:
+    for mark, meaning, help in _HANDSHAKES:
+        if mark.lower() in said.lower():
+            return CertificateRefused(f"no trust in the service at {address}: {meaning}", help=help)
+    help = "start it with `memory-service serve`, or name another with --service"
+    if "Socket closed" in said:
+        help = (
+            "it closed the connection at once, as one does that wants TLS (EDGE_CLIENT_TLS=1) or this device's"
+            f" certificate; otherwise {help}"
+        )
+    return ServiceUnavailable(f"no service at {address} ({said})", help=help)
+
+
+def _details(call: Any) -> tuple[str, str, float | None]:
+    """(reason, help, seconds to wait) of the google.rpc.Status in a call's trailing metadata; empty without one."""
+    reason, help, retry_after_s = "", "", None
+    for key, value in call.trailing_metadata() or ():
+        if key != DETAILS_KEY:
+            continue
+        status = status_pb2.Status()
+        try:
+            status.ParseFromString(value)
+        except Exception:  # not a Status: its sender is broken, the status code still counts
+            return "", "", None
+        info, links, retry = (
+            error_details_pb2.ErrorInfo(),
+            error_details_pb2.Help(),
+            error_details_pb2.RetryInfo(),
+        )
+        for detail in status.details:
+            if detail.Unpack(info):
+                reason = info.reason
+            elif detail.Unpack(links):
+                help = "; ".join(" ".join(filter(None, (link.description, link.url))) for link in links.links)
+            elif detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return reason, help, retry_after_s

@@ -1,0 +1,170 @@
+"""What an answer tells as it happens: memories recalled, tokens, and at the end what it all cost.
+
+An answer is a sequence of Recalled and Token events and ends with exactly one Finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from edge_client.recall import Recall
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Milliseconds for which the decode loop stood still for a recall, by what it stood still for.
+
+    queue: behind other recalls of this device, and waiting that no stage accounts for.
+    """
+
+    embed_ms: float = 0.0
+    network_ms: float = 0.0
+    server_ms: float = 0.0
+    decompress_ms: float = 0.0
+    queue_ms: float = 0.0
+    inject_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        """All stages together."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    def plus(self, other: Blocked) -> Blocked:
+        """Stage by stage."""
+        return Blocked(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @classmethod
+    def of(cls, recall: Recall, waited_ms: float, inject_ms: float) -> Blocked:
+        """Share a wait among the stages of the recall that was waited for, in proportion to their times."""
+        times = recall.times
+        network_ms = max(times.call_ms - times.server_ms, 0.0)
+        server_ms = min(times.server_ms, times.call_ms)
+        stages = (times.embed_ms, network_ms, server_ms, times.decompress_ms, times.queue_ms)
+        share = min(1.0, waited_ms / sum(stages)) if sum(stages) else 0.0
+        embed_ms, network_ms, server_ms, decompress_ms, queue_ms = (share * stage for stage in stages)
+        unexplained_ms = max(waited_ms - share * sum(stages), 0.0)
+        return cls(embed_ms, network_ms, server_ms, decompress_ms, queue_ms + unexplained_ms, inject_ms)
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A chunk got its memories, late or in time, or none.
+
+    chunk: number of the recall in this answer; a late one comes a second time if its lateness was told before.
+    generated: whether the chunk was generated, else it is part of the prompt. position: text tokens of the
+    conversation that had been read before; those from here on read these memories. kept: after an error, how
+    many memories are read on from before. blocked: what it cost decoding.
+    """
+
+    chunk: int
+    generated: bool
+    recall: Recall
+    kept: int = 0
+    position: int = 0
+    blocked: Blocked = Blocked()
+
+    @property
+    def state(self) -> str:
+        """fetched, held, late, failed, skipped, offline: `edge_client.recall.RecallState` says what each means."""
+        return self.recall.state
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was likely, with the natural logarithm of its probability."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token was generated, the end of the turn included.
+
+    text: what may be shown now, whole characters only and nothing that may become a stop string, so often
+    empty or of several tokens. logprob, top_logprobs: with the option `logprobs`, of the model's own
+    distribution, before any option changes it; top_logprobs are the likeliest tokens, best first.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens, counted as bills do. reused_tokens: of the prompt, those that were not computed again."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What an answer cost. Times in milliseconds, without the time in which the caller held an event.
+
+    first_token_ms: from the call to the first token, prompt recall included. tokens_per_s: of the generated
+    tokens after the first. decoder_ms: inside the decoder's runs. overhead_ms: neither in the decoder nor
+    blocked by recalling: drawing, text, bookkeeping. recalls: chunks that asked, by their last state in
+    `states`. prompt_blocked and blocked: how long recalling held up the prompt and the generated chunks.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    first_token_ms: float = 0.0
+    tokens_per_s: float = 0.0
+    decoder_ms: float = 0.0
+    overhead_ms: float = 0.0
+    recalls: int = 0
+    states: Mapping[str, int] = field(default_factory=dict)
+    generated_recalls: int = 0
+    prompt_blocked: Blocked = Blocked()
+    blocked: Blocked = Blocked()
+
+    @property
+    def recall_ms(self) -> float:
+        """Time for which decoding stood still for memories, prompt included."""
+        return self.prompt_blocked.total_ms + self.blocked.total_ms
+
+    @property
+    def blocked_ms_per_chunk(self) -> float:
+        """The same for one generated chunk, on average; 0 when none asked."""
+        return self.blocked.total_ms / self.generated_recalls if self.generated_recalls else 0.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answer is complete.
+
+    reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
+    full) or cancelled. without_memory: a chunk went without memories because they could not be had.
+    """
+
+    text: str
+    reason: str
+    statistics: Statistics
+    without_memory: bool
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts."""
+        s = self.statistics
+        return Usage(s.prompt_tokens, s.reused_tokens, s.generated_tokens)
+
+    @property
+    def timings(self) -> Statistics:
+        """The same as `statistics`, under the name that llama.cpp gives it."""
+        return self.statistics
+
+
+Event = Recalled | Token | Finished

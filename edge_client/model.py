@@ -1,0 +1,154 @@
+"""`EdgeModel`: the SDK. A bundle is opened once; conversations and questions share its weights and its recalling."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from edge_client.cached_text import CachedText
+from edge_client.chat_session import ChatSession
+from edge_client.decoder_graph import DecoderGraph
+from edge_client.engine import Engine
+from edge_client.memory_cache import MemoryCache
+from edge_client.memory_client import MemoryClient
+from edge_client.overlap import Recalling, RecallMode, RecallPolicy
+from edge_client.recall import Recaller
+from edge_client.settings import EdgeSettings
+from memory_model.bundle import Bundle
+from memory_model.chat import Message
+from memory_model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edge_client.answer_stream import AnswerStream
+    from edge_client.sampling_options import SamplingOptions
+
+
+class EdgeModel:
+    """Answers with memories from a service, or without.
+
+        with EdgeModel.open("build/bundle", service="127.0.0.1:7430") as model:
+            for event in model.generate("What is the capital of Norway?"):
+                ...
+
+    Threads: everything here may be called from any thread. Every answer and every session has caches of its
+    own over the same weights, so answers run at the same time; their steps share the processor. One background
+    thread recalls for all of them. Do not fork a process with an open model: open it in the child.
+
+    Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
+    after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        graph: DecoderGraph,
+        recaller: Recalling | None,
+        policy: RecallPolicy | None = None,
+    ) -> None:
+        self.bundle = bundle
+        self.graph = graph
+        self.recaller = recaller
+        self.policy = policy or RecallPolicy()
+        self._engine = Engine(bundle, graph, recaller, self.policy)
+        # The caches of the last question: one that goes on from it need not be read again.
+        self._idle: CachedText | None = self._engine.text()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, bundle: str | Path | None = None, service: str | None = None, **settings: Any) -> EdgeModel:
+        """Open a bundle and name a service (neither is needed if the environment says them).
+
+        settings: fields of EdgeSettings. The service is not called before the first question. Raises
+        MissingFile, CorruptFile and IdentityMismatch for the bundle.
+        """
+        given = {"bundle": bundle, "service": service, **settings}
+        chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
+        opened = Bundle.open(chosen.bundle)
+        graph = DecoderGraph.open(opened.decoder, threads=chosen.threads)
+        client = MemoryClient(
+            chosen.channel, chosen.knowledge_base, opened.identity, opened.manifest.embedder_id,
+            deadline_s=chosen.deadline_s, minimum_score=chosen.minimum_score,
+            payload_bytes=opened.memory_format.payload_bytes(opened.config.memory.reference_tokens),
+        )  # fmt: skip
+        recaller = Recaller(
+            opened.embedder(threads=chosen.embedder_threads), client, opened.memory_format,
+            cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
+            hedge_after_s=chosen.recall_policy.hedge_after_s,
+        )  # fmt: skip
+        return cls(opened, graph, recaller, chosen.recall_policy)
+
+    def generate(
+        self, messages: str | Sequence[Message], *, memory: bool = True, **options: Unpack[SamplingOptions]
+    ) -> AnswerStream:
+        """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
+
+        Nothing is remembered between calls but key-values: what a conversation has in common with the one that
+        was answered last is not read again. memory: False answers without recalling. options: see `Sampling`. A
+        service that is down, slow or wrong never raises here: its Recalled event carries the error and the
+        answer goes on. Arguments are checked at once, before the first event is asked for. Raises InvalidInput
+        (EmptyConversation, UnknownRole, UnknownTemplate), ContextFull, ModelClosed.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        prompt = self.bundle.chat.prompt(messages)
+        sampling = self._engine.check(prompt, options)
+        with self._lock:
+            text, self._idle = self._idle, None
+        text = text or self._engine.text()
+        return self._engine.begin(
+            text, prompt, sampling, memory=memory, policy=self.policy, done=lambda _: self._keep(text)
+        )
+
+    def session(
+        self, system: str | None = None, *, messages: Sequence[Message] = (), recall: RecallMode | str | None = None,
+        lead_tokens: int | None = None,
+    ) -> ChatSession:  # fmt: skip
+        """A conversation that keeps its caches.
+
+        system: what the model is told before anything is said. messages: what was said before, if anything.
+        recall, lead_tokens: instead of the model's settings. Raises InvalidInput, ModelClosed.
+        """
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        return ChatSession(self._engine, messages, self._policy_with(recall, lead_tokens))
+
+    def load_session(self, path: str | Path, *, recall: RecallMode | str | None = None) -> ChatSession:
+        """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
+
+        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, ContextFull, ModelClosed.
+        """
+        return ChatSession.load(self._engine, path, self._policy_with(recall, None))
+
+    def close(self) -> None:
+        """End the answers that are under way, then the connection to the service. Idempotent."""
+        self._engine.close()
+        if isinstance(self.recaller, Recaller):
+            self.recaller.close()
+
+    def __enter__(self) -> EdgeModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _policy_with(self, recall: RecallMode | str | None, lead_tokens: int | None) -> RecallPolicy:
+        try:
+            mode = self.policy.mode if recall is None else RecallMode(recall)
+        except ValueError:
+            modes = ", ".join(mode.value for mode in RecallMode)
+            raise InvalidInput(f"recall must be one of {modes}, not {recall!r}") from None
+        lead_tokens = self.policy.lead_tokens if lead_tokens is None else lead_tokens
+        return replace(self.policy, mode=mode, lead_tokens=lead_tokens)
+
+    def _keep(self, text: CachedText) -> None:
+        with self._lock:
+            if not self._engine.closed:
+                self._idle = text

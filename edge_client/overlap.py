@@ -1,0 +1,255 @@
+"""Recall beside decoding: one background thread embeds, asks and decompresses while the decoder goes on.
+
+    session                                   worker thread
+    ticket = worker.submit([query])  ----->   embed, call the service, check, decompress   (edge_client.recall)
+    … decodes `lead_tokens` more …
+    ticket.done()?  inject(result)   <-----   Recalls, resolved once
+    not yet? decodes on, injects when it is done: state "late"
+
+Knows nothing about models and wires: whatever a Recaller does for a list of queries happens in the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from edge_client.cancellation import Cancellation
+from edge_client.recall import Recall
+from memory_model.errors import InvalidInput
+
+WAITING_RECALLS = 32
+"""Recalls that may wait for the worker; one more is skipped, because by then nobody will want it."""
+CLOSING_S = 5.0
+"""How long `close` waits for the thread. What it may be in then (an embedding, a decoding) takes milliseconds."""
+
+
+class RecallMode(str, Enum):
+    """How decoding and recalling share time. Every mode reads the same memories, only later or never.
+
+    overlap: asks `lead_tokens` before a chunk ends and never waits; what comes late is swapped in late.
+    exact: waits at every chunk's end, as the paper does. off: never asks.
+    """
+
+    overlap = "overlap"
+    exact = "exact"
+    off = "off"
+
+
+@dataclass(frozen=True)
+class RecallPolicy:
+    """When a session asks and how long it waits.
+
+    lead_tokens: generated tokens before a chunk's end at which `overlap` asks for the next chunk's memories.
+    prompt_deadline_s: longest wait for a prompt's memories; the first token is not chosen without them.
+    chunk_deadline_s: longest life of a generated chunk's recall; `exact` waits so long, `overlap` gives up then.
+    hedge_after_s: a request unanswered for so long is sent once more; None estimates it from recent answers,
+    infinity never does (see `edge_client.hedge`).
+    """
+
+    mode: RecallMode = RecallMode.overlap
+    lead_tokens: int = 16
+    prompt_deadline_s: float = 2.0
+    chunk_deadline_s: float = 2.0
+    hedge_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no session can follow."""
+        if self.lead_tokens < 0:
+            raise InvalidInput(f"lead_tokens must be 0 or more, not {self.lead_tokens}")
+        if not (self.prompt_deadline_s > 0 and self.chunk_deadline_s > 0):
+            raise InvalidInput("deadlines must be positive: a recall without one could wait for ever")
+        if self.hedge_after_s is not None and not self.hedge_after_s > 0:
+            raise InvalidInput(f"hedge_after_s must be positive, not {self.hedge_after_s}")
+
+
+class Recalling(Protocol):
+    """What the worker's thread does for a ticket; `edge_client.recall.Recaller` is one. Never raises for a chunk."""
+
+    def recall(
+        self,
+        queries: Sequence[str],
+        *,
+        deadline_s: float | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> list[Recall]:
+        """One Recall for every query."""
+        ...  # fmt: skip
+
+
+class Ticket:
+    """One submitted recall. Made by `RecallWorker.submit`; any thread may use it.
+
+    queries: as submitted. It is resolved exactly once, at the latest when its deadline is over or the worker is
+    closed, so that waiting for it always ends.
+    """
+
+    def __init__(self, queries: Sequence[str], deadline_s: float, clock: Callable[[], float]) -> None:
+        self.queries = tuple(queries)
+        self.deadline_s = deadline_s
+        self.cancellation = Cancellation()
+        self._clock = clock
+        self._submitted = clock()
+        self._lock = threading.Lock()
+        self._resolved = threading.Event()
+        self._recalls: list[Recall] = []
+        self._missed = False
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.deadline_s - (self._clock() - self._submitted)
+
+    def done(self) -> bool:
+        """Whether `result` would return at once. Costs nothing: a decode loop may ask at every token."""
+        return self._resolved.is_set()
+
+    def result(self, timeout_s: float | None = None) -> list[Recall]:
+        """One Recall for every query; waits at most `timeout_s`, None until the ticket is resolved.
+
+        When the time is over the Recalls have state "late" and an error that begins with DeadlineExceeded; ask
+        again later. Once a ticket has been late, what it finds in the end is "late" too, with an empty error.
+        """
+        if not self._resolved.wait(None if timeout_s is None else max(timeout_s, 0.0)):
+            with self._lock:
+                if not self._resolved.is_set():
+                    self._missed = True
+                    waited = f"DeadlineExceeded: no memories {timeout_s or 0:g} s after they were needed"
+                    return [Recall(q, error=waited, state="late") for q in self.queries]
+        found = list(self._recalls)
+        if self._missed:
+            found = [r if r.error else replace(r, state="late") for r in found]
+        return found
+
+    def cancel(self) -> None:
+        """Nobody wants it any more: it is resolved at once as "skipped", and a call that is under way is ended."""
+        self.resolve(_skipped(self.queries, "Cancelled: the answer was ended before its memories came"))
+        self.cancellation.cancel()
+
+    def resolve(self, recalls: Sequence[Recall]) -> None:
+        """Set the result; the worker's part. Only the first call counts."""
+        with self._lock:
+            if not self._resolved.is_set():
+                self._recalls = list(recalls)
+                self._resolved.set()
+
+
+class RecallWorker:
+    """One daemon thread that recalls for all sessions of a model, in the order of submission.
+
+    Thread-safe. `submit` never blocks and never raises for a chunk. `close` resolves all tickets and ends the
+    thread; it also happens when the worker is dropped or the program ends. Do not fork with one open.
+
+    recaller: what the thread calls. waiting: recalls that may queue. clock: seconds, replaced in tests.
+    """
+
+    def __init__(
+        self, recaller: Recalling, *, policy: RecallPolicy | None = None, waiting: int = WAITING_RECALLS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.policy = policy or RecallPolicy()
+        self._clock = clock
+        self._line = _Line(waiting)
+        self._thread = threading.Thread(
+            target=_serve, args=(self._line, recaller), name="memory3-recall", daemon=True
+        )
+        self._thread.start()
+        # The thread holds the line, not the worker: a worker that nobody holds any more is closed by this.
+        self._closing = weakref.finalize(self, _close, self._line, self._thread)
+
+    def submit(self, queries: Sequence[str], *, deadline_s: float | None = None) -> Ticket:
+        """Ask for the memories of `queries`; deadline_s from now on, by default the policy's for a chunk."""
+        ticket = Ticket(
+            queries, self.policy.chunk_deadline_s if deadline_s is None else deadline_s, self._clock
+        )
+        why_not = "" if queries else "Nothing: no query"
+        why_not = why_not or self._line.join(ticket)
+        if why_not:
+            ticket.resolve(_skipped(queries, why_not))
+        return ticket
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._line.closed
+
+    def close(self) -> None:
+        """Resolve what waits as "skipped", end the call that is under way, and wait for the thread; idempotent."""
+        self._closing()
+
+
+class _Line:
+    """Tickets that wait, and the one that is served."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.waiting: deque[Ticket] = deque()
+        self.served: Ticket | None = None
+        self.closed = False
+        self.changed = threading.Condition()
+
+    def join(self, ticket: Ticket) -> str:
+        """Stand at the end; returns why that is impossible, or nothing."""
+        with self.changed:
+            if self.closed:
+                return "Closed: the model was closed"
+            while self.waiting and self.waiting[0].done():  # cancelled ones take no place
+                self.waiting.popleft()
+            if len(self.waiting) >= self.longest:
+                return f"Busy: {len(self.waiting)} recalls wait already"
+            self.waiting.append(ticket)
+            self.changed.notify()
+            return ""
+
+    def next(self) -> Ticket | None:
+        """The first ticket, waiting for one if need be; None when the line is closed."""
+        with self.changed:
+            self.served = None
+            while not self.waiting and not self.closed:
+                self.changed.wait()
+            if self.closed:
+                return None
+            self.served = self.waiting.popleft()
+            return self.served
+
+
+def _serve(line: _Line, recaller: Recalling) -> None:
+    """The thread: one ticket after the other, until the line is closed."""
+    while (ticket := line.next()) is not None:
+        if ticket.done():
+            continue
+        if (remaining_s := ticket.remaining_s) <= 0:
+            why = f"DeadlineExceeded: it waited {ticket.deadline_s:g} s for other recalls of this device"
+            ticket.resolve(_skipped(ticket.queries, why))
+            continue
+        queue_ms = 1e3 * (ticket.deadline_s - remaining_s) / len(ticket.queries)
+        try:
+            found = recaller.recall(ticket.queries, deadline_s=remaining_s, cancellation=ticket.cancellation)
+        except Exception as error:  # a fault of ours must cost a chunk, not all recalls to come
+            why = f"{type(error).__name__}: {error}"
+            found = [Recall(q, error=why, state="failed") for q in ticket.queries]
+        ticket.resolve([replace(r, times=replace(r.times, queue_ms=round(queue_ms, 3))) for r in found])
+        del ticket, found  # memories of megabytes are not kept until the next ticket
+
+
+def _close(line: _Line, thread: threading.Thread) -> None:
+    with line.changed:
+        line.closed = True
+        left = [*line.waiting, *([line.served] if line.served else [])]
+        line.waiting.clear()
+        line.changed.notify_all()
+    for ticket in left:
+        ticket.resolve(_skipped(ticket.queries, "Closed: the model was closed"))
+        ticket.cancellation.cancel()
+    if thread is not threading.current_thread():
+        thread.join(CLOSING_S)
+
+
+def _skipped(queries: Sequence[str], why: str) -> list[Recall]:
+    return [Recall(q, error=why, state="skipped") for q in queries]

@@ -1,0 +1,182 @@
+"""How weights lie in the exported file: float32, float16, int8 or int4, and one token table for input and head.
+
+A quantized linear layer is DequantizeLinear + MatMul, which the runtime fuses. A table that is tied is
+stored once, whatever its precision: the head multiplies by it, the input gathers its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from memory_model.errors import InvalidInput
+from memory_model.export.graph import PAGE_BYTES, Graph
+from memory_model.export.quantize import BLOCKS, Quantized, quantize
+
+BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
+COMPUTE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
+
+Rounding = Callable[[str, np.ndarray, int, int], Quantized]
+"""(name of the layer, weight [inputs, outputs], bits, block) -> codes and scales."""
+Head = Callable[[str, str], None]
+"""Lays the head: (normed hidden states [N, D], name of the logits)."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the file holds and what the device computes with.
+
+    weights: float32, float16, int8 or int4. table: the same for the token table and the head, by default
+    that of the weights. block: inputs that share a scale. compute: float32, or float16 for accelerators
+    that are faster with it: matrix products and caches then, norms, softmax and the sum over layers stay
+    float32.
+    """
+
+    weights: str = "int4"
+    table: str = ""
+    block: int = 32
+    compute: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be exported."""
+        for name in (self.weights, self.table or self.weights):
+            if name not in BITS:
+                raise InvalidInput(f"precision must be one of {tuple(BITS)}, not {name!r}")
+        if self.block not in BLOCKS:
+            raise InvalidInput(f"a block is one of {BLOCKS} inputs, not {self.block}")
+        if self.compute not in COMPUTE:
+            raise InvalidInput(f"compute must be one of {tuple(COMPUTE)}, not {self.compute!r}")
+
+    @property
+    def label(self) -> str:
+        """In one word, for manifests and tables: `int4`, `int4-128`, `int4-table-int8`, `float16-half`."""
+        parts = [self.weights]
+        if BITS[self.weights] < 16 and self.block != 32:
+            parts.append(str(self.block))
+        if self.table and self.table != self.weights:
+            parts.append(f"table-{self.table}")
+        if self.compute != "float32":
+            parts.append("half")
+        return "-".join(parts)
+
+
+def _plain(_: str, weight: np.ndarray, bits: int, block: int) -> Quantized:
+    return quantize(weight, bits, block)
+
+
+class Weights:
+    """Lays the weights of one graph."""
+
+    def __init__(self, graph: Graph, precision: Precision, rounding: Rounding | None = None) -> None:
+        self.g = graph
+        self.precision = precision
+        self.block = precision.block
+        self.rounding = rounding or _plain
+        self.dtype = COMPUTE[precision.compute]
+        self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
+
+    def linear(self, x: str, weight: np.ndarray, name: str, bits: int = 0) -> str:
+        """Tensor x [S, inputs] times weight [inputs, outputs]."""
+        bits = bits or BITS[self.precision.weights]
+        if bits >= 16:
+            stored = self.g.constant(weight.astype(np.float16) if bits == 16 else weight, name)
+            return self.g.op("MatMul", x, self._computed(stored, bits))
+        return self._product(x, self.rounding(name, weight, bits, self.block), name)
+
+    def table(self, ids: str, table: np.ndarray, tied: bool) -> tuple[str, Head | None]:
+        """Rows float32 [S, D] of the token table [V, D]; and, if it is `tied`, what lays the head."""
+        bits = BITS[self.precision.table or self.precision.weights]
+        if not tied:
+            bits = max(bits, 8)  # one row is read for each token: a table without head costs no time
+        lay = self._float_table if bits >= 16 else self._code_table
+        return lay(ids, table, bits, tied)
+
+    def head(self, x: str, weight: np.ndarray, out: str) -> None:
+        """Logits [N, V] float32 by a head of its own [V, D]."""
+        bits = BITS[self.precision.table or self.precision.weights]
+        self._logits(self.linear(x, weight.T, "lm_head", bits), out)
+
+    def _float_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
+        g = self.g
+        stored = g.constant(table.astype(np.float16) if bits == 16 else table, "embed_tokens")
+        rows = g.op("Gather", stored, ids, axis=0)
+        rows = g.op("Cast", rows, to=TensorProto.FLOAT) if bits == 16 else rows
+
+        def head(x: str, out: str) -> None:
+            # Gemm reads the table as it lies, so it is stored once.
+            self._logits(g.op("Gemm", x, self._computed(stored, bits), transB=1), out)
+
+        return rows, head if tied else None
+
+    def _code_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
+        """A quantized table lies as the head reads it, [D, V]; V is padded to whole words.
+
+        TensorRT takes int8 and int4 constants for nothing but matrix weights, so the input reads the same
+        bytes as int32 words and takes them apart with integer arithmetic.
+        """
+        g, (vocabulary, width) = self.g, table.shape
+        in_word = 32 // bits
+        padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
+        q = self.rounding("table", padded.T, bits, self.block)
+        # An empty page in front, so that the words have an address of their own (see `Graph.save`).
+        ahead = PAGE_BYTES // 4
+        words = g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
+        # A shape of its own keeps it apart from the head's scales, which the runtime takes into its kernel.
+        scales = g.constant(q.scales.astype(self.dtype)[None], "embed_tokens.rows.scale")
+        word = g.op("Div", ids, g.constant(in_word))
+        place = g.op("Sub", ids, g.op("Mul", word, g.constant(in_word)))
+        first = g.constant(np.arange(width) * (len(padded) // in_word) + ahead)
+        found = g.op("Gather", words, g.op("Add", g.op("Unsqueeze", word, g.constant([1])), first), axis=0)
+        # Field number `place` of a word, from -half to half - 1. The word is made positive by 2^31, which
+        # already moves its last field by half; the others are moved before the modulus.
+        half, field = 1 << (bits - 1), np.arange(in_word)
+        divisor = g.op("Gather", g.constant(1 << (bits * field)[:, None]), place, axis=0)
+        move = g.op("Gather", g.constant(np.where(field < in_word - 1, half, 0)[:, None]), place, axis=0)
+        found = g.op("Add", g.op("Cast", found, to=TensorProto.INT64), g.constant(1 << 31))
+        found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), g.constant(2 * half))
+        codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), g.constant(float(half)))
+        factor = g.op("Transpose", g.op("Gather", scales, ids, axis=2), perm=[2, 1, 0])
+        if self.dtype == np.float16:
+            factor = g.op("Cast", factor, to=TensorProto.FLOAT)
+        factor = g.op("Gather", factor, g.constant(np.arange(width) // q.block), axis=1)
+        rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
+
+        def head(x: str, out: str) -> None:
+            self._logits(self._product(x, q, "embed_tokens"), out, vocabulary, len(padded) - vocabulary)
+
+        return rows, head if tied else None
+
+    def _logits(self, product: str, out: str, vocabulary: int = 0, padded: int = 0) -> None:
+        """The head's product [N, padded V] as float32 logits [N, V]."""
+        g = self.g
+        if self.dtype == np.float16:
+            product = g.op("Cast", product, to=TensorProto.FLOAT)
+        if padded:
+            g.op("Slice", product, g.constant([0]), g.constant([vocabulary]), g.constant([1]), out=out)
+        else:
+            g.op("Identity", product, out=out)  # the runtime removes it
+
+    def _computed(self, stored: str, bits: int) -> str:
+        """A weight of 16 or 32 bits in the compute type: the runtime converts it once, when it opens the file."""
+        same = (bits == 16) == (self.dtype == np.float16)
+        return stored if same else self.g.op("Cast", stored, to=self.kind)
+
+    def _product(self, x: str, q: Quantized, name: str) -> str:
+        g = self.g
+        codes = g.constant_int4(q.codes, name) if q.bits == 4 else g.constant(q.codes, name)
+        scales = g.constant(q.scales.astype(self.dtype), f"{name}.scale")
+        weight = g.op("DequantizeLinear", codes, scales, axis=0, block_size=q.block)
+        return g.op("MatMul", x, weight)
+
+
+def _words(codes: np.ndarray, bits: int) -> np.ndarray:
+    """The bytes of the codes [D, V] as int32 [D * V * bits / 32], the first code in a word's lowest bits."""
+    flat = codes.reshape(-1)
+    if bits == 4:
+        low, high = flat[0::2].astype(np.uint8) & 0xF, flat[1::2].astype(np.uint8) << 4
+        flat = low | high
+    return np.frombuffer(flat.tobytes(), "<i4")

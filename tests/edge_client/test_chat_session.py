@@ -1,0 +1,340 @@
+"""Conversations: caches used again, threads, cancelling, saving, and recalling that overlaps with decoding."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client import (
+    ChatSession,
+    DecoderGraph,
+    EdgeModel,
+    Event,
+    Finished,
+    ModelClosed,
+    Recall,
+    Recalled,
+    RecallMode,
+    RecallPolicy,
+    SessionBusy,
+    SessionNotSaved,
+    SessionOfAnotherModel,
+    Token,
+)
+from edge_client.decoder import OnnxDecoder
+from memory_model.bundle import Bundle
+from memory_model.chat import prefix_ids
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.memory import ExplicitMemory
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import tiny_bundle
+
+QUESTION = "What is the code of Lima?"
+MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}  # the tiny model's greedy answers may end at once
+
+
+def tokens_of(events: Sequence[Event]) -> list[int]:
+    return [e.id for e in events if isinstance(e, Token)]
+
+
+def finished(events: Sequence[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+class Gate:
+    """A recaller whose answers about generated text wait until they are let through."""
+
+    def __init__(self, memories: Sequence[ExplicitMemory]) -> None:
+        self.memories = list(memories)
+        self.open = threading.Event()
+        self.open.set()
+        self.asked: list[str] = []
+
+    def recall(self, queries: Sequence[str], *, cancellation: Any = None, **_: object) -> list[Recall]:
+        self.asked += queries
+        while not self.open.wait(0.01) and not cancellation.cancelled:
+            pass
+        number = len(self.asked)
+        return [Recall(q, tuple(self.memories[(number + i) % 3 :][:3])) for i, q in enumerate(queries)]
+
+
+@pytest.fixture
+def gate(written: list[ExplicitMemory]) -> Gate:
+    return Gate(written)
+
+
+@pytest.fixture
+def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
+    policy = RecallPolicy(RecallMode.overlap, 4, prompt_deadline_s=30, chunk_deadline_s=30)
+    with EdgeModel(tiny, DecoderGraph.open(tiny.decoder), gate, policy) as model:
+        yield model
+
+
+def prefilled(
+    bundle: Bundle, prompt: Sequence[int], said: list[int], recalls: Sequence[Recalled]
+) -> list[int]:
+    """Greedy choices of a fresh decoder that reads the same tokens in chunks, each with its memories."""
+    decoder, memory = OnnxDecoder(bundle.decoder), bundle.config.memory
+    prefix = prefix_ids(bundle.tokenizer, memory)
+    decoder.run(prefix, 0)
+    text, window = [*prompt, *said[:-1]], len(prefix) + memory.reference_tokens
+    swaps = [r for r in recalls if not r.recall.error]
+    ends = [r.position for r in swaps[1:]] + [len(text)]
+    start, choices = swaps[0].position, []
+    if start:
+        choices += decoder.run(text[:start], window, all_logits=True).argmax(-1).tolist()
+    for swap, end in zip(swaps, ends, strict=True):
+        decoder.inject(swap.recall.memories)
+        if end > start:
+            rows = decoder.run(text[start:end], window + start, all_logits=True)
+            choices += rows.argmax(-1).tolist()
+        start = end
+    return choices[len(prompt) - 1 :]
+
+
+@pytest.mark.parametrize("mode", ["exact", "overlap", "late"])
+def test_a_swap_in_mid_generation_equals_a_fresh_prefill_with_those_memories(
+    tiny: Bundle, gated: EdgeModel, gate: Gate, mode: str
+) -> None:
+    session = gated.session(recall="exact" if mode == "exact" else "overlap")
+    prompt = tiny.chat.prompt([{"role": "user", "content": QUESTION}])
+    events: list[Event] = []
+    # Greedy, but the tiny model must not end its turn: the two ends are forbidden.
+    ends = {tiny.tokenizer.end_of_turn_id: -100, tiny.tokenizer.eos_id: -100}
+    for event in session.send(QUESTION, max_tokens=44, logit_bias=ends):
+        events.append(event)
+        count = len(tokens_of(events))
+        if mode == "late" and count == 1:
+            gate.open.clear()
+        if mode == "late" and count == 20:
+            gate.open.set()
+            wait_until_done(session)
+        if mode == "overlap" and count in (13, 29):
+            wait_until_done(session)
+    recalls = [e for e in events if isinstance(e, Recalled)]
+    generated = [r for r in recalls if r.generated]
+    said = tokens_of(events)
+    places = [r.position - len(prompt.ids) for r in generated]
+    assert places[0] == (15 if mode != "late" else 19), (
+        "the token just generated is read with the new memories"
+    )
+    assert generated[0].state == ("late" if mode == "late" else "fetched")
+    assert finished(events).statistics.states["late" if mode == "late" else "fetched"] >= 1
+    want = prefilled(tiny, prompt.ids, said, recalls)
+    allowed = [w for w, s in zip(want, said, strict=True) if w not in ends]
+    assert allowed == [s for w, s in zip(want, said, strict=True) if w not in ends]
+
+
+def wait_until_done(session: ChatSession) -> None:
+    """Until what is under way in the background has come; the decode loop itself never waits."""
+    stream = session._answer() if session._answer else None
+    assert stream is not None
+    asked = stream._answer._recalls._asked
+    if asked is not None:
+        asked.ticket._resolved.wait(30)
+
+
+def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, gate: Gate) -> None:
+    events: list[Event] = []
+    for event in gated.session().send(QUESTION, max_tokens=50, **MANY):
+        events.append(event)
+        if isinstance(event, Token):
+            gate.open.clear()
+    recalls = [e for e in events if isinstance(e, Recalled) and e.generated]
+    assert [r.state for r in recalls] == ["skipped", "skipped", "skipped"]
+    assert all(r.kept for r in recalls), "what was read before is read on"
+    assert len(tokens_of(events)) == 50
+    assert finished(events).statistics.states["skipped"] == 3
+
+
+def test_overlap_asks_early_and_with_the_text_so_far(tiny: Bundle, gated: EdgeModel, gate: Gate) -> None:
+    events = list(gated.session().send(QUESTION, max_tokens=14, **MANY))
+    content = [*tiny.chat.encode_content(QUESTION), *tokens_of(events)[:12]]
+    assert gate.asked[-1] == tiny.tokenizer.decode(content[-16:]).strip()
+
+
+def test_off_never_asks(gated: EdgeModel, gate: Gate) -> None:
+    events = list(gated.session(recall="off").send(QUESTION, max_tokens=40, **MANY))
+    assert gate.asked == []
+    assert finished(events).statistics.recalls == 0
+    with pytest.raises(InvalidInput, match="exact"):
+        gated.session(recall="sometimes")
+
+
+def test_the_next_turn_reads_only_what_is_new(model: EdgeModel) -> None:
+    session = model.session(system="Be brief.")
+    first = list(session.send(QUESTION, max_tokens=20, **MANY))
+    cached = session.tokens
+    second = finished(list(session.send("And Rome?", max_tokens=5, **MANY)))
+    assert second.statistics.reused_tokens == cached == finished(first).statistics.prompt_tokens + 19
+    assert [m["role"] for m in session.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert session.messages[2]["content"] == finished(first).text
+
+
+def test_a_saved_session_goes_on_token_for_token(model: EdgeModel, tmp_path: Path) -> None:
+    session, path = model.session(), tmp_path / "chat.m3"
+    list(session.send(QUESTION, max_tokens=20, **MANY))
+    session.save(path)
+    loaded = model.load_session(path)
+    assert loaded.messages == session.messages
+    for _ in range(2):
+        turns = [list(s.send("And Rome?", max_tokens=30, **MANY)) for s in (session, loaded)]
+        assert tokens_of(turns[0]) == tokens_of(turns[1])
+        assert finished(turns[1]).statistics.reused_tokens == finished(turns[0]).statistics.reused_tokens > 0
+    assert [p.name for p in tmp_path.iterdir()] == ["chat.m3"], "nothing is left beside it"
+
+
+def test_a_saved_session_is_refused_by_name(tiny: Bundle, model: EdgeModel, tmp_path: Path) -> None:
+    path = tmp_path / "chat.m3"
+    session = model.session()
+    list(session.send("Hello", max_tokens=3, **MANY))
+    session.save(path)
+    (tmp_path / "other").mkdir()
+    other = tiny_bundle(tmp_path / "other", seed=9)
+    named = pytest.raises(SessionOfAnotherModel, match="the session was saved with model 0000")
+    with EdgeModel(other, DecoderGraph.open(other.decoder), None) as stranger, named:
+        stranger.load_session(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:20], b"", b"x" + whole[1:], whole[:7] + b"\x09" + whole[8:],
+                    whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFile):
+            model.load_session(path)
+    with pytest.raises(MissingFile, match="/save"):
+        model.load_session(tmp_path / "none")
+    with pytest.raises(SessionNotSaved):
+        session.save(tmp_path / "no folder" / "chat.m3")
+    with pytest.raises(SessionNotSaved):
+        session.save(tmp_path)
+
+
+def test_a_second_use_of_a_session_is_refused(model: EdgeModel) -> None:
+    session = model.session()
+    stream = session.send(QUESTION, max_tokens=30, **MANY)
+    next(stream)
+    with pytest.raises(SessionBusy):
+        session.send("And?")
+    with pytest.raises(SessionBusy):
+        session.save("anywhere")
+    stream.close()
+    list(session.send("And?", max_tokens=2, **MANY))
+
+
+def test_two_threads_that_read_one_answer_are_told(gated: EdgeModel, gate: Gate) -> None:
+    gate.open.clear()
+    stream = gated.session().send(QUESTION, max_tokens=3, **MANY)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, stream)
+        while not gate.asked:  # the first thread is inside the prompt's recall now
+            pass
+        with pytest.raises(SessionBusy, match="another thread"):
+            next(stream)
+        gate.open.set()
+        assert len(tokens_of(reading.result(60))) == 3
+
+
+def test_sessions_of_several_threads_answer_as_alone(model: EdgeModel) -> None:
+    questions = [QUESTION, "Rome?", "Cairo and Delhi?", "Quito!"]
+
+    def ask(question: str) -> list[int]:
+        session = model.session()
+        turns = [list(session.send(q, max_tokens=20, **MANY)) for q in (question, "And then?")]
+        return [t for turn in turns for t in tokens_of(turn)]
+
+    alone = [ask(q) for q in questions]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, questions)) == alone
+
+
+def test_cancel_from_another_thread_ends_a_wait_and_decoding(gated: EdgeModel, gate: Gate) -> None:
+    session = gated.session()
+    gate.open.clear()
+    stream = session.send(QUESTION, **MANY)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, stream)
+        while not gate.asked:
+            pass
+        session.cancel()
+        events = reading.result(60)
+    assert finished(events).reason == "cancelled"
+    assert tokens_of(events) == []
+    assert session.messages == [], "nothing was said, so the question is taken back"
+    gate.open.set()
+    seen: list[Event] = []
+    for event in session.send(QUESTION, max_tokens=40, **MANY):
+        seen.append(event)
+        if len(tokens_of(seen)) == 5:
+            session.cancel()
+    assert (len(tokens_of(seen)), finished(seen).reason) == (5, "cancelled")
+    assert (
+        session.messages[-1]["content"] == finished(seen).text.strip()
+        or session.messages[-1]["role"] == "assistant"
+    )
+    list(session.send("Go on", max_tokens=2, **MANY))
+
+
+def test_leaving_the_loop_keeps_what_was_said(model: EdgeModel) -> None:
+    session = model.session()
+    for event in session.send(QUESTION, max_tokens=30, **MANY):
+        if isinstance(event, Token):
+            break
+    assert [m["role"] for m in session.messages] == ["user", "assistant"]
+    assert finished(list(session.send("And?", max_tokens=2, **MANY))).statistics.reused_tokens > 0
+
+
+def test_closing_the_model_ends_answers_in_order(gated: EdgeModel, gate: Gate) -> None:
+    stream, idle = gated.session().send(QUESTION, max_tokens=400, **MANY), gated.session()
+    with ThreadPoolExecutor(1) as pool:
+        started = threading.Event()
+
+        def read() -> list[Event]:
+            events = []
+            for event in stream:
+                events.append(event)
+                started.set()
+            return events
+
+        reading = pool.submit(read)
+        started.wait(60)
+        gated.close()
+        assert finished(reading.result(60)).reason in ("cancelled", "length", "context", "end")
+    for use in (lambda: idle.send("x"), lambda: gated.generate("x"), gated.session):
+        with pytest.raises(ModelClosed, match=r"EdgeModel\.open"):
+            use()
+    gated.close()
+
+
+def test_logprobs_come_with_the_tokens(model: EdgeModel) -> None:
+    tokens = [e for e in model.generate(QUESTION, max_tokens=3, logprobs=2) if isinstance(e, Token)]
+    for token in tokens:
+        assert len(token.top_logprobs) == 2
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+        assert token.top_logprobs[0].id == token.id
+    assert next(e for e in model.generate(QUESTION) if isinstance(e, Token)).logprob is None
+
+
+def test_the_file_holds_no_pickle_and_names_its_model(model: EdgeModel, tmp_path: Path) -> None:
+    session = model.session()
+    list(session.send("Hello", max_tokens=2, **MANY))
+    session.save(tmp_path / "chat")
+    data = (tmp_path / "chat").read_bytes()[40:]
+    (tmp_path / "chat.npz").write_bytes(data)
+    with np.load(tmp_path / "chat.npz", allow_pickle=False) as members:
+        header = json.loads(members["header"].tobytes())
+        assert header["identity"]["model_id"] == model.bundle.identity.model_id
+        assert header["payloads"] == 5
+        assert len(members["payload_0"]) > 56
+
+
+def test_memories_come_from_the_service_for_every_session(model: EdgeModel, service: FakeService) -> None:
+    for _ in range(2):
+        list(model.session().send(QUESTION, max_tokens=2))
+    assert len(service.requests) == 2

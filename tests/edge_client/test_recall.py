@@ -1,0 +1,436 @@
+"""Recall finds the same memories whichever way they come, and says by name what went wrong on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import google_crc32c
+import grpc
+import numpy as np
+import pytest
+
+from edge_client.cancellation import Cancellation
+from edge_client.channel import ChannelSettings
+from edge_client.memory_cache import MemoryCache
+from edge_client.memory_client import MemoryClient
+from edge_client.recall import Recall, Recaller
+from memory_model.bundle import Bundle
+from memory_model.codec import ExactCodec
+from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
+from protos.memory.v1 import retrieval_pb2
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.cut_connection import cutting
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import tiny_config
+
+NEVER = float("inf")
+LONG_S = 20.0
+QUERY = "What is the code of Lima?"
+OTHER = "And of Cairo?"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def client_of(bundle: Bundle, address: str) -> MemoryClient:
+    return MemoryClient(
+        ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id
+    )
+
+
+def recaller_of(bundle: Bundle, address: str | None, **options: object) -> Recaller:
+    client = client_of(bundle, address) if address else None
+    given = {"deadline_s": LONG_S, "hedge_after_s": NEVER, **options}
+    return Recaller(bundle.embedder(), client, bundle.memory_format, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def recaller(tiny: Bundle, service: FakeService) -> Iterator[Recaller]:
+    opened = recaller_of(tiny, service.address)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a service waits at; open when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def ids(recall: Recall) -> list[int]:
+    return [r.memory_id for r in recall.read if not r.refused]
+
+
+def equal(one: Recall, other: Recall) -> bool:
+    return len(one.memories) == len(other.memories) and all(
+        np.array_equal(a.keys, b.keys) and np.array_equal(a.values, b.values) and a.tokens == b.tokens
+        for a, b in zip(one.memories, other.memories, strict=True)
+    )
+
+
+def replace_payload(number: int, payload: bytes) -> Callable[[retrieval_pb2.RetrieveResponse], None]:
+    """Spoil: the hit `number` of the first query carries `payload`, with a checksum that is right."""
+
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        hit = response.results[0].hits[number]
+        hit.payload, hit.payload_crc32c = payload, google_crc32c.value(payload)
+
+    return spoil
+
+
+# What comes and what is held
+
+
+def test_a_recall_is_what_was_written(recaller: Recaller, written: list[ExplicitMemory]) -> None:
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error, found.calls) == ("fetched", "", 1)
+    assert len(found.memories) == len(found.payloads) == len(found.read) == 5
+    for read, memory, payload in zip(found.read, found.memories, found.payloads, strict=True):
+        assert read.text == TEXTS[read.memory_id - 1]
+        assert np.array_equal(memory.keys, written[read.memory_id - 1].keys)
+        assert recaller.memory_format.check(payload) == memory.tokens
+    assert found.times.embed_ms > 0
+    assert found.times.call_ms > 0
+
+
+def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: FakeService) -> None:
+    responses: list[retrieval_pb2.RetrieveResponse] = []
+    service.spoil = responses.append
+    (first,), (second,) = recaller.recall([QUERY]), recaller.recall([QUERY])
+    assert set(service.requests[1].held_ids) == set(ids(first))
+    assert not any(hit.payload for hit in responses[1].results[0].hits)
+    assert (second.state, all(r.held for r in second.read), equal(first, second)) == ("held", True, True)
+    assert recaller.statistics().states == {"fetched": 1, "held": 1}
+
+
+def test_a_chunk_with_one_new_memory_is_fetched(recaller: Recaller) -> None:
+    (first,) = recaller.recall([QUERY])
+    recaller.cache.forget(ids(first)[2])
+    (second,) = recaller.recall([QUERY])
+    assert second.state == "fetched"
+    assert [r.held for r in second.read] == [True, True, False, True, True]
+    assert equal(first, second)
+
+
+def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
+    recaller: Recaller, service: FakeService
+) -> None:
+    (first,) = recaller.recall([QUERY])
+    service.before = lambda *_: [recaller.cache.forget(i) for i in ids(first)]  # type: ignore[func-returns-value]
+    (second,) = recaller.recall([QUERY])
+    assert (second.state, equal(first, second)) == ("held", True)
+
+
+@pytest.mark.parametrize("codes_bytes", [0, 1 << 20], ids=["nothing", "codes"])
+def test_without_a_cache_every_recall_is_the_same(
+    tiny: Bundle, service: FakeService, codes_bytes: int
+) -> None:
+    recaller = recaller_of(tiny, service.address, cache=MemoryCache(codes_bytes, 0))
+    (first,), (second,) = recaller.recall([QUERY]), recaller.recall([QUERY])
+    assert (second.state, equal(first, second)) == ("held" if codes_bytes else "fetched", True)
+
+
+def test_queries_that_share_memories_share_payloads(recaller: Recaller) -> None:
+    one, other = recaller.recall([QUERY, OTHER])
+    assert len(one.memories) == len(other.memories) == 5
+    assert equal(recaller.recall([OTHER])[0], other)
+
+
+def test_memories_that_sessions_share_cannot_be_written(recaller: Recaller) -> None:
+    (found,) = recaller.recall([QUERY])
+    with pytest.raises(ValueError, match="read-only"):
+        found.memories[0].keys[0] = 0
+
+
+def test_threads_share_a_recaller(recaller: Recaller) -> None:
+    expected = recaller.recall([QUERY])[0]
+    found: list[Recall] = []
+    threads = [threading.Thread(target=lambda: found.extend(recaller.recall([QUERY]))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(equal(each, expected) for each in found)
+    assert sum(recaller.statistics().states.values()) == 9
+
+
+# One memory is wrong: the others are read
+
+
+def check_one_is_refused(recaller: Recaller, service: FakeService, number: int, name: str) -> None:
+    """The hit is refused by name and not kept; when the service is well again it is fetched."""
+    (found,) = recaller.recall([QUERY])
+    refusals = [r.refused.split(":")[0] for r in found.read]
+    assert refusals == [name if n == number else "" for n in range(5)]
+    assert (len(found.memories), found.state, found.error) == (4, "fetched", "")
+    service.spoil, service.wrong_crc = None, set()
+    (healed,) = recaller.recall([QUERY])
+    assert [r.held for r in healed.read] == [n != number for n in range(5)]
+    assert len(healed.memories) == 5
+
+
+def test_a_wrong_checksum_is_refused(recaller: Recaller, service: FakeService) -> None:
+    best = ids(recaller_of_bundle(recaller, service).recall([QUERY])[0])[0]
+    service.wrong_crc = {best - 1}
+    check_one_is_refused(recaller, service, 0, "DamagedMemory")
+
+
+def recaller_of_bundle(recaller: Recaller, service: FakeService) -> Recaller:
+    """Another recaller of the same kind, with a cache of its own."""
+    assert isinstance(recaller.client, MemoryClient)
+    return Recaller(recaller.embedder, recaller.client, recaller.memory_format, hedge_after_s=NEVER)
+
+
+@pytest.mark.parametrize("kind", ["ModelMismatch", "CodecMismatch", "FormatMismatch"])
+def test_a_memory_of_something_else_is_refused(
+    recaller: Recaller, service: FakeService, written: list[ExplicitMemory], kind: str
+) -> None:
+    config, model_id, codec = tiny_config(), recaller.memory_format.identity.model_id, ExactCodec(8)
+    if kind == "ModelMismatch":
+        model_id = "77" * 32
+    elif kind == "CodecMismatch":
+        codec = ExactCodec(8, dtype="float16")
+    payload = MemoryFormat(config, model_id, codec).encode(written[:1])[0]
+    if kind == "FormatMismatch":
+        payload = payload[: HEADER.size - 16] + bytes(16) + payload[HEADER.size :]
+    service.spoil = replace_payload(2, payload)
+    check_one_is_refused(recaller, service, 2, kind)
+
+
+@pytest.mark.parametrize("payload", [b"x", b"\x00" * 5000, np.random.default_rng(0).bytes(5000)])
+def test_garbage_is_refused(recaller: Recaller, service: FakeService, payload: bytes) -> None:
+    service.spoil = replace_payload(1, payload)
+    check_one_is_refused(recaller, service, 1, "CorruptFile")
+
+
+def test_half_a_payload_is_refused(recaller: Recaller, service: FakeService) -> None:
+    service.spoil = replace_payload(1, service.payloads[0][:-100])
+    check_one_is_refused(recaller, service, 1, "CorruptFile")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_memory_that_is_not_finite_is_refused(
+    recaller: Recaller, service: FakeService, number: float
+) -> None:
+    payload = service.payloads[0]
+    service.spoil = replace_payload(3, payload[:-4] + np.float32(number).tobytes())
+    check_one_is_refused(recaller, service, 3, "DamagedMemory")
+
+
+def test_a_memory_said_to_be_held_that_is_not_is_refused(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        response.results[0].hits[4].held = True  # one of two: the payload goes
+
+    service.spoil = spoil
+    check_one_is_refused(recaller, service, 4, "DamagedMemory")
+
+
+def test_a_held_memory_with_another_checksum_is_fetched_anew(
+    recaller: Recaller, service: FakeService
+) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        response.results[0].hits[0].payload_crc32c ^= 1
+
+    (first,) = recaller.recall([QUERY])
+    service.spoil = spoil
+    (second,) = recaller.recall([QUERY])
+    assert [bool(r.refused) for r in second.read] == [True, False, False, False, False]
+    service.spoil = None
+    (third,) = recaller.recall([QUERY])
+    assert (third.state, equal(third, first)) == ("fetched", True)
+
+
+def test_hits_beyond_the_models_number_are_not_read(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        for n in range(100):
+            hit = response.results[0].hits.add(memory_id=1000 + n, payload=b"never looked at")
+            hit.payload_crc32c = 1
+
+    service.spoil = spoil
+    (found,) = recaller.recall([QUERY])
+    assert (len(found.memories), len(found.read)) == (5, 5)
+
+
+def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        hits = response.results[0].hits
+        hits[1].CopyFrom(hits[0])
+
+    service.spoil = spoil
+    (found,) = recaller.recall([QUERY])
+    assert found.read[1].refused.startswith("DuplicateHit")
+    assert len(found.memories) == len(found.payloads) == len(set(ids(found))) == 4
+
+
+# The whole answer is wrong, late or missing: no memories, and the reason by name
+
+
+def test_too_few_results_fail_by_name(recaller: Recaller, service: FakeService) -> None:
+    service.too_few_results = True
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.memories) == ("failed", ())
+    assert found.error.startswith("ServiceFailed: 1 queries were answered by 0")
+
+
+def test_a_refusal_is_named_and_does_not_stop_the_next_question(
+    recaller: Recaller, service: FakeService
+) -> None:
+    service.abort = (grpc.StatusCode.NOT_FOUND, "no knowledge base")
+    assert recaller.recall([QUERY])[0].error.startswith("RequestRefused")
+    assert recaller.recall([QUERY])[0].state == "failed", "asked again"
+    assert len(service.requests) == 2
+
+
+def test_an_outage_costs_one_call_and_a_pause_that_doubles(tiny: Bundle, service: FakeService) -> None:
+    clock = Clock()
+    recaller = recaller_of(tiny, service.address, clock=clock)
+    service.abort = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too much to do")
+    for n, pause_s in enumerate((1, 2, 4, 8, 16, 30, 30), 1):
+        failed, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
+        assert (failed.state, skipped.state) == ("failed", "skipped")
+        assert failed.error.startswith("ServiceOverloaded")
+        assert skipped.error.startswith("ServiceOverloaded")
+        assert f"not asked again for {pause_s:.1f} s" in skipped.error
+        assert len(service.requests) == n
+        clock.now += pause_s
+    service.abort = None
+    assert [recaller.recall([QUERY])[0].state for _ in range(2)] == ["fetched", "held"]
+    assert recaller.statistics().states == {"failed": 7, "skipped": 7, "fetched": 1, "held": 1}
+
+
+def test_nobody_at_the_address_is_named(tiny: Bundle, nobody: str) -> None:
+    recaller = recaller_of(tiny, nobody)
+    first, second = recaller.recall([QUERY, OTHER])
+    assert first.error == second.error
+    assert first.error.startswith("ServiceUnavailable: no service at")
+    assert first.state == "failed"
+
+
+def test_an_answer_after_the_deadline_is_not_waited_for(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    service.before = lambda *_: gate.wait(LONG_S) and None
+    recaller = recaller_of(tiny, service.address)
+    (found,) = recaller.recall([QUERY], deadline_s=0.2)
+    assert (found.state, found.error.split(":")[0]) == ("failed", "DeadlineExceeded")
+
+
+def test_a_deadline_that_embedding_uses_up_asks_nobody(recaller: Recaller, service: FakeService) -> None:
+    (found,) = recaller.recall([QUERY], deadline_s=1e-9)
+    assert (found.state, service.requests) == ("failed", [])
+
+
+def test_a_fault_of_the_device_costs_a_chunk(recaller: Recaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> np.ndarray:
+        raise RuntimeError("the runtime gave up")
+
+    monkeypatch.setattr(recaller.embedder, "embed", broken)
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error) == ("failed", "RuntimeError: the runtime gave up")
+
+
+def test_nothing_to_ask_asks_nobody(recaller: Recaller, service: FakeService) -> None:
+    assert recaller.recall([]) == []
+    assert service.requests == []
+
+
+# Twice
+
+
+def test_a_connection_that_breaks_in_mid_response_is_replaced(tiny: Bundle, service: FakeService) -> None:
+    with cutting(service.address, 2000) as proxy:
+        recaller = recaller_of(tiny, proxy.address, hedge_after_s=LONG_S)
+        (found,) = recaller.recall([QUERY])
+        assert (found.state, found.error, found.calls, len(found.memories)) == ("fetched", "", 2, 5)
+        assert proxy.connections >= 2
+        hedge = recaller.statistics().hedge
+        assert (hedge.calls, hedge.hedged, hedge.won) == (1, 1, 1)
+        recaller.close()
+
+
+def test_connections_that_always_break_fail_by_name(tiny: Bundle, service: FakeService) -> None:
+    with cutting(service.address, *[2000] * 50) as proxy:
+        recaller = recaller_of(tiny, proxy.address, hedge_after_s=LONG_S)
+        (found,) = recaller.recall([QUERY])
+        assert (found.state, found.error.split(":")[0]) == ("failed", "ServiceUnavailable")
+        recaller.close()
+
+
+def test_a_call_that_hangs_is_sent_again_and_ended(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    ended = threading.Event()
+
+    def hang_first(number: int, context: grpc.ServicerContext) -> None:
+        if number == 0:
+            context.add_callback(ended.set)
+            gate.wait(LONG_S)
+
+    service.before = hang_first
+    recaller = recaller_of(tiny, service.address, hedge_after_s=0.01)
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.calls, len(found.memories)) == ("fetched", 2, 5)
+    assert service.requests[0] == service.requests[1]
+    assert ended.wait(LONG_S), "the call that lost is cancelled, and the service learns it"
+    assert recaller.statistics().hedge.hedged == 1  # which of the two came first is the connections' affair
+
+
+def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    cancellation, ended = Cancellation(), threading.Event()
+
+    def cancel(_: int, context: grpc.ServicerContext) -> None:
+        context.add_callback(ended.set)
+        cancellation.cancel()
+        gate.wait(LONG_S)
+
+    service.before = cancel
+    recaller = recaller_of(tiny, service.address)
+    (found,) = recaller.recall([QUERY], cancellation=cancellation)
+    assert (found.state, found.error.split(":")[0]) == ("skipped", "RecallCancelled")
+    assert ended.wait(LONG_S)
+    service.before = None
+    assert recaller.recall([QUERY])[0].state == "fetched", "the service is not blamed"
+
+
+# Offline: what is needed of a pack is what a client's `retrieve` does, so another service stands in for it
+
+
+def test_without_a_service_the_pack_is_read(tiny: Bundle, service: FakeService) -> None:
+    recaller = recaller_of(tiny, None, pack=client_of(tiny, service.address))
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error, len(found.memories)) == ("offline", "", 5)
+    assert found.service_error == "Offline: no service was named"
+
+
+def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
+    tiny: Bundle, service: FakeService, nobody: str
+) -> None:
+    recaller = recaller_of(tiny, nobody, pack=client_of(tiny, service.address))
+    first, second = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
+    assert (first.state, second.state, first.error, len(second.memories)) == ("offline", "offline", "", 5)
+    assert first.service_error.startswith("ServiceUnavailable: no service at")
+    assert "not asked again" in second.service_error
+
+
+def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService) -> None:
+    service.abort = (grpc.StatusCode.PERMISSION_DENIED, "wrong key")
+    recaller = recaller_of(tiny, service.address, pack=client_of(tiny, service.address))
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error.split(":")[0]) == ("failed", "AccessRefused")
+
+
+def test_with_neither_service_nor_pack_it_says_so(tiny: Bundle) -> None:
+    (found,) = recaller_of(tiny, None).recall([QUERY])
+    assert (found.state, found.error) == ("skipped", "Offline: no service was named")

@@ -1,0 +1,71 @@
+"""Memory stays flat over many answers. MEMORY3_SOAK_S says how long (default 600 seconds)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from edge_client import DecoderGraph, EdgeModel, Recall, RecallMode, RecallPolicy
+from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
+
+SECONDS = float(os.environ.get("MEMORY3_SOAK_S", "600"))
+WARM_UP_ANSWERS = 40
+GROWTH_BYTES = 8 << 20
+
+
+class NewMemories:
+    """A recaller that never gives the same arrays twice."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.format = format_of(tiny_loaded())
+
+    def recall(self, queries: Sequence[str], **_: object) -> list[Recall]:
+        return [self.one(query) for query in queries]
+
+    def one(self, query: str) -> Recall:
+        self.count += 5
+        payloads = self.format.encode([random_memory(tiny_config(), self.count + n) for n in range(5)])
+        return Recall(query, tuple(self.format.decode(payloads)), payloads=tuple(payloads))
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 300)
+def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
+    bundle = tiny_bundle(tmp_path)
+    policy = RecallPolicy(RecallMode.overlap, lead_tokens=4)
+    with EdgeModel(bundle, DecoderGraph.open(bundle.decoder), NewMemories(), policy) as model:
+
+        def answer(number: int) -> None:
+            session = model.session()
+            for turn in range(2):
+                list(
+                    session.send(f"Question {number}, {turn}?", max_tokens=40, temperature=50.0, seed=number)
+                )
+            if number % 5 == 0:
+                session.save(tmp_path / "chat")
+                list(model.load_session(tmp_path / "chat").send("And?", max_tokens=5))
+            next(stream := model.generate("Left early", max_tokens=40))
+            stream.close()
+            list(
+                model.generate(f"Another {number}", max_tokens=20, temperature=50.0, seed=number, logprobs=3)
+            )
+
+        for number in range(WARM_UP_ANSWERS):
+            answer(number)
+        before, until = resident_bytes(), time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            number += 1
+            answer(number)
+        grown = resident_bytes() - before
+    print(f"{number} rounds, {grown / 2**20:.1f} MiB grown from {before / 2**20:.0f} MiB")
+    assert grown < GROWTH_BYTES
