@@ -185,7 +185,7 @@ def gpu_wheel(facts: DeviceFacts) -> str:
         )
         return (
             "pip uninstall onnxruntime && pip install onnxruntime-gpu "
-            f"--index-url {facts.jetpack.wheels} (JetPack {facts.jetpack.version}{doubt})"
+            f"-i {facts.jetpack.wheels} (JetPack {facts.jetpack.version}{doubt})"
         )
     if facts.machine == "x86_64":
         return "pip uninstall onnxruntime && pip install onnxruntime-gpu, and a CUDA driver"
