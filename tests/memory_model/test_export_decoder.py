@@ -219,6 +219,17 @@ def test_zero_and_extreme_weights_are_quantized() -> None:
         assert (quantize(weight, bits).dequantize()[:, 0] == 0).all()
 
 
+@pytest.mark.parametrize("block", [32, 64, 128])
+def test_the_last_block_of_a_weight_may_be_shorter(block: int) -> None:
+    """576 inputs are 4.5 blocks of 128: the rest is rounded with a scale of its own, as if it were a whole block."""
+    weight = np.random.default_rng(3).standard_normal((2 * block + 33, 4)).astype(np.float32)
+    whole, rest = quantize(weight[: 2 * block], 4, block), quantize(weight[2 * block : 2 * block + 32], 4, 32)
+    got = quantize(weight[: 2 * block + 32], 4, block)
+    np.testing.assert_array_equal(got.codes, np.concatenate((whole.codes, rest.codes)))
+    np.testing.assert_array_equal(got.scales, np.concatenate((whole.scales, rest.scales)))
+    assert quantize(weight, 4, block).scales.shape == (-(-len(weight) // block), 4)
+
+
 @pytest.mark.parametrize("bits", [0, 3, 16])
 def test_other_bits_are_refused(bits: int) -> None:
     with pytest.raises(InvalidInput, match="4 or 8 bits"):
@@ -232,8 +243,8 @@ def test_what_cannot_be_exported_is_named() -> None:
         decoder_graph(weights, config, "int2")
     with pytest.raises(InvalidInput, match="capacity 3"):
         decoder_graph(weights, config, capacity=3)
-    with pytest.raises(InvalidInput, match="blocks of 32"):
-        quantize(np.zeros((33, 2), np.float32), 4)
+    with pytest.raises(InvalidInput, match=r"one of \(32, 64, 128\) inputs, not 48"):
+        quantize(np.zeros((96, 2), np.float32), 4, block=48)
     broken = dict(weights)
     broken["layers.0.self_attn.q_proj.weight"] = np.full((192, 192), np.nan, np.float32)
     with pytest.raises(InvalidInput, match="NaN"):
