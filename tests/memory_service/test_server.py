@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,27 +45,42 @@ def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
         assert len(client.retrieve("kb", vector_of("one")[None]).results[0].hits) == 3
 
 
-class Slow(HashEncoder):
+class Stuck(HashEncoder):
+    """Encodes nothing before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        time.sleep(0.05 * len(references))
+        assert self.let_go.wait(300)
         return super().encode(references)
 
 
 def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
-    sent = 0
+    """While the encoder is at work, the service and the connection hold a part of what a client would send."""
+    text, offered = "word " * (50 << 10), 1024  # 256 MiB: more than any window of HTTP/2 holds
+    sent, over = 0, threading.Event()
 
     def requests() -> Iterator[pb.IngestRequest]:
         nonlocal sent
-        for request in ingest_requests("kb", [document(f"d{n}", "word " * 20000) for n in range(100)]):
-            yield request
-            sent += 1
+        yield ingest_requests("kb", [])[0]
+        for number in range(1, offered + 1):
+            yield pb.IngestRequest(item=pb.IngestItem(sequence=number, document=document("d", text)))
+            sent = number
+        over.set()
 
-    with running(tmp_path, Slow(), ingest_batch_references=4) as (client, _):
-        call = client.ingestion.Ingest(requests(), timeout=60)
+    encoder = Stuck()
+    with running(tmp_path, encoder, ingest_batch_references=4) as (client, _):
+        call = client.ingestion.Ingest(requests(), timeout=300)
         next(call)
-        time.sleep(0.5)
-        assert sent < 60
+        before = -1
+        while (sent == 0 or sent != before) and not over.is_set():  # until nothing moves
+            before = sent
+            over.wait(1)
+        assert sent < offered
         call.cancel()
+        encoder.let_go.set()
 
 
 def test_waiting_retrievals_have_a_limit(tmp_path: Path) -> None:
