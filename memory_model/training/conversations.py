@@ -24,6 +24,7 @@ from memory_model.tokenizer import Tokenizer
 from memory_model.training import factbook, prose_questions
 from memory_model.training.batches import IGNORE, Batch, ChatPieces, Teacher
 from memory_model.training.corpus.passages import Passage
+from memory_model.training.pair_questions import Pairs
 from memory_model.training.questions import Question, refers_to
 
 REFUSAL = "I don't know."
@@ -51,7 +52,7 @@ class Sizes:
     conversations: int = 10
     turns: int = 3
     memories: int = 5
-    unanswerable: float = 0.04
+    unanswerable: float = 0.02
     as_text: float = 0.12
     taught: float = 0.5
 
@@ -267,17 +268,20 @@ class ProseConversations(Conversations):
     """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
 
     passages stand in an order in which neighbours are alike (a dictionary's). References are cut
-    at a random length.
+    at a random length. paired: the share of references that are the openings of two passages, asked for
+    what both say together.
     """
 
     task = "prose"
 
     def __init__(
         self, passages: Sequence[Passage], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128,
+        *, distil: bool = True, longest: int = 128, paired: float = 0.3,
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.passages, self.longest = passages, longest
+        self.pairs = Pairs(passages)
+        self.paired = paired if self.pairs.kinds else 0.0
 
     def draw(self) -> list[Reference]:
         """Two runs of neighbours, the rest at random."""
@@ -294,6 +298,8 @@ class ProseConversations(Conversations):
     def _reference(self, number: int) -> Reference | None:
         rng, passage = self.random, self.passages[number]
         count = self.pieces.tokenizer.count
+        if rng.random() < self.paired:
+            return self._pair(number)
         title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
         limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
         texts = split(passage.text[:2500], title, count, limit)
@@ -302,3 +308,12 @@ class ProseConversations(Conversations):
             passage.title, text.removeprefix(f"{title}\n") if title else text, rng
         )
         return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
+
+    def _pair(self, number: int) -> Reference | None:
+        """Two openings as one reference, asked together and, as others are, one by one."""
+        text, asks = self.pairs.draw(self.random)
+        ids = self.pieces.tokenizer.encode(text)
+        if len(ids) > self.longest:
+            return None
+        asks = asks + prose_questions.questions("", text, self.random, 3)
+        return Reference(number, text, ids, asks) if asks else None
