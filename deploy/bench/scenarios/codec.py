@@ -1,0 +1,168 @@
+"""Decompression: five memories from their bytes, ours against FAISS's decoder of the same codes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import faiss
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from deploy.bench.codec_peers import clustered_vectors, index_of_tables, paper_index
+from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.plots import drawing
+from deploy.bench.rounds import interleave
+from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, round_figure, with_intervals
+from memory_model.bundle import Bundle
+from memory_model.codec import ExactCodec
+from memory_model.config import ModelConfig, memory3_2b
+from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
+from memory_model.training.faiss_codec import FaissCodec, tables_of_index
+
+REPEATS = 5
+"""Calls timed together: one is shorter than what a scheduler may take away."""
+PAPER_CODEC = BUILD / "codec-paper.faiss"
+
+
+def measure(settings: Settings) -> Keys:
+    """Top level: the paper's shape and codec. `default_model`: the shipped codec."""
+    shape = memory3_2b()
+    with threadpool_limits(settings.threads):
+        faiss.omp_set_num_threads(settings.threads)
+        index = paper_index(PAPER_CODEC)
+        paper = _measure(MemoryFormat(shape, "00" * 32, FaissCodec(tables_of_index(index))), index, settings)
+        default = _default_model(settings)
+    return {**paper, "default_model": default}
+
+
+def _default_model(settings: Settings) -> Keys | None:
+    bundle = Bundle.open(settings.bundle)
+    codec = FaissCodec.load_encoder(bundle.folder / "codec.npz")
+    if not isinstance(codec, FaissCodec) or len(codec.tables.codewords) > 1:
+        return None  # an exact codec has no peer, and FAISS has no index of several tables
+    ours = MemoryFormat(bundle.config, bundle.manifest.model_id, codec)
+    return _measure(ours, index_of_tables(codec.tables), settings)
+
+
+def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Keys:
+    """Five full memories of clustered vectors: both decoders in turn, and what the codes lose."""
+    config, codec = memory_format.config, memory_format.codec
+    memories = random_memories(config)
+    payloads = memory_format.encode(memories)
+    codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(
+        -1, codec.code_bytes
+    )
+    decoders: dict[str, Callable[[], Any]] = {
+        "ours": lambda: memory_format.decode(payloads),
+        "FAISS sa_decode": lambda: index.sa_decode(codes),
+    }
+    times = interleave(
+        {name: _timed(decode) for name, decode in decoders.items()}, settings.rounds, warm_up=settings.warm_up
+    )
+    ours, peer = times["ours"], times["FAISS sa_decode"]
+    exact = MemoryFormat(
+        config, memory_format.identity.model_id, ExactCodec(config.head_dim, dtype="float16")
+    )
+    keys: Keys = {
+        "model": config.name,
+        "vectors": 2 * config.memory.budget * len(memories),
+        "bytes": sum(map(len, payloads)),
+        "relative_error": _relative_error(memories, memory_format.decode(payloads)),
+        "exact_relative_error": _relative_error(memories, exact.decode(exact.encode(memories))),
+        "faiss_difference": _difference(codec, codes, index),
+    }
+    return with_intervals(
+        keys,
+        decode_ms=median_interval(ours),
+        faiss_decode_ms=median_interval(peer),
+        speedup=ratio_interval(peer, ours),
+    )
+
+
+def random_memories(config: ModelConfig) -> list[ExplicitMemory]:
+    """As many memories as a chunk reads, each of full length."""
+    memory = config.memory
+    vectors = clustered_vectors(memory.memories_per_chunk * 2 * memory.budget, config.head_dim)
+    keys, values = vectors.reshape(2, memory.memories_per_chunk, memory.budget, config.head_dim)
+    return [ExplicitMemory(k, v, memory.reference_tokens) for k, v in zip(keys, values, strict=True)]
+
+
+def _timed(decode: Callable[[], Any]) -> Callable[[int], float]:
+    def once(_: int) -> float:
+        began = time.perf_counter()
+        for _ in range(REPEATS):
+            decode()
+        return 1e3 * (time.perf_counter() - began) / REPEATS
+
+    return once
+
+
+def _relative_error(given: Sequence[ExplicitMemory], decoded: Sequence[ExplicitMemory]) -> float:
+    """Length of the difference over length of the vectors, all memories together."""
+    one, other = (np.concatenate([np.concatenate((m.keys, m.values)) for m in ms]) for ms in (given, decoded))
+    return round_figure(float(np.linalg.norm(other - one) / np.linalg.norm(one)))
+
+
+def _difference(codec: Any, codes: np.ndarray, index: Any) -> float:
+    """Largest difference between our vectors and FAISS's, relative to the largest number: arithmetic only."""
+    theirs = index.sa_decode(codes) + codec.tables.mean[0]
+    return float(f"{np.abs(codec.decode(codes, 0) - theirs).max() / np.abs(theirs).max():.1e}")
+
+
+def sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """Both shapes, one a row."""
+    rows = []
+    for keys in (result, result.get("default_model")):
+        if keys:
+            rows.append(
+                (
+                    f"{keys['model']}, {keys['vectors']} vectors, {keys['bytes']} bytes",
+                    *(
+                        figure(keys, name)
+                        for name in ("decode_ms", "faiss_decode_ms", "speedup", "relative_error")
+                    ),
+                    figure(keys, "exact_relative_error"),
+                )
+            )
+    columns = ("five memories", "ours, ms", "FAISS, ms", "speedup", "error of the codes", "of float16")
+    note = (
+        "Ours is the whole way from payloads to memories, headers checked; FAISS's is `sa_decode` of the same codes, in"
+        " one call. The vectors are random clusters, on which the tables of the paper's shape were trained briefly and"
+        " the default model's not at all: the errors tell that codes were decoded, not how good a codec is."
+    )
+    return [Sheet("decompression", columns, rows, note)]
+
+
+def plot(result: Mapping[str, Any], path: Any) -> None:
+    """Bars of both decoders for both shapes."""
+    shapes = [keys for keys in (result, result.get("default_model")) if keys]
+    with drawing(path, height=2.4) as axes:
+        for place, (name, label) in enumerate(
+            (("decode_ms", "ours"), ("faiss_decode_ms", "FAISS sa_decode"))
+        ):
+            at = [number + 0.35 * place for number in range(len(shapes))]
+            bars = axes.barh(at, [keys[name] for keys in shapes], height=0.32, label=label)
+            axes.bar_label(bars, fmt="%.3g ms", padding=3, fontsize=7)
+        axes.set_yticks([n + 0.17 for n in range(len(shapes))], [keys["model"] for keys in shapes])
+        axes.set_xlabel("milliseconds for five memories, less is better")
+        axes.legend(frameon=False)
+
+
+SCENARIO = Scenario(
+    name="codec",
+    summary="Decompressing five memories, against FAISS's decoder of the same codes.",
+    settings=Settings,
+    measure=measure,
+    promised=(
+        "decode_ms",
+        "faiss_decode_ms",
+        "speedup",
+        "relative_error",
+        "exact_relative_error",
+        "default_model",
+    ),
+    sheets=sheets,
+    plot=plot,
+)

@@ -1,0 +1,144 @@
+"""A TCP proxy that makes loopback as slow as a network: round-trip time, jitter, bandwidth, loss, without privileges.
+
+    with shaped_network("127.0.0.1:7430", Link(rtt_ms=50, bandwidth_mbit=20)) as address:
+        EdgeModel.open(bundle, service=address)
+
+Each direction of a connection is a queue
+with a transmission time and a delay, as a link is; bytes stay in order. Loss is what TCP makes of it: a lost segment
+is sent again a retransmission timeout later and holds up everything behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from deploy.bench.side_process import Ready, side_process
+
+SEGMENT_BYTES = 16 << 10
+"""Bytes that travel together; small against what a link of 20 Mbit/s carries in 10 ms."""
+PACKET_BYTES = 1460
+"""A TCP segment's payload on Ethernet: what `loss` is the share of."""
+RETRANSMISSION_MS = 200.0
+"""Linux waits at least this long, or a round trip more, before it sends a lost segment again."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A network between device and service.
+
+    rtt_ms: round-trip time, half of it in each direction. jitter_ms: each direction's delay varies by up to this, never
+    out of order. bandwidth_mbit: of each direction of each connection; None is unlimited. loss: share of packets lost.
+    """
+
+    rtt_ms: float = 0.0
+    bandwidth_mbit: float | None = None
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a link that cannot be."""
+        if self.rtt_ms < 0 or self.jitter_ms < 0 or not 0 <= self.loss < 1:
+            raise ValueError(f"not a link: {self}")
+        if self.bandwidth_mbit is not None and self.bandwidth_mbit <= 0:
+            raise ValueError(f"bandwidth must be positive or None, not {self.bandwidth_mbit}")
+
+
+class Line:
+    """One direction of a connection as arithmetic: when a segment that was given at a time will arrive.
+
+    Knows nothing about sockets or clocks; times are seconds of any clock.
+    """
+
+    def __init__(self, link: Link, seed: int) -> None:
+        self._link = link
+        self._random = random.Random(seed)
+        self._free_at = 0.0
+        self._last_arrival = 0.0
+
+    def arrival(self, now: float, length: int) -> float:
+        """The time of arrival of `length` bytes that are sent at `now`, after all that were sent before."""
+        link = self._link
+        sending = 8e-6 * length / link.bandwidth_mbit if link.bandwidth_mbit else 0.0
+        self._free_at = max(now, self._free_at) + sending
+        delay_ms = link.rtt_ms / 2 + link.jitter_ms * self._random.random()
+        packets = -(-length // PACKET_BYTES)
+        if link.loss and self._random.random() > (1 - link.loss) ** packets:
+            delay_ms += RETRANSMISSION_MS + link.rtt_ms
+        self._last_arrival = max(self._last_arrival, self._free_at + delay_ms / 1e3)
+        return self._last_arrival
+
+
+async def serve(target: str, link: Link, ready: Ready, seed: int = 0) -> None:
+    """Accept on a free port of loopback, tell it to `ready`, and forward to `target` until cancelled."""
+    host, _, port = target.rpartition(":")
+    connections = 0
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        number = connections
+        try:
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.close()
+            return
+        up, down = Line(link, seed + 2 * number), Line(link, seed + 2 * number + 1)
+        try:
+            await asyncio.gather(forward(reader, far_writer, up), forward(far_reader, writer, down))
+        except OSError:
+            pass  # one side is gone: the other is told by closing
+        finally:
+            for side in (writer, far_writer):
+                side.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=SEGMENT_BYTES)
+    for accepting in server.sockets:
+        accepting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ready(server.sockets[0].getsockname()[1])
+    async with server:
+        await server.serve_forever()
+
+
+async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
+    """Carry bytes from `reader` to `writer`, each segment at its time of arrival, the end of the stream too."""
+    clock = asyncio.get_running_loop().time
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=4096)
+
+    async def deliver() -> None:
+        while True:
+            at, segment = await under_way.get()
+            if (wait := at - clock()) > 0:
+                await asyncio.sleep(wait)
+            if not segment:
+                writer.write_eof()
+                return
+            writer.write(segment)
+            await writer.drain()
+
+    async def collect() -> None:
+        while segment := await reader.read(SEGMENT_BYTES):
+            await under_way.put((line.arrival(clock(), len(segment)), segment))
+        await under_way.put((line.arrival(clock(), 0), b""))
+
+    halves = [asyncio.create_task(deliver()), asyncio.create_task(collect())]
+    try:
+        await asyncio.gather(*halves)
+    finally:
+        for half in halves:
+            half.cancel()
+
+
+@contextmanager
+def shaped_network(target: str, link: Link) -> Iterator[str]:
+    """The address of a shaper in front of `target`, in a process of its own."""
+    with side_process(_serve_alone, target, link) as address:
+        yield address
+
+
+def _serve_alone(ready: Ready, target: str, link: Link) -> None:
+    asyncio.run(serve(target, link, ready))

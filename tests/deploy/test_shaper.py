@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+
+from deploy.bench.shaper import RETRANSMISSION_MS, Line, Link, serve, shaped_network
+
+
+def test_a_segment_arrives_half_a_round_trip_later():
+    assert Line(Link(rtt_ms=50), seed=0).arrival(10.0, 1000) == pytest.approx(10.025)
+
+
+def test_bandwidth_makes_segments_wait_for_those_before():
+    line = Line(Link(bandwidth_mbit=8), seed=0)  # a megabyte a second
+    assert line.arrival(0.0, 1_000_000) == pytest.approx(1.0)
+    assert line.arrival(0.0, 500_000) == pytest.approx(1.5)
+    assert line.arrival(9.0, 500_000) == pytest.approx(9.5), "an idle line does not save up bandwidth"
+
+
+def test_jitter_never_reorders():
+    line = Line(Link(rtt_ms=10, jitter_ms=20), seed=1)
+    arrivals = [line.arrival(n / 1000, 100) for n in range(200)]
+    assert arrivals == sorted(arrivals)
+    delays = [a - n / 1000 for n, a in enumerate(arrivals)]
+    assert min(delays) >= 0.005
+    assert max(delays) <= 0.0251
+    assert max(delays) > min(delays)
+
+
+def test_a_lost_segment_is_sent_again_and_holds_up_those_behind_it():
+    line = Line(Link(rtt_ms=20, loss=0.999999), seed=0)
+    late = line.arrival(0.0, 1000)
+    assert late == pytest.approx((10 + RETRANSMISSION_MS + 20) / 1000)
+    assert line.arrival(0.0, 0) >= late
+
+
+def test_loss_grows_with_the_number_of_packets():
+    def lost(length: int) -> int:
+        line = Line(Link(loss=0.01), seed=3)
+        return sum(line.arrival(1000.0 * n, length) > 1000.0 * n for n in range(500))
+
+    assert 0 < lost(1000) < lost(14_600)
+
+
+def test_without_loss_the_same_seed_gives_the_same_times():
+    link = Link(rtt_ms=10, jitter_ms=5, loss=0.1)
+    one, other = Line(link, 7), Line(link, 7)
+    assert [one.arrival(n, 3000) for n in range(50)] == [other.arrival(n, 3000) for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rtt_ms": -1}, {"loss": 1.0}, {"loss": -0.1}, {"bandwidth_mbit": 0}, {"jitter_ms": -1}]
+)
+def test_an_impossible_link_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"link|bandwidth"):
+        Link(**wrong)
+
+
+class Echo:
+    """A server that answers with what it got, until the client ends."""
+
+    async def __aenter__(self) -> Echo:
+        self.server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+
+
+@contextlib.asynccontextmanager
+async def shaped(target: str, link: Link):
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(target, link, port.set_result))
+    try:
+        yield await port
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def talk(port: int, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_bytes_pass_unchanged_through_every_kind_of_link():
+    data = os.urandom(300_000)
+    link = Link(rtt_ms=2, jitter_ms=1, bandwidth_mbit=1000, loss=0.001)
+    async with Echo() as echo, shaped(echo.address, link) as port:
+        assert await asyncio.gather(talk(port, data), talk(port, data[:7])) == [data, data[:7]]
+
+
+async def test_a_round_trip_takes_at_least_the_links_time():
+    clock = asyncio.get_running_loop().time
+    async with Echo() as echo, shaped(echo.address, Link(rtt_ms=60)) as port:
+        began = clock()
+        assert await talk(port, b"?") == b"?"
+    assert clock() - began >= 0.06, "a lower bound, whatever the machine does besides"
+
+
+async def test_a_target_that_is_not_there_ends_the_connection():
+    async with Echo() as echo:
+        gone = echo.address
+    async with shaped(gone, Link()) as port:
+        assert await talk(port, b"?") == b""
+
+
+async def test_a_network_in_a_process_of_its_own_stops_with_its_block():
+    async with Echo() as echo:
+        with shaped_network(echo.address, Link(rtt_ms=1)) as address:
+            port = int(address.rpartition(":")[2])
+            assert await talk(port, b"over there") == b"over there"
+        with pytest.raises(ConnectionError):
+            await talk(port, b"?")
