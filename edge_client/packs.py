@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +31,7 @@ from memory_model.errors import (
     ModelMismatch,
 )
 from memory_model.memory import Identity
-from memory_model.words import LARGEST_DROP, order, query_words, word_counts
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 _REMEDY = "pull the pack again from a service that runs this bundle's model"
 _COUNTED_TEXTS = 4096
@@ -149,9 +148,9 @@ class MemoryPack:
         )
         return [found[place] for place in best[:k]]
 
-    def _words_of(self, row: int) -> tuple[Counter[int], list[int]]:
+    def _words_of(self, row: int) -> tuple[np.ndarray, list[int]]:
         _, title, text = self._strings(row)
-        return word_counts(text), query_words(title)
+        return text_words(text), query_words(title)
 
     def _strings(self, row: int) -> tuple[str, str, str]:
         """Key, title and text of a row; raises CorruptFile."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,24 +30,32 @@ _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 _WORD = re.compile(r"[^\W\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
 
 
-def word_counts(text: str) -> Counter[int]:
-    """How often each word of a text occurs, by the CRC-32 of its lower-case stem."""
-    return Counter(zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower()))
+def text_words(text: str) -> np.ndarray:
+    """Every word of a text in its order, repeated ones too: CRC-32 of its lower-case stem, uint32 [words]."""
+    hashes = [zlib.crc32(word[:STEM].encode()) for word in _WORD.findall(text.lower())]
+    return np.array(hashes, dtype=np.uint32)
 
 
 def query_words(text: str) -> list[int]:
     """The distinct words of a query, in ascending order of their hashes."""
-    return sorted(word_counts(text))
+    hashes: list[int] = np.unique(text_words(text)).tolist()
+    return hashes
 
 
-def lexical_scores(words: Sequence[int], candidates: Sequence[Counter[int]]) -> np.ndarray:
-    """BM25 of each candidate, float64 [n], the candidates being the whole collection."""
-    wanted = list(dict.fromkeys(words))
-    if not wanted or not candidates:
+def lexical_scores(words: Sequence[int], candidates: Sequence[np.ndarray]) -> np.ndarray:
+    """BM25 of each candidate, float64 [n], the candidates (as text_words makes them) being the whole collection."""
+    wanted = np.unique(np.asarray(words, dtype=np.uint32))
+    lengths = np.array([len(c) for c in candidates], dtype=np.int64)
+    if not len(wanted) or not lengths.sum():
         return np.zeros(len(candidates))
-    counts = np.array([[c[word] for word in wanted] for c in candidates], dtype=np.float64)
-    lengths = np.array([c.total() for c in candidates], dtype=np.float64)
-    holding = (counts > 0).sum(0)
+    # One pass over the words of all candidates: which are asked for, and how often each candidate has each of them.
+    every = np.concatenate(candidates)
+    places = np.searchsorted(wanted, every)
+    places[places == len(wanted)] = 0
+    asked = np.flatnonzero(wanted[places] == every)
+    cells = np.repeat(np.arange(len(candidates)) * len(wanted), lengths)[asked] + places[asked]
+    counts = np.bincount(cells, minlength=len(candidates) * len(wanted)).reshape(len(candidates), -1)
+    holding = np.count_nonzero(counts, axis=0)
     rarity = np.log1p((len(candidates) - holding + 0.5) / (holding + 0.5))
     norm = 1 - _LENGTH_SHARE + _LENGTH_SHARE * lengths / max(1.0, float(lengths.mean()))
     saturated = counts * (_SATURATION + 1) / (counts + _SATURATION * norm[:, None])
@@ -62,7 +69,7 @@ def named(words: Sequence[int], titles: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def order(
-    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[Counter[int]],
+    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
     titles: Sequence[Sequence[int]] = (), drop: float | None = None,
 ) -> list[int]:  # fmt: skip
     """Places of the candidates, best first; equal ones keep their order by vector.

@@ -63,7 +63,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not method.startswith("/memory.v1."):
             return handler
         decode = _lenient(handler.request_deserializer, method)
-        encode = handler.response_serializer
+        encode = _serializer(handler.response_serializer)
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 self._streaming(method, handler.stream_stream), decode, encode
@@ -84,9 +84,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 _require_decoded(request)
                 remaining = context.time_remaining()
-                response = await asyncio.wait_for(
-                    behaviour(request, context), self._default_deadline_s if remaining is None else remaining
-                )
+                # No wait_for: it would make a task of every call.
+                async with asyncio.timeout(self._default_deadline_s if remaining is None else remaining):
+                    response = await behaviour(request, context)
             except Exception as error:
                 await _abort(method, error, started, context)
             logger().debug("call", method=method, ms=_ms_since(started))
@@ -116,6 +116,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             logger().info("stream", method=method, ms=_ms_since(started))
 
         return call
+
+
+def _serializer(serializer: Any) -> Any:
+    """Leaves bytes as they are: a behaviour may answer with the wire's own, see `wire`."""
+
+    def encode(response: Any) -> bytes:
+        return response if type(response) is bytes else serializer(response)
+
+    return encode
 
 
 def _lenient(deserializer: Any, method: str) -> Any:

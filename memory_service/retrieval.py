@@ -1,4 +1,4 @@
-"""Retrieval.Retrieve: bytes of query vectors -> checked vectors -> store, in a thread -> hits and payloads."""
+"""Retrieval.Retrieve: bytes of query vectors -> checked vectors -> store, in a thread -> bytes of the response."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from memory_service.limits import MAX_HELD_IDS
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.vectors import read_vectors
+from memory_service.wire import response_parts, server_times
 from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 _MAX_FILTERS = 16
@@ -31,10 +32,10 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         self._settings = settings
         self._waiting = 0
 
-    async def Retrieve(
+    async def Retrieve(  # type: ignore[override]  # bytes in place of the message, see `wire`
         self, request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext
-    ) -> retrieval_pb2.RetrieveResponse:
-        """See retrieval.proto."""
+    ) -> bytes:
+        """See retrieval.proto; the response as the wire has it."""
         arrived = time.perf_counter_ns()
         if self._waiting >= self._settings.max_waiting_retrievals:
             raise Overloaded(
@@ -43,15 +44,23 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         base = self._catalogue.open(request.knowledge_base)
         query = self._query(request, base)
         self._waiting += 1
+        asked = time.perf_counter_ns()
         try:
-            retrieved = await asyncio.get_running_loop().run_in_executor(
-                self._readers, self._catalogue.store.retrieve, base, query
+            retrieved, began, ended = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self._read, base, query
             )
         finally:
             self._waiting -= 1
-        response = to_response(retrieved, query)
-        response.server_times.total_us = (time.perf_counter_ns() - arrived) // 1000
-        return response
+        parts = response_parts(retrieved)
+        total_us = (time.perf_counter_ns() - arrived) // 1000
+        queue_us = (began - asked + time.perf_counter_ns() - ended) // 1000
+        times = (retrieved.search_us, retrieved.fetch_us, total_us, queue_us, retrieved.rank_us)
+        return b"".join((*parts, server_times(*times)))
+
+    def _read(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int, int]:
+        """What the store finds, and when it was asked and answered; in a thread."""
+        began = time.perf_counter_ns()
+        return self._catalogue.store.retrieve(base, query), began, time.perf_counter_ns()
 
     def _query(self, request: retrieval_pb2.RetrieveRequest, base: KnowledgeBase) -> Query:
         """The request as a checked Query; raises the errors retrieval.proto lists."""
@@ -100,24 +109,3 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
             words=words, candidates=self._settings.rerank_candidates, maximum_drop=drop,
         )  # fmt: skip
-
-
-def to_response(retrieved: Retrieved, query: Query) -> retrieval_pb2.RetrieveResponse:
-    """The hits as the wire has them; a payload goes with the first hit of its memory, the others say `held`."""
-    unsent = dict(retrieved.payloads)
-    results = []
-    for hits in retrieved.hits:
-        result = retrieval_pb2.QueryResult()
-        for found in hits:
-            hit = result.hits.add(
-                memory_id=found.memory_id, score=found.score, document_key=found.document_key, title=found.title,
-                chunk_number=found.chunk_number, text=found.text, payload_crc32c=found.crc32c,
-            )  # fmt: skip
-            payload = unsent.pop(found.memory_id, None)
-            if payload is None:
-                hit.held = True
-            else:
-                hit.payload = payload
-        results.append(result)
-    times = retrieval_pb2.ServerTimes(search_us=retrieved.search_us, fetch_us=retrieved.fetch_us)
-    return retrieval_pb2.RetrieveResponse(results=results, server_times=times)

@@ -17,7 +17,7 @@ import numpy as np
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
-from memory_model.words import LARGEST_DROP, order, query_words, word_counts
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 BLOCK_REFERENCES = 256
 CANDIDATES = 50
@@ -74,10 +74,10 @@ class KnowledgeBase:
             cosines = self.embedder.embed(asked) @ self.vectors.T
             near = np.argsort(-cosines, axis=1, kind="stable")[:, : max(k, candidates)]
             for query, row, numbers in zip(asked, cosines, near.tolist(), strict=True):
-                counts = [word_counts(self.references[n]) for n in numbers] if candidates else []
+                texts = [text_words(self.references[n]) for n in numbers] if candidates else []
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
                 places = (
-                    order(query_words(query), row[numbers].tolist(), counts, titles, LARGEST_DROP)
+                    order(query_words(query), row[numbers].tolist(), texts, titles, LARGEST_DROP)
                     if candidates
                     else range(k)
                 )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_model.words import order, query_words, word_counts
+from memory_model.words import order, query_words, text_words
 from memory_service.identity import WriterIdentity
 
 
@@ -126,11 +126,12 @@ class Retrieved:
     payloads: dict[int, bytes]
     search_us: int
     fetch_us: int
+    rank_us: int = 0
 
 
 def ordered_by_words(found: Sequence[Found], query: Query, number: int) -> list[Found]:
     """The k best of the candidates of query `number`, by vector and words together; candidates have their text."""
-    texts = [word_counts(hit.text or "") for hit in found]
+    texts = [text_words(hit.text or "") for hit in found]
     titles = [query_words(hit.title) for hit in found]
     scores = [hit.score for hit in found]
     best = order(query.words[number], scores, texts, titles, query.maximum_drop)[: query.k]

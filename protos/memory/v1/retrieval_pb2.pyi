@@ -88,11 +88,15 @@ class Hit(_message.Message):
     def __init__(self, memory_id: _Optional[int] = ..., score: _Optional[float] = ..., document_key: _Optional[str] = ..., title: _Optional[str] = ..., chunk_number: _Optional[int] = ..., text: _Optional[str] = ..., payload: _Optional[bytes] = ..., held: _Optional[bool] = ..., payload_crc32c: _Optional[int] = ...) -> None: ...
 
 class ServerTimes(_message.Message):
-    __slots__ = ("search_us", "fetch_us", "total_us")
+    __slots__ = ("search_us", "fetch_us", "total_us", "queue_us", "rank_us")
     SEARCH_US_FIELD_NUMBER: _ClassVar[int]
     FETCH_US_FIELD_NUMBER: _ClassVar[int]
     TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    RANK_US_FIELD_NUMBER: _ClassVar[int]
     search_us: int
     fetch_us: int
     total_us: int
-    def __init__(self, search_us: _Optional[int] = ..., fetch_us: _Optional[int] = ..., total_us: _Optional[int] = ...) -> None: ...
+    queue_us: int
+    rank_us: int
+    def __init__(self, search_us: _Optional[int] = ..., fetch_us: _Optional[int] = ..., total_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., rank_us: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,100 @@
+"""A RetrieveResponse as bytes, joined by hand: the same bytes protobuf writes, without copying payloads into messages.
+
+Building and writing the message of five payloads takes some 40 us under the interpreter's lock. The tests compare
+with protobuf's own encoding.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from memory_service.stores import Found, Retrieved
+
+# Field number << 3 | wire type, as in retrieval.proto.
+_RESULTS: Final = b"\x0a"
+_SERVER_TIMES: Final = b"\x12"
+_HITS: Final = b"\x0a"
+_MEMORY_ID: Final = 0x09
+_SCORE: Final = 0x15
+_DOCUMENT_KEY: Final = b"\x1a"
+_TITLE: Final = b"\x22"
+_CHUNK_NUMBER: Final = b"\x28"
+_TEXT: Final = b"\x32"
+_PAYLOAD: Final = b"\x3a"
+_HELD: Final = b"\x40\x01"
+_CRC32C: Final = 0x4D
+_FIXED64 = struct.Struct("<BQ")
+_FLOAT = struct.Struct("<Bf")
+_FIXED32 = struct.Struct("<BI")
+_POSITIVE_ZERO = b"\0\0\0\0"
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; `number` is not negative."""
+    if number < 0x80:
+        return bytes((number,))
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    raw = text.encode()
+    return tag + varint(len(raw)) + raw
+
+
+def _hit(found: Found, payload: bytes | None) -> tuple[bytes, bytes, bytes]:
+    """(fields before the payload, payload, fields behind it) of one Hit, which follow one another."""
+    score = _FLOAT.pack(_SCORE, found.score)
+    head = _FIXED64.pack(_MEMORY_ID, found.memory_id) if found.memory_id else b""
+    if score[1:] != _POSITIVE_ZERO:
+        head += score
+    if found.document_key:
+        head += _text(_DOCUMENT_KEY, found.document_key)
+    if found.title:
+        head += _text(_TITLE, found.title)
+    if found.chunk_number:
+        head += _CHUNK_NUMBER + varint(found.chunk_number)
+    if found.text is not None:
+        head += _text(_TEXT, found.text)
+    if payload is None:
+        head += _HELD
+    else:
+        head += _PAYLOAD + varint(len(payload))
+    return head, payload or b"", _FIXED32.pack(_CRC32C, found.crc32c) if found.crc32c else b""
+
+
+def _result(hits: Sequence[Found], unsent: dict[int, bytes], parts: list[bytes]) -> None:
+    """Appends the parts of one QueryResult; takes from `unsent` the payloads that go with it."""
+    inner: list[bytes] = []
+    size = 0
+    for found in hits:
+        head, payload, tail = _hit(found, unsent.pop(found.memory_id, None))
+        length = len(head) + len(payload) + len(tail)
+        opening = _HITS + varint(length) + head
+        inner += (opening, payload, tail)
+        size += length + len(opening) - len(head)
+    parts += (_RESULTS, varint(size), *inner)
+
+
+def server_times(*microseconds: int) -> bytes:
+    """ServerTimes; the values in the order of its fields, zeros are left out."""
+    body = b"".join(bytes((number << 3,)) + varint(us) for number, us in enumerate(microseconds, 1) if us)
+    return _SERVER_TIMES + varint(len(body)) + body
+
+
+def response_parts(retrieved: Retrieved) -> list[bytes]:
+    """The results as parts to join, without server times.
+
+    A payload goes with the first hit of its memory, the others say `held`.
+    """
+    unsent = dict(retrieved.payloads)
+    parts: list[bytes] = []
+    for hits in retrieved.hits:
+        _result(hits, unsent, parts)
+    return parts
