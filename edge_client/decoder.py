@@ -36,7 +36,7 @@ class _Binding:
     tokens: np.ndarray
     positions: np.ndarray
     logits: np.ndarray
-    layouts: list[tuple[int, np.ndarray, np.ndarray]]  # (layout, mask [1 or h, 1, S, R], rows [S])
+    layouts: list[tuple[int, np.ndarray | None, np.ndarray]]  # (layout, mask [1 or h, 1, S, R], rows [S])
     values: list[ort.OrtValue]
     opened: int = -1
 
@@ -154,13 +154,16 @@ class OnnxDecoder:
         for layout, mask, rows in binding.layouts:
             row = self.caches.slot_rows(layout) + self.length
             rows[0] = row
-            mask[..., row] = 0.0
+            if mask is not None:
+                mask[..., row] = 0.0
 
-    def _fill(self, mask: np.ndarray, rows: np.ndarray, layout: int, count: int) -> None:
+    def _fill(self, mask: np.ndarray | None, rows: np.ndarray, layout: int, count: int) -> None:
         """Row numbers and the causal mask of the next `count` tokens."""
         first = self.caches.slot_rows(layout)
         start = first + self.length
         np.add(self._count[:count], start, out=rows)
+        if mask is None:
+            return
         if first:
             mask[..., :first] = self.caches.slot_masks[layout][:, None, None, :]
         mask[..., first:start] = 0.0
@@ -175,19 +178,21 @@ class OnnxDecoder:
             "position_ids": np.zeros(count, np.int64),
             "output_rows": np.arange(count - wanted, count, dtype=np.int64),
         }
-        layouts = []
+        layouts: list[tuple[int, np.ndarray | None, np.ndarray]] = []
         for layout in self._layouts:
             lead = 1 if layout == TEXT else len(self.caches.slot_masks[layout])
             mask = np.zeros((lead, 1, count, self.caches.rows(layout)), np.float32)
             rows = np.zeros(count, np.int64)
             inputs |= {mask_name(layout): mask, rows_name(layout): rows}
-            layouts.append((layout, mask, rows))
+            layouts.append((layout, mask if mask_name(layout) in self.graph.inputs else None, rows))
         io, values = self.graph.session.io_binding(), []
         for name, array in inputs.items():
-            values.append(ort.OrtValue.ortvalue_from_numpy(array))
-            io.bind_ortvalue_input(name, values[-1])
+            if name in self.graph.inputs:  # heads without slots need no mask in the fused spelling
+                values.append(ort.OrtValue.ortvalue_from_numpy(array))
+                io.bind_ortvalue_input(name, values[-1])
         for name in self.caches.names():  # written where it is read
-            values.append(ort.OrtValue.ortvalue_from_numpy(self.caches.view(name)[:, None]))
+            view = self.caches.view(name)
+            values.append(ort.OrtValue.ortvalue_from_numpy(view[None] if self.graph.fused else view[:, None]))
             io.bind_ortvalue_input(name, values[-1])
             io.bind_ortvalue_output(f"{name}_out", values[-1])
         logits = np.zeros((wanted, self.config.vocabulary), np.float32)

@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from edge_client.huge_pages import in_huge_pages
 from edge_client.providers import Active, check_name, open_session
+from memory_model.cache_layout import fused_path
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, MissingFile
 
@@ -23,7 +24,8 @@ class DecoderGraph:
     """An opened `decoder.onnx`. Thread-safe: any number of decoders may run it at the same time.
 
     config: the shape in the file's properties. capacity: text rows, prefix included. precision: of the
-    weights. provider: what is really active (cpu); warning: why that is not what was wanted, or "".
+    weights. fused: whether it is the spelling for the CPU provider, whose caches are [1, h, R, d]. inputs:
+    their names. provider: what is really active (cpu); warning: why that is not what was wanted, or "".
     """
 
     def __init__(self, session: ort.InferenceSession, active: Active) -> None:
@@ -32,11 +34,13 @@ class DecoderGraph:
         self.config = ModelConfig.from_dict(json.loads(properties["config"]))
         self.precision = properties["precision"]
         self.capacity = int(properties["capacity"])
+        self.fused = properties.get("operators") == "fused"
+        self.inputs = frozenset(given.name for given in session.get_inputs())
         self.provider, self.warning = active.provider, active.warning
 
     @classmethod
     def open(cls, path: str | Path, *, threads: int = 1, provider: str = "cpu") -> DecoderGraph:
-        """Open `decoder.onnx` as `memory_model.export` writes it.
+        """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
         threads: of the matrix kernels; they sleep while nothing is to be done, so that a retrieval beside
         them gets its core. provider: a name of `edge_client.providers`; one that cannot be had is replaced by
@@ -48,7 +52,9 @@ class DecoderGraph:
         check_name(provider)
         try:
             with in_huge_pages():
-                opened = open_session(path, session_options(threads), provider, served=SERVED)
+                fused = fused_path(path)  # every provider that is served is the CPU
+                file = fused if fused.is_file() else path
+                opened = open_session(file, session_options(threads), provider, served=SERVED)
             return cls(opened.session, opened.active)
         except Exception as error:  # the runtime has no common class for its errors
             raise CorruptFile(f"{path} is not a decoder of ours: {error}") from error

@@ -1,7 +1,8 @@
 """The edge bundle: one folder with everything a device runs, and a manifest that proves it is whole.
 
     manifest.json             ids, shape, precision, capacity, licence; size and SHA-256 of every other file
-    decoder.onnx(.data)       the decoder with memory slots
+    decoder.onnx(.data)       the decoder with memory slots, standard operators
+    decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     embedder.onnx, embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
 

@@ -13,6 +13,7 @@ one mask and one list of rows (graph inputs `memory_mask_0`, `memory_rows_0`, â€
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from memory_model.config import ModelConfig
 
@@ -79,6 +80,11 @@ def mask_name(layout: int) -> str:
 def rows_name(layout: int) -> str:
     """Graph input with the cache rows that a layout's new tokens are written to."""
     return "text_rows" if layout == TEXT else f"memory_rows_{layout}"
+
+
+def fused_path(decoder: Path) -> Path:
+    """Where the spelling for ONNX Runtime's CPU provider lies: `decoder.cpu.onnx` beside `decoder.onnx`."""
+    return decoder.with_name(f"{decoder.stem}.cpu{decoder.suffix}")
 
 
 def cache_layout(config: ModelConfig) -> CacheLayout:

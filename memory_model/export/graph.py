@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,18 @@ class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
     Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method
-    returns tensor names (str), which other methods take.
+    returns tensor names (str), which other methods take. A graph made `beside` another shares its
+    constants; its file lists those that its nodes read.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, beside: Graph | None = None) -> None:
         self.name = name
         self.metadata: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self._constants: dict[str, onnx.TensorProto] = {}
-        self._known: dict[tuple[str, str, tuple[int, ...]], str] = {}
+        self._constants: dict[str, onnx.TensorProto] = beside._constants if beside else {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], str] = beside._known if beside else {}
         self._count = 0
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
@@ -100,13 +101,19 @@ class Graph:
     def model(self) -> onnx.ModelProto:
         """The graph as a model, all weights inside."""
         graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._constants.values())
+            self._nodes, self.name, self._inputs, self._outputs, initializer=self._read_constants()
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        domains = sorted({node.domain for node in self._nodes} - {""})
+        opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = IR_VERSION
         helper.set_model_props(model, self.metadata)
         model.producer_name, model.producer_version = "memory3-edge", ""
         return model
+
+    def _read_constants(self) -> list[onnx.TensorProto]:
+        read = {name for node in self._nodes for name in node.input}
+        return [tensor for name, tensor in self._constants.items() if name in read]
 
     def save(self, path: str | Path, *, external: bool = False) -> list[Path]:
         """Write the model to `path`, with `external` weights in `<path>.data`; return the files written.
@@ -114,38 +121,49 @@ class Graph:
         Each file appears whole or not at all. Weights of more than 2 GB need `external`.
         """
         path = Path(path)
-        files = [path]
         if external:
-            data = path.with_name(path.name + ".data")
-            files.append(data)
-            self._save_weights(data)
+            return save_together({path: self}, path.with_name(path.name + ".data"))
         _replace(path, self.model().SerializeToString(deterministic=True))
-        return files
+        return [path]
 
-    def _save_weights(self, data: Path) -> None:
-        partial = data.with_name(data.name + ".partial")
-        places: dict[str, dict[str, str]] = {}
-        with partial.open("wb") as file:
-            for tensor in self._constants.values():
-                if len(tensor.raw_data) < EXTERNAL_BYTES:
-                    continue
-                # Tensors of different type and equal bytes are written once. TensorRT takes two tensors of one
-                # address for one, so whoever shares bytes puts an empty page in front of one of them.
-                digest = hashlib.sha256(tensor.raw_data).hexdigest()
-                if digest not in places:
-                    file.write(b"\0" * (-file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
-                    start, size = file.tell(), len(tensor.raw_data)
-                    places[digest] = {"offset": str(start), "length": str(size)}
-                    if not any(tensor.raw_data[:PAGE_BYTES]):
-                        rest = hashlib.sha256(tensor.raw_data[PAGE_BYTES:]).hexdigest()
-                        places[rest] = {"offset": str(start + PAGE_BYTES), "length": str(size - PAGE_BYTES)}
-                    file.write(tensor.raw_data)
-                place = places[digest]
-                tensor.ClearField("raw_data")
-                tensor.data_location = TensorProto.EXTERNAL
-                for key, value in {"location": data.name, **place}.items():
-                    tensor.external_data.add(key=key, value=value)
-        os.replace(partial, data)
+
+def save_together(graphs: Mapping[Path, Graph], data: Path) -> list[Path]:
+    """Write models whose weights lie in one file `data` beside them; return the files written.
+
+    What several of them read is written once. Each file appears whole or not at all.
+    """
+    constants = {t.name: t for graph in graphs.values() for t in graph._read_constants()}
+    _save_weights(list(constants.values()), data)
+    for path, graph in graphs.items():
+        _replace(path, graph.model().SerializeToString(deterministic=True))
+    return [*graphs, data]
+
+
+def _save_weights(constants: Sequence[onnx.TensorProto], data: Path) -> None:
+    partial = data.with_name(data.name + ".partial")
+    places: dict[str, dict[str, str]] = {}
+    with partial.open("wb") as file:
+        for tensor in constants:
+            assert tensor.data_location != TensorProto.EXTERNAL, "weights leave the graph when they are saved"
+            if len(tensor.raw_data) < EXTERNAL_BYTES:
+                continue
+            # Tensors of different type and equal bytes are written once. TensorRT takes two tensors of one
+            # address for one, so whoever shares bytes puts an empty page in front of one of them.
+            digest = hashlib.sha256(tensor.raw_data).hexdigest()
+            if digest not in places:
+                file.write(b"\0" * (-file.tell() % PAGE_BYTES))  # the runtime maps the file page by page
+                start, size = file.tell(), len(tensor.raw_data)
+                places[digest] = {"offset": str(start), "length": str(size)}
+                if not any(tensor.raw_data[:PAGE_BYTES]):
+                    rest = hashlib.sha256(tensor.raw_data[PAGE_BYTES:]).hexdigest()
+                    places[rest] = {"offset": str(start + PAGE_BYTES), "length": str(size - PAGE_BYTES)}
+                file.write(tensor.raw_data)
+            place = places[digest]
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in {"location": data.name, **place}.items():
+                tensor.external_data.add(key=key, value=value)
+    os.replace(partial, data)
 
 
 def _replace(path: Path, content: bytes) -> None:

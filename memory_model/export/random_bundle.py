@@ -18,7 +18,7 @@ from memory_model.codec import ProductCodec, ProductTables
 from memory_model.config import ModelConfig
 from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
-from memory_model.export.decoder import decoder_graph
+from memory_model.export.decoder import decoder_graphs, save_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.random_weights import RandomWeights
 from memory_model.export.weights import Precision
@@ -64,12 +64,12 @@ def export_random(
     staging = staging_folder(out)
     try:
         task = progress.add_task(f"decoder ({precision.label}), layers", total=config.layers)
-        graph = decoder_graph(
+        graphs = decoder_graphs(
             weights, config, precision, capacity, lambda done, _: progress.update(task, completed=done)
         )
         steps = progress.add_task("weights to disk", total=3)
-        graph.save(staging / "decoder.onnx", external=True)
-        del graph
+        save_decoder(graphs, staging / "decoder.onnx")
+        del graphs
         progress.update(steps, advance=1, description="embedder")
         export_embedder(embedder, staging)
         progress.update(steps, advance=1, description="checksums")

@@ -73,19 +73,29 @@ class Weights:
 
     def __init__(self, graph: Graph, precision: Precision, rounding: Rounding | None = None) -> None:
         self.g = graph
+        self._stored: dict[str, tuple[str, str]] = {}
+        self._tables: dict[str, Quantized] = {}
         self.precision = precision
         self.block = precision.block
         self.rounding = rounding or _plain
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
 
-    def linear(self, x: str, weight: np.ndarray, name: str, bits: int = 0) -> str:
-        """Tensor x [S, inputs] times weight [inputs, outputs]."""
+    def beside(self, graph: Graph) -> Weights:
+        """The same weights for another graph that shares this one's constants: each is rounded once."""
+        twin = Weights(graph, self.precision, self.rounding)
+        twin._stored, twin._tables = self._stored, self._tables
+        return twin
+
+    def linear(self, x: str, weight: Callable[[], np.ndarray], name: str, bits: int = 0) -> str:
+        """Tensor x […, inputs] times a weight [inputs, outputs], which is made when it is met first."""
         bits = bits or BITS[self.precision.weights]
+        if name not in self._stored:
+            self._store(name, weight(), bits)
+        codes, scales = self._stored[name]
         if bits >= 16:
-            stored = self.g.constant(weight.astype(np.float16) if bits == 16 else weight, name)
-            return self.g.op("MatMul", x, self._computed(stored, bits))
-        return self._product(x, self.rounding(name, weight, bits, self.block), name)
+            return self.g.op("MatMul", x, self._computed(codes, bits))
+        return self._product(x, codes, scales)
 
     def table(self, ids: str, table: np.ndarray, tied: bool) -> tuple[str, Head | None]:
         """Rows float32 [S, D] of the token table [V, D]; and, if it is `tied`, what lays the head."""
@@ -98,7 +108,7 @@ class Weights:
     def head(self, x: str, weight: np.ndarray, out: str) -> None:
         """Logits [N, V] float32 by a head of its own [V, D]."""
         bits = BITS[self.precision.table or self.precision.weights]
-        self._logits(self.linear(x, weight.T, "lm_head", bits), out)
+        self._logits(self.linear(x, lambda: weight.T, "lm_head", bits), out)
 
     def _float_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
         g = self.g
@@ -121,7 +131,10 @@ class Weights:
         g, (vocabulary, width) = self.g, table.shape
         in_word = 32 // bits
         padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
-        q = self.rounding("table", padded.T, bits, self.block)
+        if "table" not in self._tables:
+            self._tables["table"] = self.rounding("table", padded.T, bits, self.block)
+            self._store_codes("embed_tokens", self._tables["table"])
+        q = self._tables["table"]
         # An empty page in front, so that the words have an address of their own (see `Graph.save`).
         ahead = PAGE_BYTES // 4
         words = g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
@@ -146,7 +159,9 @@ class Weights:
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
-            self._logits(self._product(x, q, "embed_tokens"), out, vocabulary, len(padded) - vocabulary)
+            self._logits(
+                self._product(x, *self._stored["embed_tokens"]), out, vocabulary, len(padded) - vocabulary
+            )
 
         return rows, head if tied else None
 
@@ -165,12 +180,28 @@ class Weights:
         same = (bits == 16) == (self.dtype == np.float16)
         return stored if same else self.g.op("Cast", stored, to=self.kind)
 
-    def _product(self, x: str, q: Quantized, name: str) -> str:
-        g = self.g
-        codes = g.constant_int4(q.codes, name) if q.bits == 4 else g.constant(q.codes, name)
-        scales = g.constant(q.scales.astype(self.dtype), f"{name}.scale")
-        weight = g.op("DequantizeLinear", codes, scales, axis=0, block_size=q.block)
-        return g.op("MatMul", x, weight)
+    def _store(self, name: str, weight: np.ndarray, bits: int) -> None:
+        if bits >= 16:
+            stored = self.g.constant(weight.astype(np.float16) if bits == 16 else weight, name)
+            self._stored[name] = stored, ""
+        else:
+            self._store_codes(name, self.rounding(name, weight, bits, self.block))
+
+    def _store_codes(self, name: str, q: Quantized) -> None:
+        codes = self.g.constant_int4(q.codes, name) if q.bits == 4 else self.g.constant(q.codes, name)
+        self._stored[name] = codes, self.g.constant(q.scales.astype(self.dtype), f"{name}.scale")
+
+    def _product(self, x: str, codes: str, scales: str) -> str:
+        weight = self.g.op("DequantizeLinear", codes, scales, axis=0, block_size=self.block)
+        return self.g.op("MatMul", x, weight)
+
+    def narrow(self, x: str) -> str:
+        """Tensor x float32 in the type that the graph computes with."""
+        return x if self.dtype == np.float32 else self.g.op("Cast", x, to=self.kind)
+
+    def wide(self, x: str) -> str:
+        """Tensor x in float32: sums over layers, norms and softmax need it."""
+        return x if self.dtype == np.float32 else self.g.op("Cast", x, to=TensorProto.FLOAT)
 
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:

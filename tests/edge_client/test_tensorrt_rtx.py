@@ -176,7 +176,8 @@ def test_operators_are_read_as_the_onnx_package_reads_them(tiny: Bundle, tmp_pat
     ]
     assert found.opsets == {"": 21}
     assert set(found.constants) == {t.name for t in model.graph.initializer}
-    for content in (b"", b"garbage", tiny.decoder.read_bytes()[:-40]):
+    whole = tiny.decoder.read_bytes()
+    for content in (b"", b"garbage", whole[: len(whole) // 2]):
         (tmp_path / "x.onnx").write_bytes(content)
         with pytest.raises(CorruptFile):
             read_nodes(tmp_path / "x.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from edge_client.decoder import OnnxDecoder
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.export.decoder import decoder_graph
+from memory_model.export.decoder import OPERATORS, decoder_graph, decoder_graphs, save_decoder
 from memory_model.export.quantize import quantize
+from memory_model.export.weights import Precision
 from memory_model.memory import ExplicitMemory
 from memory_model.nn.load import random_model
 from memory_model.nn.model import Decoder, MemoryBatch
@@ -42,9 +44,12 @@ def weights_of(model: Decoder) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
-def exported(model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300) -> OnnxDecoder:
+def exported(
+    model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
+) -> OnnxDecoder:
     path = folder / "decoder.onnx"
-    decoder_graph(weights_of(model), model.config, precision, capacity).save(path, external=True)
+    graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
+    graphs[spelling].save(path, external=True)
     return OnnxDecoder(path)
 
 
@@ -88,12 +93,15 @@ def run_cuts(
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 3, 5])
-def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spelling", OPERATORS)
+def test_logits_equal_torch_in_chunks_and_steps(
+    budget: str, count: int, spelling: str, tmp_path: Path
+) -> None:
     model = random_model(config_of(budget))
     sets = [memories(model.config, count, seed) for seed in (1, 2)]
     cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, 1) for i in range(83, 88))]
     ids = np.random.default_rng(count).integers(0, 200, 88).tolist()
-    got = run_cuts(exported(model, tmp_path), ids, cuts, sets)
+    got = run_cuts(exported(model, tmp_path, spelling=spelling), ids, cuts, sets)
     np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
 
 
@@ -184,12 +192,44 @@ def test_low_bit_weights_equal_their_dequantized_float_model(precision: str, tmp
 
 def test_the_file_holds_standard_operators_only_and_a_tied_table_once(tmp_path: Path) -> None:
     for precision in ("float32", "int8", "int4"):
-        exported(random_model(config_of()), tmp_path, precision)
+        exported(random_model(config_of()), tmp_path, precision, spelling="standard")
         model = onnx.load(tmp_path / "decoder.onnx")
         assert {node.domain for node in model.graph.node} == {""}
         assert [(o.domain, o.version) for o in model.opset_import] == [("", 21)]
     graph = decoder_graph(weights_of(random_model(config_of())), config_of()).model().graph
     assert [list(t.dims) for t in graph.initializer].count([200, 192]) == 1
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "int4"])
+def test_both_spellings_read_one_file_of_weights_and_agree(
+    precision: str, tied: bool, tmp_path: Path
+) -> None:
+    """The CPU opens its own spelling where there is one; the other stays for accelerators."""
+    model = random_model(config_of("unequal heads", tied_embeddings=tied))
+    path = tmp_path / "decoder.onnx"
+    graphs = decoder_graphs(weights_of(model), model.config, precision, 300)
+    names = {file.name for file in save_decoder(graphs, path)}
+    assert names == {"decoder.onnx", "decoder.cpu.onnx", "decoder.onnx.data"} == set(os.listdir(tmp_path))
+    alone = decoder_graph(weights_of(model), model.config, precision, 300)
+    alone.save(tmp_path / "alone.onnx", external=True)
+    largest = (tmp_path / "alone.onnx.data").stat().st_size
+    assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.2 * largest
+    chosen, ids = memories(model.config, 4, 1), list(range(50))
+    logits = []
+    for file in (path, tmp_path / "alone.onnx"):
+        decoder = OnnxDecoder(file)
+        decoder.inject(chosen)
+        logits.append(decoder.run(ids, WINDOW, all_logits=True).copy())
+    np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
+    assert OnnxDecoder(path).graph.fused
+    assert not decoder.graph.fused
+
+
+def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None:
+    model = random_model(config_of())
+    graphs = decoder_graphs(weights_of(model), model.config, Precision("float16", compute="float16"))
+    assert list(graphs) == ["standard"]
 
 
 def test_equal_weights_give_equal_files(tmp_path: Path) -> None:
