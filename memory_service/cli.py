@@ -20,6 +20,7 @@ from rich.table import Table
 from memory_model.errors import Memory3Error
 from memory_service.remote import channel_to, remote_error
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings
+from memory_service.stores.address import parse_address
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
@@ -30,6 +31,7 @@ app.add_typer(kb_app, name="kb")
 Address = Annotated[
     str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
 ]
+_STORES = "chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…"
 BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base")]
 
 
@@ -54,7 +56,7 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
     ] = None,
-    store: Annotated[Optional[str], typer.Option(help="chdb:///absolute/path")] = None,  # noqa: UP045
+    store: Annotated[Optional[str], typer.Option(help=_STORES)] = None,  # noqa: UP045
     port_file: Annotated[Optional[Path], typer.Option(help="file that gets the port when ready")] = None,  # noqa: UP045
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
@@ -74,7 +76,7 @@ def serve(
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level, settings.log_format)
         logger().info(
-            "loading", model=settings.model, store=settings.store
+            "loading", model=settings.model, store=str(parse_address(settings.store))
         )  # takes seconds: do not be silent
         asyncio.run(serve_until_signal(settings, ModelEncoder(settings)))
 
@@ -260,7 +262,7 @@ def kb_delete(
 @app.command()
 def doctor(
     store: Annotated[
-        str | None, typer.Option(help="open this store, chdb:///absolute/path; no service may run")
+        str | None, typer.Option(help="open the store at this address; no service may have it open")
     ] = None,
     deep: Annotated[
         bool, typer.Option(help="read every payload and compare its checksum (with --store)")
@@ -272,7 +274,10 @@ def doctor(
 
     findings: list[Finding] = []
     with _errors_for_people():
-        findings = check_store(store, deep=deep) if store else asyncio.run(check_service(address))
+        if store:
+            findings = check_store(store, load_settings(None, {}).store_options(), deep=deep)
+        else:
+            findings = asyncio.run(check_service(address))
     table = Table("", "what", "found")
     for finding in findings:
         table.add_row(

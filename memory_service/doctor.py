@@ -8,7 +8,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from memory_service.remote import channel_to, remote_error
-from memory_service.stores import KnowledgeBase, Store, open_store
+from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
+from memory_service.stores.address import parse_address
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
 
@@ -22,11 +23,11 @@ class Finding:
     found: str
 
 
-def check_store(url: str, *, deep: bool = False) -> list[Finding]:
+def check_store(url: str, options: StoreOptions | None = None, *, deep: bool = False) -> list[Finding]:
     """Opens the store (no service may have it open) and checks every knowledge base; `deep` reads all payloads."""
-    store = open_store(url)
+    store = open_store(url, options)
     try:
-        findings = [Finding(True, url, "opened")]
+        findings = [Finding(True, str(parse_address(url)), "opened")]
         for base in store.knowledge_bases():
             findings.append(_check_base(store, base, deep))
         return findings

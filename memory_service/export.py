@@ -67,5 +67,5 @@ def _message(memory: StoredMemory) -> pb.ExportedMemory:
         memory_id=memory.memory_id, document_key=memory.document_key, title=memory.title,
         chunk_number=memory.chunk_number, text=memory.text,
         vector=np.ascontiguousarray(memory.vector, "<f4").tobytes(),
-        payload=memory.payload, payload_crc32c=memory.crc32c,
+        payload=bytes(memory.payload), payload_crc32c=memory.crc32c,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from memory_service.models import Models
 from memory_service.retrieval import Retrieval
 from memory_service.settings import Settings
 from memory_service.stores import Store, open_store
+from memory_service.stores.address import parse_address
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
@@ -112,7 +113,8 @@ class Server:
         for base in self._store.knowledge_bases():
             if problem := base.problem or catalogue.mismatch(base):
                 logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
-        logger().info("serving", listen=self._settings.listen, port=self.port, store=self._settings.store)
+        address = parse_address(self._settings.store)  # shown without its password
+        logger().info("serving", listen=self._settings.listen, port=self.port, store=str(address))
 
     def _create_default(self, catalogue: Catalogue) -> None:
         name = self._settings.default_knowledge_base
@@ -156,7 +158,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 async def serve_until_signal(settings: Settings, encoder: Encoder) -> None:
     """Serves until SIGTERM or SIGINT, then stops gracefully."""
-    store = await asyncio.to_thread(open_store, settings.store, read_connections=settings.read_connections)
+    store = await asyncio.to_thread(open_store, settings.store, settings.store_options())
     server = Server(settings, encoder, store)
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()

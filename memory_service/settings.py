@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from memory_service.stores import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
@@ -39,7 +41,21 @@ class Settings(BaseSettings):
     port_file: Path | None = Field(
         None, description="file that gets the chosen port when the service is ready"
     )
-    store: str = Field(default_factory=default_store, description="chdb:///absolute/path")
+    store: str = Field(
+        default_factory=default_store,
+        description="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…",
+    )
+    store_read_only: bool = Field(
+        False, description="file:// only: another process writes to the store, this one reads"
+    )
+    store_password: SecretStr = Field(
+        SecretStr(""), description="password of the store's server, in place of one in its address"
+    )
+    store_cluster: str = Field(
+        "", description="cluster of the store's server: tables are replicated and distributed over it"
+    )
+    store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
+    store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
@@ -74,6 +90,14 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
+
+    def store_options(self) -> StoreOptions:
+        """What the store's address does not say."""
+        return StoreOptions(
+            read_connections=self.read_connections, read_only=self.store_read_only,
+            password=self.store_password.get_secret_value(),
+            cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
+        )  # fmt: skip
 
     @classmethod
     def settings_customise_sources(

@@ -48,7 +48,7 @@ def _text(tag: bytes, text: str) -> bytes:
     return tag + varint(len(raw)) + raw
 
 
-def _hit(found: Found, payload: bytes | None) -> tuple[bytes, bytes, bytes]:
+def _hit(found: Found, payload: bytes | memoryview | None) -> tuple[bytes, bytes | memoryview, bytes]:
     """(fields before the payload, payload, fields behind it) of one Hit, which follow one another."""
     score = _FLOAT.pack(_SCORE, found.score)
     head = _FIXED64.pack(_MEMORY_ID, found.memory_id) if found.memory_id else b""
@@ -69,9 +69,11 @@ def _hit(found: Found, payload: bytes | None) -> tuple[bytes, bytes, bytes]:
     return head, payload or b"", _FIXED32.pack(_CRC32C, found.crc32c) if found.crc32c else b""
 
 
-def _result(hits: Sequence[Found], unsent: dict[int, bytes], parts: list[bytes]) -> None:
+def _result(
+    hits: Sequence[Found], unsent: dict[int, bytes | memoryview], parts: list[bytes | memoryview]
+) -> None:
     """Appends the parts of one QueryResult; takes from `unsent` the payloads that go with it."""
-    inner: list[bytes] = []
+    inner: list[bytes | memoryview] = []
     size = 0
     for found in hits:
         head, payload, tail = _hit(found, unsent.pop(found.memory_id, None))
@@ -88,13 +90,13 @@ def server_times(*microseconds: int) -> bytes:
     return _SERVER_TIMES + varint(len(body)) + body
 
 
-def response_parts(retrieved: Retrieved) -> list[bytes]:
+def response_parts(retrieved: Retrieved) -> list[bytes | memoryview]:
     """The results as parts to join, without server times.
 
     A payload goes with the first hit of its memory, the others say `held`.
     """
     unsent = dict(retrieved.payloads)
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for hits in retrieved.hits:
         _result(hits, unsent, parts)
     return parts

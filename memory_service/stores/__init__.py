@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from memory_model.errors import InvalidInput
 from memory_model.words import order, query_words, text_words
+from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
 from memory_service.identity import WriterIdentity
+from memory_service.stores.address import parse_address
+
+_REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,13 @@ class Query:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Hits of every query, best first, and the payloads of those not held; times in microseconds."""
+    """Hits of every query, best first, and the payloads of those not held; times in microseconds.
+
+    A payload may be a slice of a file that is mapped into memory, good for as long as it is held.
+    """
 
     hits: list[list[Found]]
-    payloads: dict[int, bytes]
+    payloads: Mapping[int, bytes | memoryview]
     search_us: int
     fetch_us: int
     rank_us: int = 0
@@ -168,7 +173,7 @@ class StoredMemory:
     chunk_number: int
     text: str
     vector: np.ndarray
-    payload: bytes
+    payload: bytes | memoryview
     crc32c: int
 
 
@@ -243,14 +248,54 @@ class Store(ABC):
         """Finishes the write under way and lets go of the files; the store is useless afterwards."""
 
 
-def open_store(url: str, *, read_connections: int = 2) -> Store:
-    """Opens the store at `chdb:///absolute/path`, creating it where there is none.
+def problem_text(problems: Sequence[str]) -> str:
+    """The problems as the one text that refuses a knowledge base; empty for none."""
+    return f"{'; '.join(problems)}: {_REMEDY}" if problems else ""
 
-    Raises InvalidInput for another form of address and StoreUnavailable when the path cannot be used.
+
+def require_sound(base: KnowledgeBase) -> None:
+    """Raises KnowledgeBaseDamaged for one that has a problem."""
+    if base.problem:
+        message = f"knowledge base {base.name!r} is damaged: {base.problem}"
+        raise KnowledgeBaseDamaged(message, knowledge_base=base.name)
+
+
+def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotFound:
+    """The error for a name that none has."""
+    there = ", ".join(sorted(known)[:20]) or "none"
+    message = f"no knowledge base is called {name[:80]!r}; there are: {there}"
+    return KnowledgeBaseNotFound(message, knowledge_base=name)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What an address does not say. read_connections, password, cluster, vector_index and timeout_s are for engines.
+
+    read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
+    cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
+    MyScale's vector index.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "chdb" or parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-        raise InvalidInput(f"store address {url!r}: expected chdb:///absolute/path (three slashes)")
+
+    read_connections: int = 2
+    read_only: bool = False
+    password: str = field(default="", repr=False)
+    cluster: str = ""
+    vector_index: str = ""
+    timeout_s: float = 30.0
+
+
+def open_store(url: str, options: StoreOptions | None = None) -> Store:
+    """Opens the store at an address (`stores.address`), creating it where there is none.
+
+    Raises InvalidInput for another form of address and StoreUnavailable when the store cannot be used.
+    """
+    address, options = parse_address(url), options or StoreOptions()
+    if address.engine == "file":
+        from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
+
+        return LocalStore(address.path, read_only=options.read_only)
+    if options.read_only:
+        raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
     from memory_service.stores.clickhouse import ClickHouseStore  # the engine takes a second to import
 
-    return ClickHouseStore.open(Path(parts.path), read_connections=read_connections)
+    return ClickHouseStore.open(address, options)

@@ -17,14 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from memory_service.stores.digest import digest
 from memory_service.stores.engine import Engine
-
-
-def digest(memory_ids: Sequence[int]) -> int:
-    """XOR of ids: equal sets have equal digests, whatever the order; adding and removing are the same."""
-    return int(np.bitwise_xor.reduce(np.asarray(memory_ids, np.uint64))) if len(memory_ids) else 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,13 @@ class BatchLog:
         self._engine = engine
         self._remove = remove
         self._totals: dict[int, Totals] = {}
-        for kb, *values in engine.rows("SELECT kb, batch, documents, memories, digest FROM totals FINAL"):
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the totals again: another process may have written."""
+        for kb, *values in self._engine.rows(
+            "SELECT kb, batch, documents, memories, digest FROM totals FINAL"
+        ):
             self._totals[kb] = Totals(*values)
 
     def totals(self, kb: int) -> Totals:
@@ -144,4 +144,4 @@ class BatchLog:
     def prune(self) -> None:
         """Removes the intents of finished batches; called when nothing is being written."""
         if not self.unfinished():
-            self._engine.command("TRUNCATE TABLE intents")
+            self._engine.command(f"TRUNCATE TABLE {self._engine.dialect.changed('intents')}")

@@ -1,12 +1,12 @@
-"""The store in a ClickHouse engine, here the embedded one: `chdb:///path`."""
+"""The store in a ClickHouse engine: embedded (`chdb:///path`), or a server's (`clickhouse://…`, `myscale://…`)."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,18 @@ from memory_service.stores import (
     StoredDocument,
     StoredMemory,
     StoredVersion,
+    StoreOptions,
     Written,
     ordered_by_words,
+    problem_text,
+    require_sound,
 )
+from memory_service.stores.address import StoreAddress
 from memory_service.stores.batches import BatchLog
 from memory_service.stores.engine import Engine
-from memory_service.stores.migrations import migrate
-from memory_service.stores.nearest import nearest
+from memory_service.stores.migrations import migrate, missing
+from memory_service.stores.myscale import require_vector_indices
+from memory_service.stores.nearest import Search
 from memory_service.stores.registry import Registry
 from memory_service.stores.rows import deleted_columns, document_columns, reference_columns
 from memory_service.stores.soundness import (
@@ -44,18 +49,50 @@ from memory_service.stores.soundness import (
     detached_parts,
     find_changed_payloads,
     find_problems,
-    problem_text,
 )
+from memory_service.stores.writer_claim import Repeater, WriterClaim, WriterElsewhere
+
+# Keys in one statement: as text in an address they stay below the megabyte that a server takes.
+_KEYS_AT_ONCE = 256
+# A process that reads while another one writes may see half of a batch; it looks again.
+_READER_CHECKS = 3
 
 
 class ClickHouseStore(Store):
-    """See Store for the contract. One process per path: the engine locks its folder."""
+    """See Store for the contract. Embedded, one process a path: the engine locks its folder. On a server one process
+    writes (`writer_claim`); others read, see what it wrote within seconds, and take its place when it is gone.
+    """  # noqa: D205
 
     def __init__(self, engine: Engine) -> None:
-        """Migrates, undoes or finishes what a killed process left, and checks every knowledge base."""
+        """Opens the tables; the process that may write first puts them in order."""
         self._engine = engine
         self._write_lock = threading.RLock()
-        migrate(engine.writer, set())
+        self._masked: set[int] = set()  # knowledge bases whose deleted rows the index still finds
+        self._claim = WriterClaim(engine) if engine.dialect.shared else None
+        self._repeater: Repeater | None = None
+        try:
+            if self._claim is not None:
+                self._claim.take()
+            self._begin_writing()
+        except WriterElsewhere:
+            self._begin_reading()
+        if self._claim is not None:
+            self._repeater = Repeater(self._keep_up)
+
+    @classmethod
+    def open(cls, address: StoreAddress, options: StoreOptions) -> ClickHouseStore:
+        """Opens the engine at an address; raises StoreUnavailable."""
+        engine = Engine(address, options)
+        try:
+            return cls(engine)
+        except BaseException:
+            engine.close()
+            raise
+
+    def _begin_writing(self) -> None:
+        """Migrates, undoes or finishes what a killed process left, and checks every knowledge base."""
+        engine = self._engine
+        migrate(engine.writer, engine.dialect, set())
         detached = detached_parts(engine)
         for part in detached:
             if part.table in ("knowledge_bases", "migrations"):
@@ -63,28 +100,59 @@ class ClickHouseStore(Store):
                     f"part {part.name} of the store's own table {part.table} is damaged: restore a backup"
                 )
         self._registry = Registry(engine)
-        migrate(engine.writer, {base.identity.dimension for base in self._registry.all()})
+        self._migrate({base.identity.dimension for base in self._registry.all()})
         detached = self._registry.drop_leftovers(detached)
-        self._masked: set[int] = set()  # knowledge bases whose deleted rows the index still finds
         self._log = BatchLog(engine, self._remove)
         self._recover({part.partition for part in detached})
-        rows = engine.rows(
-            "SELECT DISTINCT partition_id FROM system.parts WHERE active AND has_lightweight_delete"
-            " AND database = currentDatabase() AND startsWith(table, 'references_')"
-        )
-        self._masked |= {int(row[0]) for row in rows}
+        if not engine.dialect.shared:
+            rows = engine.rows(
+                "SELECT DISTINCT partition_id FROM system.parts WHERE active AND has_lightweight_delete"
+                " AND database = currentDatabase() AND startsWith(table, 'references_')"
+            )
+            self._masked |= {int(row[0]) for row in rows}
         for base in self._registry.all():
             self._registry.set_problem(base, problem_text(self._problems(base, detached)))
 
-    @classmethod
-    def open(cls, path: Path, *, read_connections: int = 2) -> ClickHouseStore:
-        """Opens the engine at `path`; raises StoreUnavailable."""
-        engine = Engine(path, read_connections)
-        try:
-            return cls(engine)
-        except BaseException:
-            engine.close()
-            raise
+    def _begin_reading(self) -> None:
+        """Checks every knowledge base; what another process is writing at the moment is no problem."""
+        engine = self._engine
+        self._registry = Registry(engine)
+        wanted = {base.identity.dimension for base in self._registry.all()}
+        if lacking := missing(engine.writer, wanted):
+            raise StoreUnavailable(
+                f"the store's tables lack migration {lacking[0][0].name}: update the service that writes to it first"
+            )
+        self._log = BatchLog(engine, self._remove)
+        detached = detached_parts(engine)
+        for base in self._registry.all():
+            for _ in range(_READER_CHECKS):
+                problems = self._problems(base, detached)
+                if not problems or base.number in self._log.unfinished():
+                    break
+                self._log.refresh()
+            else:
+                self._registry.set_problem(base, problem_text(problems))
+
+    def _migrate(self, dimensions: set[int]) -> None:
+        migrate(self._engine.writer, self._engine.dialect, dimensions)
+        if self._engine.dialect.myscale and dimensions:
+            require_vector_indices(self._engine, dimensions)
+
+    def _keep_up(self) -> None:
+        """Every few seconds: keeps the claim to write, or reads what the process that has it did."""
+        claim = self._claim
+        assert claim is not None, "only a shared store keeps up"
+        if claim.held:
+            claim.repeat()
+        else:
+            self._registry.refresh()
+            self._log.refresh()
+
+    def _require_writer(self) -> None:
+        """Raises StoreUnavailable when another process writes; otherwise takes its place where it is gone."""
+        if self._claim is not None and not self._claim.held:
+            self._claim.take()
+            self._begin_writing()
 
     def _recover(self, damaged: set[str]) -> None:
         """Undoes or finishes unfinished batches, but leaves what is damaged as it is: that needs the tables whole."""
@@ -107,27 +175,23 @@ class ClickHouseStore(Store):
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """See Store."""
         with self._write_lock:
-            migrate(self._engine.writer, {identity.dimension})
+            self._require_writer()
+            self._migrate({identity.dimension})
             return self._registry.create(name, description, identity)
 
     def drop(self, base: KnowledgeBase) -> None:
         """See Store."""
         with self._write_lock:
+            self._require_writer()
             self._registry.drop(base)
             self._log.forget(base.number)
             self._masked.discard(base.number)
 
     # Reading
 
-    @staticmethod
-    def _require_sound(base: KnowledgeBase) -> None:
-        if base.problem:
-            message = f"knowledge base {base.name!r} is damaged: {base.problem}"
-            raise KnowledgeBaseDamaged(message, knowledge_base=base.name)
-
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
-        self._require_sound(base)
+        require_sound(base)
         started = time.perf_counter_ns()
         for _ in range(2):
             with self._engine.reader() as client:
@@ -147,9 +211,13 @@ class ClickHouseStore(Store):
 
     def _search(self, client: Any, base: KnowledgeBase, number: int, query: Query) -> list[Found]:
         by_words = bool(query.words and query.words[number])
-        found = nearest(
-            client, f"references_{base.identity.dimension}", base.number, query.vectors[number],
-            max(query.k, query.candidates) if by_words else query.k, masked=base.number in self._masked,
+        dialect = self._engine.dialect
+        search = Search(
+            client, dialect, f"references_{base.identity.dimension}", base.number,
+            masked=dialect.shared or base.number in self._masked,
+        )  # fmt: skip
+        found = search.nearest(
+            query.vectors[number], max(query.k, query.candidates) if by_words else query.k,
             metadata_filter=query.metadata_filter, with_text=query.return_text or by_words,
         )  # fmt: skip
         if query.minimum_score is not None:
@@ -169,19 +237,21 @@ class ClickHouseStore(Store):
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""
-        self._require_sound(base)
-        rows = self._engine.rows(
-            "SELECT key, content_hash, memory_ids FROM documents FINAL"
-            " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} AND deleted = 0",
-            {"kb": base.number, "keys": list(keys)},
-        )
-        return {
-            key: StoredVersion(bytes(content_hash), tuple(map(int, ids))) for key, content_hash, ids in rows
-        }
+        require_sound(base)
+        found = {}
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            rows = self._engine.rows(
+                "SELECT key, content_hash, memory_ids FROM documents FINAL"
+                " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} AND deleted = 0",
+                {"kb": base.number, "keys": list(keys[start : start + _KEYS_AT_ONCE])},
+            )
+            for key, content_hash, ids in rows:
+                found[key] = StoredVersion(bytes(content_hash), tuple(map(int, ids)))
+        return found
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """See Store."""
-        self._require_sound(base)
+        require_sound(base)
         rows = self._engine.rows(
             "SELECT title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids FROM documents FINAL"
             " WHERE kb = {kb:UInt32} AND key = {key:String} AND deleted = 0",
@@ -204,13 +274,15 @@ class ClickHouseStore(Store):
 
     def revision(self, base: KnowledgeBase) -> Revision:
         """See Store."""
-        self._require_sound(base)
+        require_sound(base)
+        if self._claim is not None and not self._claim.held:
+            self._log.refresh()
         totals = self._log.totals(base.number)
         return Revision(totals.batch, totals.memories, totals.digest)
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         """See Store."""
-        self._require_sound(base)
+        require_sound(base)
         after = "" if after_id is None else f" AND id > {int(after_id)}"
         with self._engine.reader() as client:
             rows = client.query(
@@ -236,7 +308,7 @@ class ClickHouseStore(Store):
             {"kb": base.number},
         )[0]
         stored_bytes = self._engine.rows(
-            "SELECT sum(bytes_on_disk) FROM system.parts"
+            f"SELECT sum(bytes_on_disk) FROM {self._engine.dialect.system('parts')}"
             " WHERE active AND database = currentDatabase() AND partition_id = {kb:String}",
             {"kb": str(base.number)},
         )[0][0]
@@ -261,6 +333,7 @@ class ClickHouseStore(Store):
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
         with self._write_lock:
+            self._require_writer()
             self._require_living(base)
             stored = self.versions(base, [document.key for document in documents])
             fresh = [
@@ -303,6 +376,7 @@ class ClickHouseStore(Store):
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
         with self._write_lock:
+            self._require_writer()
             self._require_living(base)
             stored = self.versions(base, keys)
             gone = [memory_id for version in stored.values() for memory_id in version.memory_ids]
@@ -325,11 +399,14 @@ class ClickHouseStore(Store):
         assert base is not None, "batches are of living knowledge bases"
         self._masked.add(kb)
         for table in (f"references_{base.identity.dimension}", "payloads"):
-            there = f"SELECT 1 FROM {table} WHERE kb = {kb} AND id IN {{ids:Array(UInt64)}} LIMIT 1"
-            if self._engine.rows(there, {"ids": list(memory_ids)}):
-                self._engine.delete(table, kb, memory_ids)
+            self._engine.delete(table, kb, memory_ids)
 
     def close(self) -> None:
         """See Store."""
+        if self._repeater is not None:
+            self._repeater.stop()
         with self._write_lock:
+            if self._claim is not None:
+                with contextlib.suppress(StoreUnavailable):  # a server that is gone takes no leave
+                    self._claim.release()
             self._engine.close()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import clickhouse_connect
@@ -16,6 +15,10 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
+from memory_service.stores import StoreOptions
+from memory_service.stores.address import StoreAddress
+from memory_service.stores.dialect import dialect_of
+from memory_service.stores.folder_lock import FolderLock
 
 Row = Sequence[Any]
 
@@ -26,17 +29,12 @@ _DAMAGE_CODES = {
     228: "SIZES_OF_FILES_MISMATCH", 246: "CORRUPTED_DATA", 271: "CANNOT_DECOMPRESS", 432: "UNKNOWN_CODEC",
 }  # fmt: skip
 _DISK_FULL_CODE = 243
-# The engine locks its folder too, but does not say so in its error.
-_LOCK_FILE = "memory-service.lock"
+_ACCESS_DENIED_CODE = 497
 _DELETE_TIMEOUT_S = 120.0
 _DELETE_POLL_S = 0.003
-
-_SETTINGS = {
-    # Acknowledged means on disk and searchable: no buffering in the engine.
-    "async_insert": 0,
-    # One batch is one block, hence atomic.
-    "max_insert_block_size": 1 << 20,
-}
+# Ids in one statement: as text in an address they stay far below the megabyte that a server takes.
+_IDS_AT_ONCE = 10_000
+_CONNECT_TIMEOUT_S = 5
 
 
 def engine_error(error: ClickHouseError, doing: str) -> Memory3Error:
@@ -55,48 +53,70 @@ def engine_error(error: ClickHouseError, doing: str) -> Memory3Error:
     return StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code)
 
 
+@contextlib.contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Raises the engine's errors as ours."""
+    try:
+        yield
+    except ClickHouseError as error:
+        raise engine_error(error, doing) from error
+
+
 class Engine:
     """The handles. Calls on one handle follow one another, so reading has its own; may be used from any thread."""
 
-    def __init__(self, path: Path, read_connections: int) -> None:
-        self.path = path
+    def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
+        """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
+        self.dialect = dialect_of(address, options.cluster, options.vector_index)
+        self._address = address
+        self._options = options
         self._lock = threading.Lock()
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._all: list[Any] = []
+        self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._folder_lock = (path / _LOCK_FILE).open("w")
-            fcntl.flock(self._folder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.writer = self._connect()
-            for _ in range(read_connections):
-                self._readers.put(self._connect())
-        except BlockingIOError as error:
-            raise StoreUnavailable(
-                f"the store at {path} is in use by another process: stop that service, or ask it with --address"
-            ) from error
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the store cannot use {path}: {error.strerror}; name a folder that can be written"
-            ) from error
+            if self.dialect.shared:
+                self._make_database()
+            self.writer = self.connect()
+            for _ in range(options.read_connections):
+                self._readers.put(self.connect())
         except ClickHouseError as error:
             self.close()
-            raise StoreUnavailable(f"the store at {path} cannot be opened: {error}") from error
+            raise StoreUnavailable(f"the store at {address} cannot be opened: {error}") from error
 
-    def _connect(self) -> Any:
-        client = clickhouse_connect.get_client(
-            interface="chdb", path=str(self.path), settings=dict(_SETTINGS)
-        )
+    def connect(self, database: str | None = None) -> Any:
+        """One more handle, closed with the others."""
+        if self.dialect.shared:
+            client = clickhouse_connect.get_client(
+                host=self._address.host, port=self._address.port, secure=self._address.secure,
+                username=self._address.user, password=self._options.password or self._address.password,
+                database=database or self._address.database, settings=self.dialect.settings(),
+                compress=False,  # codes do not compress
+                autogenerate_session_id=False,  # calls are independent of each other
+                connect_timeout=_CONNECT_TIMEOUT_S, send_receive_timeout=self._options.timeout_s,
+            )  # fmt: skip
+        else:
+            client = clickhouse_connect.get_client(
+                interface="chdb", path=str(self._address.path), settings=self.dialect.settings()
+            )
         self._all.append(client)
         return client
+
+    def _make_database(self) -> None:
+        name = self._address.database
+        client = self.connect("default")
+        if not client.query(
+            "SELECT 1 FROM system.databases WHERE name = {name:String}", {"name": name}
+        ).result_rows:
+            client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Any]:
         """A handle for reading, the caller's own until it leaves the block."""
         client = self._readers.get()
         try:
-            yield client
-        except ClickHouseError as error:
-            raise engine_error(error, "reading") from error
+            with engine_errors("reading"):
+                yield client
         finally:
             self._readers.put(client)
 
@@ -106,11 +126,15 @@ class Engine:
             return client.query(sql, parameters=dict(parameters or {}), **options).result_rows
 
     def insert(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Inserts columns as one block; durable when it returns."""
+        """Inserts columns as one block; durable when it returns.
+
+        A client sends it again when a connection breaks: its token tells the server that it is the same one.
+        """
+        settings = {"insert_deduplication_token": uuid.uuid4().hex} if self.dialect.shared else {}
         with self._writing(f"writing to {table}"):
             self.writer.insert(
-                table, list(columns.values()), column_names=list(columns), column_oriented=True
-            )
+                table, list(columns.values()), column_names=list(columns), column_oriented=True, settings=settings
+            )  # fmt: skip
 
     def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Runs a statement that changes something."""
@@ -123,32 +147,40 @@ class Engine:
         The engine masks the rows in the background, and its idle workers may sleep for seconds before they look
         for work: starting the merges, which run already, wakes them.
         """
-        statement = f"DELETE FROM {table} IN PARTITION ID '{int(kb)}' WHERE id IN {{ids:Array(UInt64)}}"
-        self.command(f"{statement} SETTINGS lightweight_deletes_sync = 0", {"ids": list(ids)})
-        deadline = time.monotonic() + _DELETE_TIMEOUT_S
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            part = list(ids[start : start + _IDS_AT_ONCE])
+            there = f"SELECT 1 FROM {table} WHERE kb = {int(kb)} AND id IN {{ids:Array(UInt64)}} LIMIT 1"
+            if self.rows(there, {"ids": part}):
+                self.command(self.dialect.deletion(table, kb), {"ids": part})
+        stored, deadline = self.dialect.stored(table), time.monotonic() + _DELETE_TIMEOUT_S
         while pending := self.rows(
-            "SELECT latest_fail_reason FROM system.mutations"
+            f"SELECT latest_fail_reason FROM {self.dialect.system('mutations')}"
             " WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done",
-            {"table": table},
+            {"table": stored},
         ):
             if time.monotonic() > deadline:
                 reasons = "; ".join(str(row[0]) for row in pending if row[0]) or "no reason given"
                 raise StoreUnavailable(f"the store did not remove rows of {table} in time: {reasons}")
-            self.command(f"SYSTEM START MERGES {table}")
+            self._wake(table)
             time.sleep(_DELETE_POLL_S)
+
+    def _wake(self, table: str) -> None:
+        try:
+            self.command(f"SYSTEM START MERGES{self.dialect.on_cluster} {self.dialect.stored(table)}")
+        except StoreUnavailable as error:
+            if error.details.get("code") != str(_ACCESS_DENIED_CODE):  # it only hastens what happens anyway
+                raise
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except ClickHouseError as error:
-                raise engine_error(error, doing) from error
+        with self._lock, engine_errors(doing):
+            yield
 
     def close(self) -> None:
-        """Closes all handles; the engine lets go of the folder."""
+        """Closes all handles; the embedded engine lets go of the folder."""
         with self._lock:
             while self._all:
                 with contextlib.suppress(ClickHouseError):
                     self._all.pop().close()
-            self._folder_lock.close()
+            if self._folder_lock is not None:
+                self._folder_lock.release()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from memory_service.stores import Found
+from memory_service.stores.dialect import Dialect
 
 # The engine refuses larger limits with the vector index (its setting max_limit_for_vector_search_queries).
 _INDEX_LIMIT = 1000
@@ -15,51 +17,62 @@ _INDEX_LIMIT = 1000
 _MASK_MARGIN = 16
 
 _COLUMNS = "id, document_key, title, chunk, crc32c"
-_DISTANCE = "cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)')) AS distance"
 
 
-def nearest(
-    client: Any, table: str, kb: int, vector: np.ndarray, k: int, *,
-    masked: bool, metadata_filter: Mapping[str, str], with_text: bool,
-) -> list[Found]:  # fmt: skip
-    """The k references of knowledge base `kb` nearest to `vector` (float32 [dimension]), best first.
+@dataclass(frozen=True)
+class Search:
+    """Where to search. masked: whether rows may be deleted that the index still finds."""
 
-    A lightweight DELETE only masks rows, and the index still finds them: with `masked` they are asked for as
-    well, dropped here, and the search is widened until k living ones are there. A metadata filter is applied
-    before the search, by comparing with every row that passes it, so that its answer is exact.
-    """
-    conditions, parameters = _filter(metadata_filter)
-    parameters["$vector$"] = np.ascontiguousarray(vector, "<f4").tobytes()
-    columns = f"{_COLUMNS}, {'text' if with_text else 'NULL'}, {_DISTANCE}"
-    where = f"FROM {table} WHERE kb = {int(kb)}{conditions} ORDER BY distance LIMIT"
+    client: Any
+    dialect: Dialect
+    table: str
+    kb: int
+    masked: bool
 
-    def search(limit: int, settings: str, extra: str = "") -> Any:
-        sql = f"SELECT {columns}{extra} {where} {limit} SETTINGS max_threads = 1{settings}"
-        return client.query(sql, parameters=parameters).result_rows
+    def nearest(
+        self, vector: np.ndarray, k: int, *, metadata_filter: Mapping[str, str], with_text: bool
+    ) -> list[Found]:
+        """The k references of the knowledge base nearest to `vector` (float32 [dimension]), best first.
 
-    if metadata_filter:
-        return _hits(search(k, ", vector_search_filter_strategy = 'prefilter'"))
-    if not masked:
-        return _hits(search(k, ""))
-    limit = k + _MASK_MARGIN
-    while limit <= _INDEX_LIMIT:
-        rows = search(limit, ", apply_deleted_mask = 0", ", _row_exists")
-        living = [row for row in rows if row[-1]]
-        if len(living) >= k or len(rows) < limit:
-            return _hits(living[:k])
-        limit *= 4
-    return _hits(search(k, ", use_skip_indexes = 0"))
+        A lightweight DELETE only masks rows, and ClickHouse's index still finds them: the search is then widened
+        until k living ones are there. A metadata filter is applied before the search, by comparing with every row
+        that passes it, so that its answer is exact. MyScale does both by itself.
+        """
+        distance, parameters = self.dialect.distance(vector)
+        conditions = _filter(metadata_filter, parameters)
+        columns = f"{_COLUMNS}, {'text' if with_text else 'NULL'}, {distance} AS distance"
+        where = f"FROM {self.table} WHERE kb = {self.kb}{conditions} ORDER BY distance LIMIT"
+
+        def search(limit: int, settings: str = "", extra: str = "") -> Any:
+            sql = f"SELECT {columns}{extra} {where} {limit} SETTINGS max_threads = 1{settings}"
+            return self.client.query(sql, parameters=parameters).result_rows
+
+        if self.dialect.myscale or not (metadata_filter or self.masked):
+            return _hits(search(k))
+        if metadata_filter:
+            return _hits(search(k, ", vector_search_filter_strategy = 'prefilter'"))
+        limit = k + _MASK_MARGIN
+        while limit <= _INDEX_LIMIT:
+            if self.dialect.shared:  # a distributed table does not tell which rows are masked
+                rows = living = search(limit)
+            else:
+                rows = search(limit, ", apply_deleted_mask = 0", ", _row_exists")
+                living = [row for row in rows if row[-1]]
+            if len(living) >= k or (len(rows) < limit and not self.dialect.shared):
+                return _hits(living[:k])
+            limit *= 4
+        return _hits(search(k, ", use_skip_indexes = 0"))
 
 
-def _filter(metadata_filter: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """SQL conditions, and their parameters, for metadata that has all of these values."""
-    conditions, parameters = "", {}
+def _filter(metadata_filter: Mapping[str, str], parameters: dict[str, Any]) -> str:
+    """SQL conditions for metadata that has all of these values; their parameters are added to `parameters`."""
+    conditions = ""
     for place, (name, value) in enumerate(sorted(metadata_filter.items())):
         # An absent name reads as '', so its presence is asked for too.
         conditions += f" AND mapContains(metadata, {{n{place}:String}})"
         conditions += f" AND metadata[{{n{place}:String}}] = {{v{place}:String}}"
         parameters[f"n{place}"], parameters[f"v{place}"] = name, value
-    return conditions, parameters
+    return conditions
 
 
 def _hits(rows: Any) -> list[Found]:

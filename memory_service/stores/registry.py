@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
+from memory_service.errors import KnowledgeBaseExists
 from memory_service.identity import WriterIdentity
-from memory_service.stores import KnowledgeBase
+from memory_service.stores import KnowledgeBase, unknown_knowledge_base
 from memory_service.stores.engine import Engine
 from memory_service.stores.soundness import DetachedPart, detached_parts
 
@@ -19,14 +19,22 @@ class Registry:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        rows = engine.rows(
+        self._by_name: dict[str, KnowledgeBase] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the records again; the problems that were noted of knowledge bases stay."""
+        rows = self._engine.rows(
             "SELECT number, name, description, model_id, codec_id, memory_format_id, embedder_id, dimension,"
             " toUnixTimestamp64Milli(created_at) FROM knowledge_bases FINAL WHERE dropped = 0 ORDER BY name"
         )
-        self._by_name: dict[str, KnowledgeBase] = {}
+        problems = {base.number: base.problem for base in self._by_name.values()}
+        by_name = {}
         for number, name, description, *ids, ms in rows:
             created_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
-            self._by_name[name] = KnowledgeBase(number, name, description, WriterIdentity(*ids), created_at)
+            identity, problem = WriterIdentity(*ids), problems.get(number, "")
+            by_name[name] = KnowledgeBase(number, name, description, identity, created_at, problem)
+        self._by_name = by_name
 
     def all(self) -> list[KnowledgeBase]:
         """All of them, by name."""
@@ -36,9 +44,7 @@ class Registry:
         """The one of this name; raises KnowledgeBaseNotFound."""
         base = self._by_name.get(name)
         if base is None:
-            known = ", ".join(sorted(self._by_name)[:20]) or "none"
-            message = f"no knowledge base is called {name[:80]!r}; there are: {known}"
-            raise KnowledgeBaseNotFound(message, knowledge_base=name)
+            raise unknown_knowledge_base(name, list(self._by_name))
         return base
 
     def numbered(self, number: int) -> KnowledgeBase | None:
@@ -77,11 +83,12 @@ class Registry:
         rows = self._engine.rows("SELECT number FROM knowledge_bases FINAL WHERE dropped = 1")
         dropped = {str(row[0]) for row in rows}
         left = self._engine.rows(
-            "SELECT DISTINCT table, partition_id FROM system.parts WHERE active AND database = currentDatabase()"
+            f"SELECT DISTINCT table, partition_id FROM {self._engine.dialect.system('parts')}"
+            " WHERE active AND database = currentDatabase()"
         )
         for table, partition in left:
             if partition in dropped:
-                self._drop_partition(table, partition)
+                self._drop_partition(self._engine.dialect.logical(table), partition)
         self._drop_detached([part for part in detached if part.partition in dropped])
         return [part for part in detached if part.partition not in dropped]
 
@@ -99,14 +106,17 @@ class Registry:
         rows = self._engine.rows(
             "SELECT name FROM system.tables WHERE database = currentDatabase() AND partition_key = 'kb' ORDER BY name"
         )
-        return [row[0] for row in rows]
+        return [self._engine.dialect.logical(row[0]) for row in rows]
 
     def _drop_partition(self, table: str, partition: str) -> None:
-        self._engine.command(f"ALTER TABLE {table} DROP PARTITION ID '{partition}'")
+        self._engine.command(
+            f"ALTER TABLE {self._engine.dialect.changed(table)} DROP PARTITION ID '{partition}'"
+        )
 
     def _drop_detached(self, parts: Sequence[DetachedPart]) -> None:
         for part in parts:
             self._engine.command(
-                f"ALTER TABLE {part.table} DROP DETACHED PART {{name:String}} SETTINGS allow_drop_detached = 1",
+                f"ALTER TABLE {self._engine.dialect.changed(part.table)} DROP DETACHED PART {{name:String}}"
+                " SETTINGS allow_drop_detached = 1",
                 {"name": part.name},
             )

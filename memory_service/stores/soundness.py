@@ -14,8 +14,6 @@ from memory_model.errors import Memory3Error
 from memory_service.stores.batches import Totals
 from memory_service.stores.engine import Engine
 
-_REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
-
 
 @dataclass(frozen=True)
 class DetachedPart:
@@ -30,10 +28,10 @@ class DetachedPart:
 def detached_parts(engine: Engine) -> list[DetachedPart]:
     """All parts that the engine set aside."""
     rows = engine.rows(
-        "SELECT table, ifNull(partition_id, ''), name, ifNull(reason, '') FROM system.detached_parts"
-        " WHERE database = currentDatabase() ORDER BY table, name"
+        "SELECT table, ifNull(partition_id, ''), name, ifNull(reason, '')"
+        f" FROM {engine.dialect.system('detached_parts')} WHERE database = currentDatabase() ORDER BY table, name"
     )
-    return [DetachedPart(*row) for row in rows]
+    return [DetachedPart(engine.dialect.logical(table), *rest) for table, *rest in rows]
 
 
 def find_problems(
@@ -65,11 +63,6 @@ def find_problems(
         elif digest != totals.digest:
             problems.append(f"table {table} holds other memories than were written")
     return problems
-
-
-def problem_text(problems: list[str]) -> str:
-    """The problems as the one text that refuses a knowledge base; empty for none."""
-    return f"{'; '.join(problems)}: {_REMEDY}" if problems else ""
 
 
 def find_changed_payloads(engine: Engine, kb: int, dimension: int, batch: int = 256) -> list[str]:

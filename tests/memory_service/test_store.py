@@ -6,36 +6,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import google_crc32c
-import numpy as np
 import pytest
 
 from memory_model.errors import InvalidInput
 from memory_service.errors import (
     KnowledgeBaseDamaged,
-    KnowledgeBaseExists,
-    KnowledgeBaseNotFound,
     StoreUnavailable,
 )
-from memory_service.pending import content_hash_of, memory_id_of
-from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query, Store, open_store
+from memory_service.stores import KnowledgeBase, Store, open_store
 from memory_service.stores.engine import Engine
 from memory_service.stores.migrations import migrate, migrations
-from tests.memory_service.encoders import DIMENSION, identity_of, payload_of, vector_of
-
-IDENTITY = identity_of("test")
-
-
-def document(key: str, *texts: str) -> NewDocument:
-    content_hash = content_hash_of("", {}, [text.encode() for text in texts])
-    references = []
-    for chunk, text in enumerate(texts):
-        payload = payload_of(text, IDENTITY.model_id)
-        memory_id = memory_id_of(key, content_hash, chunk, payload)
-        references.append(
-            NewReference(memory_id, text, vector_of(text), payload, google_crc32c.value(payload))
-        )
-    return NewDocument(key, "", {}, content_hash, references)
+from tests.memory_service.encoders import DIMENSION, vector_of
+from tests.memory_service.stored import IDENTITY, document, keys_near
 
 
 @pytest.fixture
@@ -48,43 +30,6 @@ def store(folder: Path) -> Iterator[Store]:
     store = open_store(f"chdb://{folder}")
     yield store
     store.close()
-
-
-def keys_near(store: Store, base: KnowledgeBase, text: str, k: int = 100) -> list[str]:
-    return [hit.document_key for hit in store.retrieve(base, Query(vector_of(text)[None], k)).hits[0]]
-
-
-def test_what_was_written_is_there_after_reopening(folder: Path, store: Store) -> None:
-    base = store.create("kb", "words", IDENTITY)
-    store.write(base, [document("a", "one", "two"), document("b", "three")])
-    store.write(base, [document("a", "four")])
-    store.close()
-    again = open_store(f"chdb://{folder}")
-    try:
-        (found,) = again.knowledge_bases()
-        assert found == base
-        assert sorted(keys_near(again, found, "one")) == ["a", "b"]
-        assert again.check(found, deep=True) == []
-        counts = again.statistics(found)
-        assert (counts.documents, counts.references) == (2, 2)
-    finally:
-        again.close()
-
-
-def test_search_agrees_with_comparing_every_vector(store: Store) -> None:
-    base = store.create("kb", "", IDENTITY)
-    texts = [f"text {n}" for n in range(400)]
-    for start in range(0, 400, 100):
-        store.write(base, [document(f"d{n}", texts[n]) for n in range(start, start + 100)])
-    store.delete(base, [f"d{n}" for n in range(0, 400, 3)])
-    living = [n for n in range(400) if n % 3]
-    vectors = np.stack([vector_of(texts[n]) for n in living])
-    right = 0
-    for query in range(40):
-        vector = vector_of(f"text {query}")  # a third of these are the vectors of deleted references
-        expected = {f"d{living[row]}" for row in np.argsort(-vectors @ vector)[:5]}
-        right += len(expected & set(keys_near(store, base, f"text {query}", k=5)))
-    assert right >= 0.97 * 40 * 5  # the index is approximate and keeps bfloat16
 
 
 def test_the_vector_index_answers_queries(store: Store) -> None:
@@ -237,19 +182,6 @@ def test_a_flipped_bit_in_a_payload_is_found(folder: Path, store: Store) -> None
         again.close()
 
 
-def test_names_are_taken_once_and_dropping_frees_them(store: Store) -> None:
-    first = store.create("kb", "", IDENTITY)
-    store.write(first, [document("a", "one")])
-    with pytest.raises(KnowledgeBaseExists):
-        store.create("kb", "", IDENTITY)
-    store.drop(first)
-    with pytest.raises(KnowledgeBaseNotFound):
-        store.write(first, [document("b", "two")])
-    second = store.create("kb", "", IDENTITY)
-    assert second.number > first.number
-    assert keys_near(store, second, "one") == []
-
-
 def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
     store.create("kb", "", IDENTITY)
     engine = store._engine  # type: ignore[attr-defined]
@@ -257,10 +189,10 @@ def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None
     recorded = engine.rows("SELECT number, dimension FROM migrations ORDER BY number")
     expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in migrations()]
     assert [tuple(row) for row in recorded] == expected
-    assert migrate(engine.writer, {DIMENSION}) == []
+    assert migrate(engine.writer, engine.dialect, {DIMENSION}) == []
 
 
-@pytest.mark.parametrize("url", ["chdb://relative", "chdb:///", "mysql://x", "/tmp/x", ""])
+@pytest.mark.parametrize("url", ["chdb://relative", "file:///", "mysql://x", "/tmp/x", ""])
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="chdb:///"):
         open_store(url)

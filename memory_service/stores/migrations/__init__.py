@@ -1,7 +1,9 @@
 """Numbered migrations of the ClickHouse tables: each is applied once and recorded in the table `migrations`.
 
 A module `m001_…` has STATEMENTS; with PER_DIMENSION = True they hold `{dimension}` and run once for every length of
-vectors in the store. A released migration is never edited: a change of the tables is the next number.
+vectors in the store. MYSCALE_STATEMENTS stand in for them on MyScale, with `{index}` for the type of the vector
+index. With ONE_SERVER = True they are for a server's plain tables: neither embedded nor replicated. A released
+migration is never edited: a change of the tables is the next number.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
-_RECORD = """
+from memory_service.stores.dialect import Dialect
+
+RECORD = """
 CREATE TABLE IF NOT EXISTS migrations (
     number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
 ) ENGINE = MergeTree ORDER BY (number, dimension)
@@ -26,7 +30,18 @@ class Migration:
     number: int
     name: str
     statements: tuple[str, ...]
+    myscale_statements: tuple[str, ...]
     per_dimension: bool
+    one_server: bool
+
+    def rendered(self, dialect: Dialect, dimension: int) -> list[str]:
+        """The statements as an engine runs them."""
+        if self.one_server and (not dialect.shared or dialect.cluster):
+            return []
+        statements = self.myscale_statements if dialect.myscale else self.statements
+        if self.per_dimension:
+            statements = tuple(s.format(dimension=dimension, index=dialect.index_type) for s in statements)
+        return [said for statement in statements for said in dialect.statements(statement)]
 
 
 def migrations() -> list[Migration]:
@@ -34,30 +49,43 @@ def migrations() -> list[Migration]:
     found = []
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
-        number = int(module_info.name[1:4])
-        per_dimension = bool(getattr(module, "PER_DIMENSION", False))
-        found.append(Migration(number, module_info.name, tuple(module.STATEMENTS), per_dimension))
+        statements = tuple(module.STATEMENTS)
+        found.append(
+            Migration(
+                int(module_info.name[1:4]), module_info.name, statements,
+                tuple(getattr(module, "MYSCALE_STATEMENTS", statements)),
+                bool(getattr(module, "PER_DIMENSION", False)), bool(getattr(module, "ONE_SERVER", False)),
+            )
+        )  # fmt: skip
     return sorted(found, key=lambda migration: migration.number)
 
 
-def migrate(client: Any, dimensions: set[int]) -> list[str]:
-    """Applies what the store behind `client` (clickhouse-connect) lacks; returns the names of what was applied.
+def missing(client: Any, dimensions: set[int]) -> list[tuple[Migration, int]]:
+    """What the store behind `client` (clickhouse-connect) lacks: migrations and the dimensions they are for.
 
-    `dimensions`: lengths of vectors that need their tables. Statements are repeatable, so a migration that was cut off
-    before it was recorded is simply applied again.
+    `dimensions`: lengths of vectors that need their tables.
     """
-    client.command(_RECORD)
     done = {(row[0], row[1]) for row in client.query("SELECT number, dimension FROM migrations").result_rows}
+    return [
+        (migration, dimension)
+        for migration in migrations()
+        for dimension in (sorted(dimensions) if migration.per_dimension else [0])
+        if (migration.number, dimension) not in done
+    ]
+
+
+def migrate(client: Any, dialect: Dialect, dimensions: set[int]) -> list[str]:
+    """Applies what is missing; returns the names of what was applied.
+
+    Statements are repeatable, so a migration that was cut off before it was recorded is simply applied again.
+    """
+    for statement in dialect.statements(RECORD):
+        client.command(statement)
     applied = []
-    for migration in migrations():
-        for dimension in sorted(dimensions) if migration.per_dimension else [0]:
-            if (migration.number, dimension) in done:
-                continue
-            for statement in migration.statements:
-                client.command(
-                    statement.format(dimension=dimension) if migration.per_dimension else statement
-                )
-            row = [migration.number, dimension, migration.name]
-            client.insert("migrations", [row], column_names=["number", "dimension", "name"])
-            applied.append(migration.name)
+    for migration, dimension in missing(client, dimensions):
+        for statement in migration.rendered(dialect, dimension):
+            client.command(statement)
+        row = [migration.number, dimension, migration.name]
+        client.insert("migrations", [row], column_names=["number", "dimension", "name"])
+        applied.append(migration.name)
     return applied

@@ -18,3 +18,17 @@ STATEMENTS = [
     SETTINGS index_granularity = 256, fsync_after_insert = 1, fsync_part_directory = 1
     """,
 ]
+
+# MyScale is a branch of ClickHouse 23.3: vectors of float32, its own kind of index, which is built in the background.
+MYSCALE_STATEMENTS = [
+    """
+    CREATE TABLE IF NOT EXISTS references_{dimension} (
+        kb UInt32, id UInt64, document_key String, title String, chunk UInt32, text String,
+        metadata Map(String, String), crc32c UInt32, embedding Array(Float32),
+        CONSTRAINT length CHECK length(embedding) = {dimension}
+    ) ENGINE = MergeTree PARTITION BY kb ORDER BY id
+    SETTINGS index_granularity = 256, fsync_after_insert = 1, fsync_part_directory = 1
+    """,
+    "ALTER TABLE references_{dimension} ADD VECTOR INDEX IF NOT EXISTS nearest embedding"
+    " TYPE {index}('metric_type=Cosine')",
+]

@@ -1,0 +1,238 @@
+"""Nearest vectors: by comparing with all of them while there are few, by FAISS HNSW and then IVF when there are many.
+
+    rows      below `hnsw_from`        none                 every vector is compared: exact
+              below `ivf_from`         HNSW32, 8 bits       a graph of 32 links, built with 128 candidates
+              from there on            IVF, 8 bits          4 sqrt(n) lists of 8-bit vectors, 64 of them searched
+
+The index covers the rows up to some row; those behind it, the tail, are compared one by one, so that a reference can
+be found as soon as it is stored. Growth happens in the background. What the index proposes is scored anew with the
+float32 vectors, so scores and order do not depend on which rows it covers. The index is no data: its file is a copy
+that saves building it again, and is left alone when it is missing or changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss as _faiss
+import google_crc32c
+import numpy as np
+
+from memory_service.logs import logger
+from memory_service.stores.local.disk import replace_file
+from memory_service.stores.local.guard import ReadersOrWriter
+from memory_service.stores.local.living import Living
+
+# Its stubs know less than it can.
+faiss: Any = _faiss
+
+_FILE, _NOTE = "index.faiss", "index.json"
+_LINKS, _BUILD_CANDIDATES = 32, 128
+_PIECE_ROWS = 16384
+_TRAINING_VECTORS_PER_LIST = 64
+_RANGE_TRAINING_VECTORS = 65536
+
+
+@dataclass(frozen=True)
+class IndexRule:
+    """From how many rows on which index is used; the tail of rows it does not cover; how hard it searches."""
+
+    hnsw_from: int = 4096
+    ivf_from: int = 2_000_000
+    tail_rows: int = 1024
+    rows_at_once: int = 8
+    search_candidates: int = 48
+    lists_searched: int = 64
+
+    def kind(self, rows: int) -> str:
+        """The index for so many rows: "", "hnsw" or "ivf"."""
+        return "" if rows < self.hnsw_from else "hnsw" if rows < self.ivf_from else "ivf"
+
+
+class VectorIndex:
+    """An index over a growing array of vectors. Searching is thread-safe; `grow` and `save` have one caller."""
+
+    def __init__(self, dimension: int, rule: IndexRule) -> None:
+        self.dimension = dimension
+        self.rule = rule
+        self.kind = ""
+        self._index: Any = None
+        self._guard = ReadersOrWriter()
+
+    @property
+    def covered(self) -> int:
+        """Rows that the index knows."""
+        return 0 if self._index is None else int(self._index.ntotal)
+
+    # Searching
+
+    def search(
+        self, vectors: np.ndarray, vector: np.ndarray, k: int, living: Living
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores float32 [m] and rows int64 [m], best first, of the m <= k living rows nearest to `vector`.
+
+        vectors: float32 [n, dimension]. Equal scores keep the order of their rows.
+        """
+        rows = len(vectors)
+        _search_alone()
+        with self._guard.reading():
+            covered = min(self.covered, rows)
+            proposed = self._propose(vector, k, living, covered) if covered else np.empty(0, np.int64)
+        flags = living.flags(rows)
+        tail = covered + nearest_among(
+            vectors[covered:], vector, k, None if flags is None else flags[covered:]
+        )
+        return best_of(vectors, vector, np.concatenate([proposed, tail]), k)
+
+    def _propose(self, vector: np.ndarray, k: int, living: Living, rows: int) -> np.ndarray:
+        """Living ones of the first `rows` rows that the index says are near: k of them if there are as many."""
+        bits = living.bits
+        selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # keeps a reference to the bits
+        flags = living.flags(rows)
+        wanted = min(k, rows if flags is None else int(np.count_nonzero(flags)))
+        for effort in (1, 4, 16):
+            if not wanted:
+                break
+            parameters = self._parameters(k, effort, selector)
+            found = self._index.search(vector[None], wanted, params=parameters)[1][0]
+            # Rows of a batch that came after this search began are not its own.
+            found = found[(found >= 0) & (found < rows)].astype(np.int64)
+            if len(found) == wanted:
+                return found
+            # The dead lie nearer than the living: search wider, at last everywhere.
+        return np.arange(rows) if flags is None else np.flatnonzero(flags)
+
+    def _parameters(self, k: int, effort: int, selector: Any) -> Any:
+        if self.kind == "hnsw":
+            candidates = effort * max(self.rule.search_candidates, 2 * k)
+            return faiss.SearchParametersHNSW(efSearch=candidates, sel=selector)
+        lists = min(effort * self.rule.lists_searched, self._index.nlist)
+        return faiss.SearchParametersIVF(nprobe=lists, sel=selector)
+
+    # Growing
+
+    def needs_growth(self, rows: int) -> bool:
+        """Whether `grow` has something to do."""
+        kind = self.rule.kind(rows)
+        return bool(kind) and (kind != self.kind or rows - self.covered >= self.rule.tail_rows)
+
+    def grow(self, vectors: np.ndarray, stop: Any = None) -> None:
+        """Covers all of `vectors` (float32 [n, dimension]); gives up early when `stop` (an Event) is set."""
+        kind = self.rule.kind(len(vectors))
+        if not kind:
+            return
+        if kind != self.kind:
+            index = self._new(kind, vectors)
+            while index.ntotal < len(vectors):
+                if stop is not None and stop.is_set():
+                    return
+                index.add(_piece(vectors, index.ntotal, _PIECE_ROWS if kind == "ivf" else 256))
+            with self._guard.writing():
+                self._index, self.kind = index, kind
+        while self.covered < len(vectors) and not (stop is not None and stop.is_set()):
+            piece = _piece(vectors, self.covered, self.rule.rows_at_once)
+            with self._guard.writing():
+                self._index.add(piece)
+
+    def _new(self, kind: str, vectors: np.ndarray) -> Any:
+        random = np.random.default_rng(0)
+        if kind == "hnsw":
+            index = faiss.IndexHNSWSQ(
+                self.dimension, faiss.ScalarQuantizer.QT_8bit, _LINKS, faiss.METRIC_INNER_PRODUCT
+            )
+            index.hnsw.efConstruction = _BUILD_CANDIDATES
+            # Later references may lie outside what the first ones span: half as much room on each side.
+            faiss.downcast_index(index.storage).sq.rangestat_arg = 0.5
+            index.train(_sample(random, vectors, _RANGE_TRAINING_VECTORS))
+            return index
+        lists = max(1, int(4 * math.sqrt(len(vectors))))
+        index = faiss.index_factory(self.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+        index.train(_sample(random, vectors, lists * _TRAINING_VECTORS_PER_LIST))
+        return index
+
+    # The file
+
+    def save(self, folder: Path) -> None:
+        """Writes the index beside the data; a file that is cut off half way is not used."""
+        if self._index is None:
+            return
+        temporary = folder / f".{_FILE}.new"
+        with self._guard.reading():
+            faiss.write_index(self._index, str(temporary))
+            rows = self.covered
+        note = {
+            "kind": self.kind,
+            "rows": rows,
+            "bytes": temporary.stat().st_size,
+            "crc32c": _crc_of(temporary),
+        }
+        temporary.replace(folder / _FILE)
+        replace_file(folder / _NOTE, json.dumps(note).encode())
+
+    def load(self, folder: Path, rows: int) -> bool:
+        """Takes what `save` wrote, if it is whole, fits the rule and covers more than this one but not above `rows`."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):
+            note = json.loads((folder / _NOTE).read_bytes())
+            file = folder / _FILE
+            fits = self.covered < note["rows"] <= rows and note["kind"] == self.rule.kind(note["rows"])
+            if fits and file.stat().st_size == note["bytes"] and _crc_of(file) == note["crc32c"]:
+                index = faiss.read_index(str(file))
+                if index.ntotal == note["rows"] and index.d == self.dimension:
+                    with self._guard.writing():
+                        self._index, self.kind = index, note["kind"]
+                    return True
+            elif fits:
+                logger().warning("index_left_alone", file=str(file), problem="it is not what was written")
+        return False
+
+
+_threads = threading.local()
+
+
+def _search_alone() -> None:
+    """FAISS would spread one search over all cores, which many searches at a time have already."""
+    if not getattr(_threads, "alone", False):
+        faiss.omp_set_num_threads(1)
+        _threads.alone = True
+
+
+def nearest_among(vectors: np.ndarray, vector: np.ndarray, k: int, living: np.ndarray | None) -> np.ndarray:
+    """Rows int64 of the k living `vectors` (None: all) with the largest inner product, in no order."""
+    scores = vectors @ vector
+    count = min(k, len(scores))
+    if living is not None:
+        scores[~living] = -np.inf
+        count = min(k, int(np.count_nonzero(living)))
+    return np.argpartition(-scores, count - 1)[:count] if count else np.empty(0, np.int64)
+
+
+def best_of(
+    vectors: np.ndarray, vector: np.ndarray, rows: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows of the k best of `rows`, best first; equal scores in the order of rows."""
+    rows = np.sort(rows)
+    scores = vectors[rows] @ vector
+    order = np.argsort(-scores, kind="stable")[:k]
+    return scores[order], rows[order]
+
+
+def _sample(random: np.random.Generator, vectors: np.ndarray, count: int) -> np.ndarray:
+    return np.ascontiguousarray(vectors[np.sort(random.permutation(len(vectors))[:count])])
+
+
+def _piece(vectors: np.ndarray, start: int, count: int) -> np.ndarray:
+    return np.ascontiguousarray(vectors[start : start + count])
+
+
+def _crc_of(path: Path) -> int:
+    crc = google_crc32c.Checksum()
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 22):
+            crc.update(piece)
+    return int.from_bytes(crc.digest(), "big")

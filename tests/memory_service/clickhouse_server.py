@@ -1,0 +1,221 @@
+"""A server that speaks ClickHouse's HTTP interface and has chdb, the real engine, execute every query.
+
+    python clickhouse_server.py FOLDER PORT_FILE [PASSWORD [PORT]]
+
+What it speaks: query in the address or the body, data behind `INSERT … FORMAT x`, parameters, settings, databases,
+sessions, basic authentication, /ping, errors with X-ClickHouse-Exception-Code. What it does not: compression and
+client_protocol_version, which clients do without when a server ignores them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import chdb
+
+HANDLES = 3
+LARGEST_REQUEST_LINE = 1 << 20
+# Parameters that the HTTP interface itself takes; all others are settings.
+TRANSPORT = {
+    "query", "database", "session_id", "session_timeout", "session_check", "query_id", "quota_key", "compress",
+    "decompress", "wait_end_of_query", "client_protocol_version", "role", "default_format", "buffer_size",
+    "send_progress_in_http_headers", "http_headers_progress_interval_ms", "enable_http_compression",
+}  # fmt: skip
+INSERT = re.compile(rb"\s*INSERT\s+INTO\s+(.+?)\s+FORMAT\s+(\w+)[ \t]*\n", re.IGNORECASE | re.DOTALL)
+FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
+HAS_RESULT = re.compile(rb"\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS|CHECK)\b", re.IGNORECASE)
+CODE = re.compile(r"Code: (\d+)\.")
+UNKNOWN_TABLE, AUTHENTICATION_FAILED = 60, 516
+
+
+def quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class Handle:
+    """One connection to the engine with its state; used by one request at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = chdb.connect(path)
+        self._settings: dict[str, str] = {}
+        self._database = "default"
+
+    def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> object:
+        for name in self._settings.keys() - settings.keys():
+            self._connection.query(f"SET {name} = DEFAULT")
+            del self._settings[name]
+        for name, value in settings.items():
+            if self._settings.get(name) != value:
+                self._connection.query(f"SET {name} = {quoted(value)}")
+                self._settings[name] = value
+        if database != self._database:
+            self._connection.query(f"USE {database}")
+            self._database = database
+        insert = INSERT.match(sql)
+        if insert is None:
+            return self._connection.query(as_text(sql), "TabSeparated", params=parameters)
+        with tempfile.NamedTemporaryFile(suffix=".data") as file:
+            file.write(sql[insert.end() :])
+            file.flush()
+            into, kind = insert[1].decode(), insert[2].decode()
+            return self._connection.query(f"INSERT INTO {into} FROM INFILE {quoted(file.name)} FORMAT {kind}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def as_text(sql: bytes) -> str | bytes:
+    try:
+        return sql.decode()
+    except UnicodeDecodeError:  # a vector as bytes
+        return sql
+
+
+class Engine:
+    """Handles for requests without a session, and one for every session."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._free: queue.SimpleQueue[Handle] = queue.SimpleQueue()
+        self._sessions: dict[str, tuple[Handle, threading.Lock]] = {}
+        self._all = [Handle(path) for _ in range(HANDLES)]
+        for handle in self._all:
+            self._free.put(handle)
+
+    @contextlib.contextmanager
+    def handle(self, session: str) -> Iterator[Handle]:
+        if session:
+            if session not in self._sessions:
+                self._all.append(Handle(self._path))
+                self._sessions[session] = self._all[-1], threading.Lock()
+            handle, lock = self._sessions[session]
+            with lock:
+                yield handle
+            return
+        handle = self._free.get()
+        try:
+            yield handle
+        finally:
+            self._free.put(handle)
+
+    def close(self) -> None:
+        for handle in self._all:
+            handle.close()
+
+
+class Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    engine: Engine
+    password = ""
+    requests = 0
+
+    def handle_one_request(self) -> None:
+        # As the base class does, but parameters make longer lines than it takes.
+        self.raw_requestline = self.rfile.readline(LARGEST_REQUEST_LINE)
+        if not self.raw_requestline:
+            self.close_connection = True
+            return
+        if self.parse_request():
+            self.answer()
+            self.wfile.flush()
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            body = self.chunks()
+        address = urlsplit(self.path)
+        if address.path == "/ping":
+            self.send(HTTPStatus.OK, b"Ok.\n", {})
+            return
+        expected = "Basic " + base64.b64encode(f"default:{self.password}".encode()).decode()
+        if self.headers.get("Authorization") != expected:
+            self.fail(f"Code: {AUTHENTICATION_FAILED}. DB::Exception: default: Authentication failed")
+            return
+        given = dict(parse_qsl(address.query, keep_blank_values=True))
+        query = given.get("query", "").encode()
+        sql = query + b"\n" + body if query else body
+        parameters = {n.removeprefix("param_"): v for n, v in given.items() if n.startswith("param_")}
+        settings = {n: v for n, v in given.items() if n not in TRANSPORT and not n.startswith("param_")}
+        try:
+            with self.engine.handle(given.get("session_id", "")) as handle:
+                result = handle.run(sql, given.get("database", "default"), settings, parameters)
+                content = result.bytes() or b""  # type: ignore[attr-defined]
+                rows, read = result.rows_read(), result.bytes_read()  # type: ignore[attr-defined]
+        except Exception as error:
+            self.fail(str(error))
+            return
+        summary = {"read_rows": str(rows), "read_bytes": str(read)}
+        headers = {
+            "X-ClickHouse-Summary": json.dumps(summary),
+            "X-ClickHouse-Query-Id": given.get("query_id", ""),
+            "X-ClickHouse-Timezone": "UTC",
+        }
+        if HAS_RESULT.match(sql):
+            said = FORMAT.search(sql)
+            headers["X-ClickHouse-Format"] = said[1].decode() if said else "TabSeparated"
+        self.send(HTTPStatus.OK, content, headers)
+
+    def chunks(self) -> bytes:
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def fail(self, message: str) -> None:
+        found = CODE.search(message)
+        code = int(found[1]) if found else 1002
+        status = {UNKNOWN_TABLE: HTTPStatus.NOT_FOUND, AUTHENTICATION_FAILED: HTTPStatus.FORBIDDEN}
+        headers = {"X-ClickHouse-Exception-Code": str(code)}
+        self.send(status.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message.encode(), headers)
+
+    def send(self, status: HTTPStatus, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+def main(folder: str, port_file: str, password: str = "", port: str = "0") -> None:
+    Request.engine, Request.password = Engine(folder), password
+    server = Server(("127.0.0.1", int(port)), Request)
+    temporary = Path(f"{port_file}.new")
+    temporary.write_text(f"{server.server_address[1]}\n")
+    temporary.replace(port_file)
+
+    def stop(number: int, frame: object) -> None:
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    server.serve_forever(poll_interval=0.05)
+    Request.engine.close()
+    os._exit(0)  # threads of clients that keep their connections open
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

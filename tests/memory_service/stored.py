@@ -1,0 +1,99 @@
+"""Documents for tests of stores, and stores to try them on."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import google_crc32c
+
+from memory_service.pending import content_hash_of, memory_id_of
+from memory_service.stores import (
+    KnowledgeBase,
+    NewDocument,
+    NewReference,
+    Query,
+    Store,
+    StoreOptions,
+    open_store,
+)
+from tests.memory_service.encoders import identity_of, payload_of, vector_of
+
+IDENTITY = identity_of("test")
+PASSWORD = "s3cret/%"
+
+
+def document(
+    key: str, *texts: str, title: str = "", metadata: Mapping[str, str] | None = None
+) -> NewDocument:
+    """A document with a reference for each text."""
+    content_hash = content_hash_of(title, metadata or {}, [text.encode() for text in texts])
+    references = []
+    for chunk, text in enumerate(texts):
+        payload = payload_of(text, IDENTITY.model_id)
+        memory_id = memory_id_of(key, content_hash, chunk, payload)
+        references.append(
+            NewReference(memory_id, text, vector_of(text), payload, google_crc32c.value(payload))
+        )
+    return NewDocument(key, title, metadata or {}, content_hash, references)
+
+
+def keys_near(store: Store, base: KnowledgeBase, text: str, k: int = 100) -> list[str]:
+    """Keys of the k references nearest to the text's vector, best first."""
+    return [hit.document_key for hit in store.retrieve(base, Query(vector_of(text)[None], k)).hits[0]]
+
+
+class OpenedStore:
+    """A store that can be opened again: `store` is the present one."""
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self.url = url
+        self.options = options
+        self.store = open_store(url, options)
+        self._bases = 0
+
+    def reopen(self) -> Store:
+        self.store.close()
+        self.store = open_store(self.url, self.options)
+        return self.store
+
+    def new_base(self) -> KnowledgeBase:
+        self._bases += 1
+        return self.store.create(f"kb-{self._bases}", "words", IDENTITY)
+
+
+@contextlib.contextmanager
+def opened(kind: str, folder: Path) -> Iterator[OpenedStore]:
+    """An empty store of one kind: file, chdb or clickhouse."""
+    with contextlib.ExitStack() as stack:
+        url, options = f"{kind}://{folder}/store", StoreOptions()
+        if kind == "clickhouse":
+            port = stack.enter_context(clickhouse_server(folder))
+            url, options = f"clickhouse://127.0.0.1:{port}/memories", StoreOptions(password=PASSWORD)
+        made = OpenedStore(url, options)
+        stack.callback(lambda: made.store.close())
+        yield made
+
+
+@contextlib.contextmanager
+def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
+    """A process that serves ClickHouse's HTTP interface on an engine in `folder`; its port."""
+    port_file = folder / "clickhouse.port"
+    port_file.unlink(missing_ok=True)
+    script = Path(__file__).with_name("clickhouse_server.py")
+    command = [sys.executable, str(script), str(folder / "engine"), str(port_file), PASSWORD, str(port)]
+    process = subprocess.Popen(command)
+    try:
+        deadline = time.monotonic() + 120
+        while not port_file.exists():
+            assert process.poll() is None, "the server ended"
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.02)
+        yield int(port_file.read_text())
+    finally:
+        process.terminate()
+        process.wait(60)

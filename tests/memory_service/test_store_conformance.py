@@ -1,0 +1,220 @@
+"""What every store must do, whatever is behind it: files, the embedded engine, an engine behind HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from memory_model.words import query_words
+from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
+from memory_service.stores import Query, Revision
+from memory_service.stores.digest import digest
+from tests.memory_service.encoders import vector_of
+from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
+
+
+@pytest.fixture(scope="module", params=["file", "chdb"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenedStore]:
+    with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
+        yield place
+
+
+def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
+    base = place.new_base()
+    place.store.write(base, [document("a", "one", "two"), document("b", "three")])
+    place.store.write(base, [document("a", "four")])
+    before = place.store.revision(base)
+    again = place.reopen()
+    found = again.knowledge_base(base.name)
+    assert found == base
+    assert sorted(keys_near(again, found, "one")) == ["a", "b"]
+    assert again.check(found, deep=True) == []
+    assert again.revision(found) == before
+    counts = again.statistics(found)
+    assert (counts.documents, counts.references, counts.text_bytes) == (2, 2, len("fourthree"))
+    assert counts.payload_bytes == sum(len(m.payload) for m in again.memories(found, after_id=None, count=9))
+
+
+def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
+    base = place.new_base()
+    stored = document("a/ключ", "one", "two", title="A title", metadata={"year": "2026", "": "'\\"})
+    place.store.write(base, [stored])
+    (hits,) = (
+        retrieved := place.store.retrieve(base, Query(vector_of("two")[None], 1, return_text=True))
+    ).hits
+    (hit,), reference = hits, stored.references[1]
+    assert (hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.text, hit.crc32c) == (
+        reference.memory_id, "a/ключ", "A title", 1, "two", reference.crc32c,
+    )  # fmt: skip
+    assert hit.score == pytest.approx(1.0, abs=0.01)  # engines keep bfloat16
+    assert {n: bytes(p) for n, p in retrieved.payloads.items()} == {reference.memory_id: reference.payload}
+    (without,) = place.store.retrieve(base, Query(vector_of("two")[None], 1)).hits
+    assert without[0].text is None
+    found = place.store.document(base, "a/ключ")
+    assert (found.title, found.metadata, found.content_hash) == (
+        stored.title,
+        stored.metadata,
+        stored.content_hash,
+    )
+    assert list(found.references) == [(r.memory_id, r.text) for r in stored.references]
+    with pytest.raises(DocumentNotFound):
+        place.store.document(base, "b")
+
+
+def test_search_agrees_with_comparing_every_vector(place: OpenedStore) -> None:
+    base = place.new_base()
+    texts = [f"text {n}" for n in range(300)]
+    for start in range(0, 300, 100):
+        place.store.write(base, [document(f"d{n}", texts[n]) for n in range(start, start + 100)])
+    place.store.delete(base, [f"d{n}" for n in range(0, 300, 3)])
+    living = [n for n in range(300) if n % 3]
+    vectors = np.stack([vector_of(texts[n]) for n in living])
+    right = 0
+    for query in range(30):
+        vector = vector_of(f"text {query}")  # a third of these are the vectors of deleted references
+        expected = {f"d{living[row]}" for row in np.argsort(-vectors @ vector)[:5]}
+        right += len(expected & set(keys_near(place.store, base, f"text {query}", k=5)))
+    assert right >= 0.97 * 30 * 5  # an engine's index is approximate and keeps bfloat16
+
+
+def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedStore) -> None:
+    base = place.new_base()
+    one, two = document("a", "one"), document("b", "two")
+    place.store.write(base, [one, two])
+    vectors = np.stack([vector_of("one"), vector_of("two"), vector_of("one")])
+    held = one.references[0].memory_id
+    retrieved = place.store.retrieve(base, Query(vectors, 2, held_ids=frozenset([held])))
+    assert [[hit.document_key for hit in hits] for hits in retrieved.hits] == [
+        ["a", "b"],
+        ["b", "a"],
+        ["a", "b"],
+    ]
+    assert set(retrieved.payloads) == {two.references[0].memory_id}
+    (near, _, _) = place.store.retrieve(base, Query(vectors, 2, minimum_score=0.9)).hits
+    assert [hit.document_key for hit in near] == ["a"]
+
+
+def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
+    base = place.new_base()
+    documents = [
+        document(f"d{n}", f"text {n}", metadata={"even": str(n % 2 == 0), "n": str(n)}) for n in range(40)
+    ]
+    place.store.write(base, documents)
+    place.store.write(base, [document("d4", "text 4", metadata={"even": "False"})])
+
+    def near(**metadata: str) -> set[str]:
+        query = Query(vector_of("text 4")[None], 100, metadata_filter=metadata)
+        return {hit.document_key for hit in place.store.retrieve(base, query).hits[0]}
+
+    assert near(even="True") == {f"d{n}" for n in range(0, 40, 2)} - {"d4"}
+    assert near(even="True", n="6") == {"d6"}
+    assert near(n="") == near(nothing="x") == set()
+
+
+def test_words_order_the_nearest(place: OpenedStore) -> None:
+    base = place.new_base()
+    place.store.write(base, [document("a", "the harbour is deep"), document("b", "the glacier is blue")])
+    for text, first in (("a blue glacier", "b"), ("a deep harbour", "a")):
+        query = Query(vector_of("neither")[None], 1, words=[query_words(text)], candidates=2)
+        (hits,) = place.store.retrieve(base, query).hits
+        assert [(hit.document_key, hit.text) for hit in hits] == [(first, None)]
+
+
+def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> None:
+    base = place.new_base()
+    assert place.store.revision(base) == Revision(place.store.revision(base).number)
+    first, second = document("a", "one", "two"), document("a", "three")
+    (written,) = place.store.write(base, [first])
+    assert (written.reference_count, written.replaced, written.unchanged) == (2, False, False)
+    (again,) = place.store.write(base, [first])
+    assert again.unchanged
+    one = place.store.revision(base)
+    replaced, new = place.store.write(base, [second, document("b", "four")])
+    assert replaced.replaced
+    assert not new.replaced
+    two = place.store.revision(base)
+    assert two.number > one.number
+    assert two.memories == 2
+    ids = [second.references[0].memory_id, document("b", "four").references[0].memory_id]
+    assert two.digest == digest(ids)
+    versions = place.store.versions(base, ["a", "b", "c"])
+    assert {key: version.memory_ids for key, version in versions.items()} == {"a": (ids[0],), "b": (ids[1],)}
+    assert place.store.delete(base, ["a", "none"]) == (1, 1)
+    assert place.store.delete(base, ["a"]) == (0, 0)
+    assert keys_near(place.store, base, "three") == ["b"]
+    place.store.write(base, [second])
+    assert sorted(keys_near(place.store, base, "three")) == ["a", "b"]
+    assert place.store.check(base, deep=True) == []
+
+
+def test_memories_are_read_page_after_page_in_the_order_of_their_ids(place: OpenedStore) -> None:
+    base = place.new_base()
+    documents = [document(f"d{n}", f"text {n}", f"more {n}") for n in range(10)]
+    place.store.write(base, documents)
+    place.store.delete(base, ["d3"])
+    expected = {r.memory_id: r for d in documents if d.key != "d3" for r in d.references}
+    found, after = [], None
+    while page := place.store.memories(base, after_id=after, count=7):
+        found += page
+        after = page[-1].memory_id
+    assert [memory.memory_id for memory in found] == sorted(expected)
+    for memory in found:
+        reference = expected[memory.memory_id]
+        assert (memory.text, bytes(memory.payload)) == (reference.text, reference.payload)
+        np.testing.assert_allclose(memory.vector, reference.vector, atol=0.01)
+
+
+def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> None:
+    first = place.new_base()
+    place.store.write(first, [document("a", "one")])
+    with pytest.raises(KnowledgeBaseExists):
+        place.store.create(first.name, "", IDENTITY)
+    place.store.drop(first)
+    with pytest.raises(KnowledgeBaseNotFound):
+        place.store.write(first, [document("b", "two")])
+    with pytest.raises(KnowledgeBaseNotFound, match=first.name):
+        place.store.knowledge_base(first.name)
+    second = place.store.create(first.name, "", IDENTITY)
+    assert second.number > first.number
+    assert keys_near(place.store, second, "one") == []
+
+
+def test_knowledge_bases_know_nothing_of_each_other(place: OpenedStore) -> None:
+    mine, other = place.new_base(), place.new_base()
+    place.store.write(mine, [document("a", "one")])
+    place.store.write(other, [document("a", "two"), document("b", "one")])
+    assert place.store.delete(other, ["a"]) == (1, 1)
+    assert keys_near(place.store, mine, "one") == ["a"]
+    assert place.store.statistics(mine).references == 1
+    place.store.drop(other)
+    assert keys_near(place.store, mine, "one") == ["a"]
+
+
+def test_searches_go_on_while_documents_are_replaced(place: OpenedStore) -> None:
+    base = place.new_base()
+    place.store.write(base, [document(f"d{n}", f"text {n}") for n in range(20)])
+    problems: list[object] = []
+    done = threading.Event()
+
+    def search() -> None:
+        try:
+            while not done.is_set():
+                retrieved = place.store.retrieve(base, Query(vector_of("text 7")[None], 5))
+                (hits,) = retrieved.hits
+                if len(hits) != 5 or set(retrieved.payloads) != {hit.memory_id for hit in hits}:
+                    problems.append(retrieved)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(4):
+        place.store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(20)])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
