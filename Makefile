@@ -14,10 +14,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec)
+BENCHES := $(addprefix bench-,codec service)
 
 .PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean \
-    bench bench-report llama $(BENCHES)
+    bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,11 @@ bench: $(BUNDLE)/manifest.json ## every benchmark in its quick form, then docs/b
 	$(MAKE) --no-print-directory bench-report
 
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, against FAISS
+
+bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
+
+bench-peers: $(READY) ## install the vector databases that bench-service compares with (some 600 MB)
+	$(PIP) --constraint constraints.txt --editable ".[bench-peers]"
 
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)

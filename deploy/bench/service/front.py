@@ -1,0 +1,73 @@
+"""Servers to compare with: the same wire as the service's, before an echo or before a peer's search."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+import numpy as np
+
+from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from memory_service.stores import Found, Retrieved
+from memory_service.wire import response_parts, server_times
+from protos.memory.v1 import retrieval_pb2
+
+METHOD = "/memory.v1.Retrieval/Retrieve"
+_THREADS = 2
+Neighbour = tuple[int, float, bytes]
+"""(memory id, cosine, payload)."""
+
+
+class Searcher(Protocol):
+    """Something that finds payloads by vector. `search` is called from several threads."""
+
+    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
+        """The k nearest, best first; vector: float32 [dimension]."""
+
+
+def as_response(neighbours: Sequence[Neighbour]) -> bytes:
+    """What the service would answer with these."""
+    hits = [Found(memory_id, score, "", "", 0, 0, None) for memory_id, score, _ in neighbours]
+    payloads = {memory_id: payload for memory_id, _, payload in neighbours}
+    return b"".join((*response_parts(Retrieved([hits], payloads, 0, 0)), server_times(1, 1, 1)))
+
+
+def serve_echo(ready: Callable[[int], None]) -> None:
+    """Answers every request with five payloads without looking at it: what the wire alone costs."""
+    answer = as_response([(n + 1, 0.5, bytes(PAYLOAD_BYTES)) for n in range(K)])
+
+    async def retrieve(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return answer
+
+    asyncio.run(_serve(retrieve, None, ready))
+
+
+def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collection], Searcher],
+                   folder: Path, collection: Collection) -> None:  # fmt: skip
+    """Answers from a peer, its search in threads as the service's is."""
+    searcher = opened(folder, collection)
+    threads = ThreadPoolExecutor(_THREADS)
+
+    def found(request: retrieval_pb2.RetrieveRequest) -> bytes:
+        vector = np.frombuffer(request.query_vectors, "<f4")
+        return as_response(searcher.search(vector, request.k or K))
+
+    async def retrieve(request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(threads, found, request)
+
+    asyncio.run(_serve(retrieve, retrieval_pb2.RetrieveRequest.FromString, ready))
+
+
+async def _serve(behaviour: object, decode: object, ready: Callable[[int], None]) -> None:
+    service, _, method = METHOD[1:].partition("/")
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)])
+    handlers = {method: grpc.unary_unary_rpc_method_handler(behaviour, decode, None)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ready(port)
+    await server.wait_for_termination()

@@ -1,0 +1,104 @@
+"""The service itself on one of its stores, filled with a collection: the real server, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from memory_service.encoder import EncodedReferences, EncoderDescription
+from memory_service.identity import WriterIdentity
+from memory_service.logs import configure_logs
+from memory_service.server import Server
+from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
+from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
+
+_BATCH = 512
+
+
+class NoEncoder:
+    """Stands for the model where nothing is ingested."""
+
+    def __init__(self, dimension: int) -> None:
+        model, codec, memory_format, embedder = (
+            hashlib.sha256(name.encode()).hexdigest() for name in ("model", "codec", "format", "embedder")
+        )
+        self.description = EncoderDescription(
+            identity=WriterIdentity(model, codec, memory_format, embedder, dimension),
+            memories_per_chunk=K,
+            reference_tokens=128,
+            chunk_tokens=64,
+            model_config_json="{}",
+            payload_bytes=PAYLOAD_BYTES,
+        )
+
+    def split(self, text: str, title: str) -> list[str]:
+        """See Encoder."""
+        return [text]
+
+    def count_tokens(self, text: str) -> int:
+        """See Encoder."""
+        return len(text.split())
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        """See Encoder."""
+        raise NotImplementedError("the benchmark's stores are filled directly")
+
+    def check_payload(self, payload: bytes) -> None:
+        """See Encoder."""
+
+
+def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> None:
+    """Writes the collection into a new store, a document a reference; memory ids are its number and one."""
+    store = open_store(url)
+    try:
+        identity = NoEncoder(collection.dimension).description.identity
+        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", identity)
+        for first, vectors in collection.vector_blocks():
+            for start in range(0, len(vectors), _BATCH):
+                _write(store, base, collection, first + start, vectors[start : start + _BATCH])
+                progress(len(vectors[start : start + _BATCH]))
+        if hasattr(store, "wait_until_maintained"):
+            store.wait_until_maintained()
+    finally:
+        store.close()
+
+
+def _write(
+    store: Store, base: KnowledgeBase, collection: Collection, first: int, vectors: np.ndarray
+) -> None:
+    documents = []
+    for number, vector in enumerate(vectors, first):
+        payload, text = collection.payload(number), collection.text(number)
+        reference = NewReference(number + 1, text, vector, payload, google_crc32c.value(payload))
+        documents.append(
+            NewDocument(f"d{number}", "", {}, hashlib.sha256(text.encode()).digest(), [reference])
+        )
+    store.write(base, documents)
+
+
+def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: dict[str, object]) -> None:
+    """Serves the store until SIGTERM."""
+    configure_logs("warning", "json")
+    asyncio.run(_serve(ready, Settings(listen="127.0.0.1:0", store=url, **more), dimension))  # type: ignore[arg-type]
+
+
+async def _serve(ready: Callable[[int], None], settings: Settings, dimension: int) -> None:
+    told_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
+    server = Server(settings, NoEncoder(dimension), open_store(settings.store))
+    await server.start()
+    ready(server.port)
+    await told_to_stop.wait()
+    await server.stop()
+
+
+def url_of(engine: str, folder: Path) -> str:
+    """The address of an engine's store in a folder."""
+    return f"{engine}://{folder.resolve() / engine}"

@@ -1,0 +1,60 @@
+"""What the service is measured with: known neighbours, payloads that tell whose they are, an echo that answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deploy.bench.service import data
+from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
+from deploy.bench.service.filling import fill_apart
+from deploy.bench.service.front import serve_echo
+from deploy.bench.service.load import answers_of, load, requests_of
+from deploy.bench.service.peers import PEERS, Peer
+from deploy.bench.side_process import side_process
+
+
+def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_BLOCK", 70)
+    collection = Collection(references=200, dimension=16, queries=20)
+    vectors = np.concatenate([block for _, block in collection.vector_blocks()])
+    assert vectors.shape == (200, 16)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    exact = np.argsort(-(collection.query_vectors @ vectors.T), axis=1, kind="stable")[:, :K]
+    assert recall(collection.neighbours, exact) == 1.0
+    assert recall(np.where(collection.neighbours % 2, collection.neighbours, -1), exact) < 1.0
+
+
+def test_the_same_seed_gives_the_same_collection_and_every_payload_is_another() -> None:
+    one, other = Collection(50, 16, 5), Collection(50, 16, 5)
+    assert np.array_equal(one.query_vectors, other.query_vectors)
+    payloads = [one.payload(n) for n in range(50)]
+    assert payloads == [other.payload(n) for n in range(50)]
+    assert len(set(payloads)) == 50
+    assert {len(payload) for payload in payloads} == {PAYLOAD_BYTES}
+
+
+def test_the_echo_answers_every_question_with_five_payloads() -> None:
+    requests = requests_of(Collection(50, 16, 3))
+    with side_process(serve_echo) as address:
+        answers = answers_of(address, requests)
+        measured = load(address, requests, callers=2, seconds=0.1)
+    assert [len(answer.results[0].hits) for answer in answers] == [K] * 3
+    assert {len(hit.payload) for hit in answers[0].results[0].hits} == {PAYLOAD_BYTES}
+    assert measured.latencies.count > 0
+    assert not measured.errors
+
+
+def test_a_filling_that_fails_says_why() -> None:
+    with pytest.raises(Exception, match="references"):
+        fill_apart("nothing", 1, _failing, "references")
+
+
+def _failing(what: str, progress: object) -> None:
+    raise ValueError(f"no {what}")
+
+
+def test_a_peer_that_is_not_installed_is_known_as_such() -> None:
+    absent = Peer("absent", "no_such_module_anywhere", PEERS[0].fill, PEERS[0].opened)
+    assert not absent.installed
+    assert len({peer.name for peer in PEERS}) == len(PEERS)
