@@ -16,7 +16,7 @@ from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
 
 
-@pytest.fixture(scope="module", params=["file", "chdb"])
+@pytest.fixture(scope="module", params=["file", "chdb", "clickhouse"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenedStore]:
     with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
         yield place
@@ -212,8 +212,8 @@ def test_searches_go_on_while_documents_are_replaced(place: OpenedStore) -> None
     threads = [threading.Thread(target=search) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for turn in range(4):
-        place.store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(20)])
+    for turn in range(2):
+        place.store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(10)])
     done.set()
     for thread in threads:
         thread.join()

@@ -49,7 +49,8 @@ class LocalRules:
     compact_dead_rows, compact_dead_share: so many dead rows, and such a share of all rows, start a compaction.
     start_check_bytes: up to this size every checksum is compared before a knowledge base is served, above it
     afterwards in the background (each payload is compared when it is read anyway).
-    save_growth: an index is saved when it covers this share of rows more than its file.
+    save_growth: an index is saved when it covers this share of rows more than its file; save_growth_idle: the same
+    when nothing is being written.
     """
 
     index: IndexRule = field(default_factory=IndexRule)
@@ -57,6 +58,7 @@ class LocalRules:
     compact_dead_share: float = 0.3
     start_check_bytes: int = 8 << 30
     save_growth: float = 0.1
+    save_growth_idle: float = 0.01
 
 
 class LocalKnowledgeBase:
@@ -323,11 +325,18 @@ class LocalKnowledgeBase:
                 self._saved_rows = change.index.covered
                 old.retire(remove=True)
 
-    def save_index(self) -> None:
-        """Saves the index if it knows more than its file; called when nothing else is to be done."""
+    def settle(self) -> None:
+        """Covers the last rows, too few for `maintain`; called when nothing is being written."""
         with self._maintenance:
-            if self._writable and not self._stop.is_set() and self._view.index.covered > self._saved_rows:
-                self._save(self._view)
+            view = self._view
+            if not view.index.needs_growth(view.rows, tail_rows=1) or self._stop.is_set():
+                return
+            if not self._writable:
+                view.index.load(view.generation.folder, view.rows)
+            else:
+                view.index.grow(view.generation.vectors.rows(view.rows), self._stop)
+                if view.index.covered > self._saved_rows * (1 + self._rules.save_growth_idle):
+                    self._save(view)
 
     def _save(self, view: View) -> None:
         with disk_errors("saving the index"):

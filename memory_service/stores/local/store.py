@@ -41,6 +41,7 @@ from memory_service.stores.folder_lock import FolderLock
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
 from memory_service.stores.local.register import Register
 
+_IDLE_S = 2.0
 _RETRY_S = 60.0
 
 
@@ -63,6 +64,7 @@ class LocalStore(Store):
         self._open: dict[int, LocalKnowledgeBase] = {}
         self._wake = threading.Event()
         self._closing = False
+        self._failed: dict[int, float] = {}
         try:
             self._register = Register(path, writable=not read_only)
             for base in list(self._register.bases.values()):
@@ -266,22 +268,27 @@ class LocalStore(Store):
 
     def _maintain(self) -> None:
         while not self._closing:
-            idle = not self._wake.wait(_RETRY_S)
+            idle = not self._wake.wait(_IDLE_S)
             self._wake.clear()
             for number, opened in list(self._open.items()):
                 base = next((b for b in list(self._register.bases.values()) if b.number == number), None)
-                if base is None or base.problem or self._closing:
+                if base is None or base.problem or self._closing or self._rests(number):
                     continue
                 try:
                     problems = opened.maintain() if opened.needs_maintenance() else []
                     if idle:
-                        opened.save_index()
+                        opened.settle()
                 except Memory3Error as error:  # reading and writing go on; it is tried again
+                    self._failed[number] = time.monotonic()
                     logger().error("maintenance_failed", knowledge_base=base.name, problem=str(error))
                     continue
                 if problems:
                     self._set_problem(base, problems)
                     logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problems[0])
+
+    def _rests(self, number: int) -> bool:
+        """Whether maintenance failed a moment ago: a full disk is not free a second later."""
+        return time.monotonic() - self._failed.get(number, -_RETRY_S) < _RETRY_S
 
     def wait_until_maintained(self, timeout_s: float = 600.0) -> bool:
         """Waits until indexes cover their rows and nothing is to be compacted; whether that came in time."""

@@ -35,6 +35,7 @@ faiss: Any = _faiss
 _FILE, _NOTE = "index.faiss", "index.json"
 _LINKS, _BUILD_CANDIDATES = 32, 128
 _PIECE_ROWS = 16384
+_PROPOSED = 32
 _TRAINING_VECTORS_PER_LIST = 64
 _RANGE_TRAINING_VECTORS = 65536
 
@@ -91,19 +92,23 @@ class VectorIndex:
         return best_of(vectors, vector, np.concatenate([proposed, tail]), k)
 
     def _propose(self, vector: np.ndarray, k: int, living: Living, rows: int) -> np.ndarray:
-        """Living ones of the first `rows` rows that the index says are near: k of them if there are as many."""
+        """Living ones of the first `rows` rows that the index says are near: at least k if there are as many.
+
+        More are proposed than wanted, for the index knows vectors of 8 bits and what it proposes is scored anew.
+        """
         bits = living.bits
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # keeps a reference to the bits
         flags = living.flags(rows)
-        wanted = min(k, rows if flags is None else int(np.count_nonzero(flags)))
+        there = rows if flags is None else int(np.count_nonzero(flags))
+        wanted, asked = min(k, there), min(max(_PROPOSED, 2 * k), there)
         for effort in (1, 4, 16):
             if not wanted:
                 break
             parameters = self._parameters(k, effort, selector)
-            found = self._index.search(vector[None], wanted, params=parameters)[1][0]
+            found = self._index.search(vector[None], asked, params=parameters)[1][0]
             # Rows of a batch that came after this search began are not its own.
             found = found[(found >= 0) & (found < rows)].astype(np.int64)
-            if len(found) == wanted:
+            if len(found) >= wanted:
                 return found
             # The dead lie nearer than the living: search wider, at last everywhere.
         return np.arange(rows) if flags is None else np.flatnonzero(flags)
@@ -117,10 +122,10 @@ class VectorIndex:
 
     # Growing
 
-    def needs_growth(self, rows: int) -> bool:
-        """Whether `grow` has something to do."""
-        kind = self.rule.kind(rows)
-        return bool(kind) and (kind != self.kind or rows - self.covered >= self.rule.tail_rows)
+    def needs_growth(self, rows: int, tail_rows: int | None = None) -> bool:
+        """Whether `grow` has something to do: more rows than the rule's, or `tail_rows`, are not covered."""
+        kind, tail = self.rule.kind(rows), self.rule.tail_rows if tail_rows is None else tail_rows
+        return bool(kind) and (kind != self.kind or rows - self.covered >= tail)
 
     def grow(self, vectors: np.ndarray, stop: Any = None) -> None:
         """Covers all of `vectors` (float32 [n, dimension]); gives up early when `stop` (an Event) is set."""
