@@ -48,6 +48,11 @@ def record_bytes_for(payload_bytes: int) -> int:
     return -(-needed // _ALIGNMENT) * _ALIGNMENT
 
 
+def _file_header(first_row: int, record_bytes: int) -> bytes:
+    head = _FILE_HEADER.pack(_MAGIC, record_bytes, first_row)
+    return (head + _CRC.pack(google_crc32c.value(head))).ljust(_HEADER_BYTES, b"\0")
+
+
 class Bank:
     """Rows from `first_row` on. Reading is thread-safe; there is one writer."""
 
@@ -61,8 +66,7 @@ class Bank:
     def create(cls, path: Path, first_row: int, record_bytes: int) -> Bank:
         """A new, empty one in the place of whatever lies there."""
         file = MappedFile(path, create=True)
-        head = _FILE_HEADER.pack(_MAGIC, record_bytes, first_row)
-        file.write([(head + _CRC.pack(google_crc32c.value(head))).ljust(_HEADER_BYTES, b"\0")], 0)
+        file.write([_file_header(first_row, record_bytes)], 0)
         file.sync()
         return cls(file, first_row, record_bytes)
 
@@ -73,10 +77,7 @@ class Bank:
             raise KnowledgeBaseDamaged(f"{path.name} is missing")
         file = MappedFile(path, writable=writable)
         try:
-            header = file.view(_HEADER_BYTES)
-            head = bytes(header[: _FILE_HEADER.size])
-            (crc,) = _CRC.unpack_from(header, _FILE_HEADER.size)
-            if google_crc32c.value(head) != crc or head != _FILE_HEADER.pack(_MAGIC, record_bytes, first_row):
+            if bytes(file.view(_HEADER_BYTES)[:_HEADER_BYTES]) != _file_header(first_row, record_bytes):
                 raise KnowledgeBaseDamaged(f"{path.name} does not begin as it was written")
         except BaseException:
             file.close()
@@ -111,6 +112,16 @@ class Bank:
         if google_crc32c.value(bytes(head)) != crc or payload + length > start + self.record_bytes:
             raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
         return Record(memory_id, view[payload : payload + length], payload_crc, vector_crc)
+
+    def check(self, row: int) -> Record:
+        """Reads a record and compares all of it with its checksums, again; raises KnowledgeBaseDamaged."""
+        record = self.read(row)
+        self.payload(row, record, again=True)
+        end = self.size_for(row + 1)
+        filled = self.size_for(row) + _RECORD_HEADER_BYTES + len(record.payload)
+        if any(bytes(self.file.view(end)[filled:end])):
+            raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
+        return record
 
     def payload(self, row: int, record: Record, *, again: bool = False) -> memoryview:
         """The payload of a record that was read, in the mapped file; raises KnowledgeBaseDamaged.

@@ -1,11 +1,12 @@
 """The log of finished batches: evidence, apart from the documents' own file, of what was acknowledged.
 
     record   sequence u64 | batch u64 | rows u64 | documents u64 | memories u64 | digest u64
-             | CRC-32C of these, filled up to 64 bytes
+             | 1 for a seal u32 | CRC-32C of the documents' file in a seal u32 | CRC-32C of these, filled up to 64 bytes
 
 A record is written after the batch was committed and before it is acknowledged. If the documents' file is older than
 the last record, acknowledged documents are lost (a journal of sqlite that is gone or damaged looks like that), and
-nobody else would notice.
+nobody else would notice. A seal is written when the files are closed in order, and says what all of the documents'
+file was; the first batch after it begins with a record that is none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import google_crc32c
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.local.disk import MappedFile
 
-_RECORD = struct.Struct("<6Q")
+_RECORD = struct.Struct("<6QII")
 _RECORD_BYTES = 64
 
 
@@ -42,9 +43,11 @@ class Totals:
 class CommitLog:
     """One knowledge base's log. Not thread-safe."""
 
-    def __init__(self, file: MappedFile, count: int, last: Totals) -> None:
+    def __init__(self, file: MappedFile, count: int, last: Totals, seal: int | None = None) -> None:
+        """seal: CRC-32C of the documents' file when they were closed in order, if nothing was written since."""
         self.file = file
         self.last = last
+        self.seal = seal
         self._count = count
 
     @classmethod
@@ -66,13 +69,18 @@ class CommitLog:
             # A power failure may leave the place of the last record, and zeros in it.
             if records and records[-1] is None and not any(file.view(1)[(count - 1) * _RECORD_BYTES :]):
                 records.pop()
-            totals = [record for record in records if record is not None]
-            if not totals or len(totals) != len(records):
+            known = [record for record in records if record is not None]
+            if not known or len(known) != len(records):
                 raise KnowledgeBaseDamaged(f"{path.name} is not what was written")
         except BaseException:
             file.close()
             raise
-        return cls(file, len(totals), totals[-1])
+        return cls(file, len(known), *known[-1])
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ends with a part of a record, as after a crash."""
+        return self.file.size_bytes != self._count * _RECORD_BYTES
 
     def has_more(self) -> bool:
         """Whether another process appended a record."""
@@ -82,25 +90,29 @@ class CommitLog:
         """Takes notice of what another process appended; returns whether there was something."""
         count = self.file.size_bytes // _RECORD_BYTES
         while count > self._count:
-            if totals := self._read(self.file, count - 1):
-                self._count, self.last = count, totals
+            if record := self._read(self.file, count - 1):
+                self._count, (self.last, self.seal) = count, record
                 return True
             count -= 1  # that one is being written
         return False
 
     @staticmethod
-    def _read(file: MappedFile, number: int) -> Totals | None:
+    def _read(file: MappedFile, number: int) -> tuple[Totals, int | None] | None:
         start = number * _RECORD_BYTES
         raw = bytes(file.view(start + _RECORD_BYTES)[start : start + _RECORD_BYTES])
-        crc = int.from_bytes(raw[_RECORD.size : _RECORD.size + 4], "little")
-        sound = google_crc32c.value(raw[: _RECORD.size]) == crc and not any(raw[_RECORD.size + 4 :])
-        return Totals(*_RECORD.unpack(raw[: _RECORD.size])) if sound else None
+        *totals, sealed, seal = _RECORD.unpack_from(raw)
+        if raw != _packed(Totals(*totals), seal if sealed else None):
+            return None
+        return Totals(*totals), seal if sealed else None
 
-    def append(self, totals: Totals) -> None:
+    def append(self, totals: Totals, seal: int | None = None) -> None:
         """Writes a record; durable when it returns."""
-        raw = _RECORD.pack(*astuple(totals))
-        record = (raw + google_crc32c.value(raw).to_bytes(4, "little")).ljust(_RECORD_BYTES, b"\0")
-        self.file.write([record], self._count * _RECORD_BYTES)
+        self.file.write([_packed(totals, seal)], self._count * _RECORD_BYTES)
         self.file.sync()
         self._count += 1
-        self.last = totals
+        self.last, self.seal = totals, seal
+
+
+def _packed(totals: Totals, seal: int | None) -> bytes:
+    raw = _RECORD.pack(*astuple(totals), seal is not None, seal or 0)
+    return (raw + google_crc32c.value(raw).to_bytes(4, "little")).ljust(_RECORD_BYTES, b"\0")

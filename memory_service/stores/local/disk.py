@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import google_crc32c
+
 from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 
@@ -66,6 +68,15 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def crc_of(path: Path) -> int:
+    """CRC-32C of a whole file."""
+    crc = google_crc32c.Checksum()
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 22):
+            crc.update(piece)
+    return int.from_bytes(crc.digest(), "big")
+
+
 class MappedFile:
     """A file that is written with `write` and read through memory. Readers may be many, the writer is one.
 
@@ -99,6 +110,11 @@ class MappedFile:
     def extend_to(self, size_bytes: int) -> None:
         """Makes the file at least this long; what is new reads as zeros."""
         if self.size_bytes < size_bytes:
+            os.truncate(self._descriptor, size_bytes)
+
+    def cut_to(self, size_bytes: int) -> None:
+        """Drops what lies behind, which nobody may read."""
+        if self.size_bytes > size_bytes:
             os.truncate(self._descriptor, size_bytes)
 
     def sync(self) -> None:

@@ -143,7 +143,14 @@ class Documents:
 
     def totals(self) -> Totals:
         """What the newest batch left."""
-        rows = self._rows("SELECT sequence, batch, row_count, documents, memories, digest FROM totals")
+        with self._reader() as connection:
+            return self.totals_in(connection)
+
+    def totals_in(self, connection: sqlite3.Connection) -> Totals:
+        """As `totals`, as one connection sees it."""
+        rows = connection.execute(
+            "SELECT sequence, batch, row_count, documents, memories, digest FROM totals"
+        ).fetchall()
         if len(rows) != 1:
             raise KnowledgeBaseDamaged(f"{self.path.name} does not say what it holds")
         sequence, batch, row_count, documents, memories, digest = rows[0]
@@ -302,12 +309,22 @@ class Documents:
             "INSERT INTO pairs VALUES (?, ?, ?)", [(*pair, number) for pair in document.metadata.items()]
         )
 
+    def fold(self) -> bool:
+        """Writes the journal into the file; whether all of it is there now, as it is unless another process reads."""
+        busy, _, _ = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
     def close(self) -> None:
         """Closes every connection; the journal goes into the file."""
         while self._all:
-            connection = self._all.pop(0 if len(self._all) == 1 else -1)
             with contextlib.suppress(sqlite3.Error):
-                connection.close()
+                self._all.pop().close()
+
+
+def has_journal(path: Path) -> bool:
+    """Whether batches are not in the file itself but beside it, as after a crash."""
+    journal = path.with_name(f"{path.name}-wal")
+    return journal.is_file() and journal.stat().st_size > 0
 
 
 def _numbers(totals: Totals) -> tuple[int, ...]:

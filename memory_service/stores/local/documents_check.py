@@ -26,6 +26,13 @@ def problems_of(documents: Documents) -> list[str]:
         return [f"{name} cannot be read: {error}"]
 
 
+def every_row(connection: sqlite3.Connection) -> Iterator[tuple[int, int, str, bool]]:
+    """(row, memory id, key of its document, whether that lives) of every row, in order."""
+    sql = "SELECT t.row, t.memory_id, d.key, d.died FROM texts t JOIN documents d ON d.id = t.document ORDER BY t.row"
+    for row, memory_id, key, died in connection.execute(sql):
+        yield row, memory_id + ID_SHIFT, key, died is None
+
+
 def _changed_documents(connection: sqlite3.Connection) -> list[str]:
     """Compares every document with its checksum, and the metadata that filters use with the documents'."""
     wrong, pairs = [], 0

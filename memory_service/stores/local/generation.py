@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
@@ -26,14 +26,14 @@ from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.local.bank import Bank, record_bytes_for
 from memory_service.stores.local.commits import CommitLog, Totals
-from memory_service.stores.local.disk import disk_errors, sync_folder
-from memory_service.stores.local.documents import Documents
-from memory_service.stores.local.documents_check import problems_of
+from memory_service.stores.local.disk import crc_of, disk_errors, sync_folder
+from memory_service.stores.local.documents import Documents, has_journal
+from memory_service.stores.local.documents_check import every_row, problems_of
 from memory_service.stores.local.stored_document import StoredRow
 from memory_service.stores.local.vector_file import VectorFile
 
 _DOCUMENTS, _VECTORS, _COMMITS = "documents.sqlite3", "vectors.f32", "commits.log"
-_CHECKED_ROWS = 1024
+_MOST_PROBLEMS = 20
 
 
 class Generation:
@@ -68,8 +68,11 @@ class Generation:
         writable: False where another process may be writing to them; `follow` then takes notice of its batches.
         """
         with contextlib.ExitStack() as opened, disk_errors("opening the knowledge base"):
+            crashed = has_journal(folder / _DOCUMENTS)
             commits = CommitLog.open(folder / _COMMITS, writable=writable)
             opened.callback(commits.file.close)
+            if writable and not crashed:
+                _compare_with_seal(folder / _DOCUMENTS, commits)
             documents = Documents.open(folder / _DOCUMENTS, writable=writable)
             opened.callback(documents.close)
             totals = documents.totals() if writable else commits.last
@@ -79,8 +82,8 @@ class Generation:
             opened.callback(generation.close)
             generation._open_banks(writable=writable)
             generation.compare(counted=writable)
-            if commits.last != totals:
-                commits.append(totals)  # the process died between the two
+            if writable:
+                generation._tidy()
             opened.pop_all()
             return generation
 
@@ -89,6 +92,14 @@ class Generation:
         for number, first_row, record_bytes in self.documents.banks()[len(self.banks) :]:
             path = self.folder / _bank_name(number)
             self.banks.append(Bank.open(path, first_row, record_bytes, writable=writable))
+
+    def _tidy(self) -> None:
+        """Ends what a process that died left: a commit without its record, rows that nobody knows."""
+        if self.commits.last != self.totals:
+            self.commits.append(self.totals)
+        if self.banks:
+            self.banks[-1].file.cut_to(self.banks[-1].size_for(self.totals.rows))
+        self.vectors.file.cut_to(self.vectors.size_for(self.totals.rows))
 
     def follow(self) -> list[range] | None:
         """Takes notice of another process's batches: the rows that died by them, or None where there were none."""
@@ -182,8 +193,10 @@ class Generation:
         banks: Sequence[tuple[int, int, int]],
     ) -> None:  # fmt: skip
         """Makes a batch true; raises without a trace of it when that fails."""
-        if self.commits.last.sequence != self.totals.sequence:
-            self.commits.append(self.totals)  # the disk was full when that batch ended
+        if self.commits.last.sequence != self.totals.sequence or self.commits.seal is not None:
+            self.commits.append(
+                self.totals
+            )  # the disk was full when that batch ended, or this is the first one
         try:
             self.documents.commit(new, removed, totals, banks)
         except BaseException:
@@ -208,49 +221,40 @@ class Generation:
         return []
 
     def changed_bytes(self, stop: Event | None = None) -> list[str]:
-        """Reads every document, record and vector and compares the checksums; until `stop` is set.
+        """Reads every document, record and vector, dead ones too, and compares the checksums; until `stop` is set.
 
-        Batches may be written meanwhile: what they change is left out of the comparison of everything together.
+        Batches may be written meanwhile: what is compared is the state at the beginning.
         """
-        totals = self.totals
         problems = problems_of(self.documents)
         if problems:
             return problems
-        digest = 0
-        for document in self._all_living():
-            if stop is not None and stop.is_set():
-                return problems
-            try:
-                with disk_errors("checking"):
-                    digest ^= self._check_document(document)
-            except Memory3Error as error:
-                problems.append(f"document {document.key[:80]!r}: {error}")
-                if len(problems) >= 20:
+        digest, expected = 0, 0
+        with disk_errors("checking"), self.documents.snapshot() as connection:
+            totals = self.documents.totals_in(connection)
+            for row, memory_id, key, lives in every_row(connection):
+                if stop is not None and stop.is_set():
                     return problems
-        if not problems and self.totals == totals and digest != totals.digest:
-            problems.append("the bank holds other memories than were written")
+                try:
+                    if row != expected:
+                        raise KnowledgeBaseDamaged(f"row {expected} has no text")
+                    self._check_row(row, memory_id)
+                except KnowledgeBaseDamaged as error:
+                    problems.append(f"document {key[:80]!r}: {error}")
+                    if len(problems) >= _MOST_PROBLEMS:
+                        return problems
+                expected = row + 1
+                digest ^= memory_id if lives else 0
+        if not problems and (digest, expected) != (totals.digest, totals.rows):
+            problems.append(f"{_DOCUMENTS} holds other memories than were written")
         return problems
 
-    def _all_living(self) -> Iterator[StoredRow]:
-        following = 0
-        while documents := self.documents.living_after(following, _CHECKED_ROWS):
-            yield from documents
-            following = documents[-1].rows.stop
-
-    def _check_document(self, document: StoredRow) -> int:
-        """XOR of the document's ids; raises KnowledgeBaseDamaged."""
-        digest = 0
-        vectors = self.vectors.rows(document.rows.stop)
-        for row, (memory_id, _) in zip(document.rows, self.documents.references(document.rows), strict=True):
-            bank = self.bank_of(row)
-            record = bank.read(row)
-            bank.payload(row, record, again=True)
-            if record.memory_id != memory_id:
-                raise KnowledgeBaseDamaged(f"record {row} of {bank.file.path.name} is of another memory")
-            if google_crc32c.value(vectors[row].tobytes()) != record.vector_crc32c:
-                raise KnowledgeBaseDamaged(f"vector {row} of {_VECTORS} is not what was written")
-            digest ^= memory_id
-        return digest
+    def _check_row(self, row: int, memory_id: int) -> None:
+        bank = self.bank_of(row)
+        record = bank.check(row)
+        if record.memory_id != memory_id:
+            raise KnowledgeBaseDamaged(f"record {row} of {bank.file.path.name} is of another memory")
+        if google_crc32c.value(self.vectors.rows(row + 1)[row].tobytes()) != record.vector_crc32c:
+            raise KnowledgeBaseDamaged(f"vector {row} of {_VECTORS} is not what was written")
 
     def finish_copy(self, removed: Sequence[StoredRow], totals: Totals) -> None:
         """Ends what compaction filled: it holds now what `totals` says and has a log of its own."""
@@ -270,11 +274,24 @@ class Generation:
             if self._removed:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
+    def seal(self) -> None:
+        """Says in the log of commits what the files are, so that any changed bit is found when they are opened."""
+        if self.commits.seal is None and self.documents.fold():
+            self.commits.append(self.totals, crc_of(self.documents.path))
+
     def close(self) -> None:
         """Lets go of all files; what is still being read stays good."""
         for file in (self.commits.file, self.vectors.file, *(bank.file for bank in self.banks)):
             file.close()
         self.documents.close()
+
+
+def _compare_with_seal(documents: Path, commits: CommitLog) -> None:
+    """Raises KnowledgeBaseDamaged where files that were closed in order are not what they were."""
+    if commits.is_cut:
+        raise KnowledgeBaseDamaged(f"{commits.file.path.name} is shorter than it was written")
+    if commits.seal is not None and documents.is_file() and crc_of(documents) != commits.seal:
+        raise KnowledgeBaseDamaged(f"{documents.name} is not what was written")
 
 
 def _bank_name(number: int) -> str:

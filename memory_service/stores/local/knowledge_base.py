@@ -351,6 +351,9 @@ class LocalKnowledgeBase:
             if self._writable and view.index.covered > self._saved_rows:
                 with contextlib.suppress(Memory3Error):  # it is a copy: it will be made again
                     self._save(view)
+            if self._writable:
+                with contextlib.suppress(Memory3Error), disk_errors("closing"):
+                    view.generation.seal()
             view.generation.close()
 
     def drop(self) -> None:
@@ -362,7 +365,11 @@ class LocalKnowledgeBase:
 
 
 def _write_current(folder: Path, name: str) -> None:
-    replace_file(folder / _CURRENT, f"{name} {google_crc32c.value(name.encode()):08x}\n".encode())
+    replace_file(folder / _CURRENT, _current_line(name))
+
+
+def _current_line(name: str) -> bytes:
+    return f"{name} {google_crc32c.value(name.encode()):08x}\n".encode()
 
 
 def _state_of(folder: Path) -> tuple[int, int]:
@@ -392,7 +399,8 @@ def _read_current(folder: Path) -> str:
     path = folder / _CURRENT
     if not path.is_file():
         raise KnowledgeBaseDamaged(f"{_CURRENT} is missing")
-    name, _, crc = path.read_bytes().decode("latin-1").strip().partition(" ")
-    if crc != f"{google_crc32c.value(name.encode()):08x}":
+    line = path.read_bytes()
+    name = line.decode("latin-1").partition(" ")[0]
+    if line != _current_line(name):
         raise KnowledgeBaseDamaged(f"{_CURRENT} is not what was written")
     return name

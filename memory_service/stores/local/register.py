@@ -83,15 +83,15 @@ class Register:
             for base in self.bases.values()
         ]  # fmt: skip
         content = {"format": DATA_FORMAT, "next_number": self.next_number, "knowledge_bases": listed}
-        replace_file(self._path, json.dumps({"crc32c": _crc(content), "store": content}, indent=1).encode())
+        replace_file(self._path, _text(content))
 
     def _read(self) -> None:
         try:
             state = self._state_of()
-            whole = json.loads(self._path.read_bytes())
-            content = whole["store"]
-            if whole["crc32c"] != _crc(content):
-                raise ValueError("its checksum is another")
+            raw = self._path.read_bytes()
+            content = json.loads(raw)["store"]
+            if raw != _text(content):
+                raise ValueError("it is not what was written")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreUnavailable(f"{self._path} is damaged ({error}): restore a backup") from error
         if content["format"] != DATA_FORMAT:
@@ -111,5 +111,6 @@ class Register:
         self.bases, self._state = bases, state
 
 
-def _crc(content: dict[str, Any]) -> str:
-    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
+def _text(content: dict[str, Any]) -> bytes:
+    crc = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
+    return json.dumps({"crc32c": f"{crc:08x}", "store": content}, indent=1, sort_keys=True).encode()

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import faiss as _faiss
-import google_crc32c
 import numpy as np
 
 from memory_service.logs import logger
-from memory_service.stores.local.disk import replace_file
+from memory_service.stores.local.disk import crc_of, replace_file
 from memory_service.stores.local.guard import ReadersOrWriter
 from memory_service.stores.local.living import Living
 
@@ -175,7 +174,7 @@ class VectorIndex:
             "kind": self.kind,
             "rows": rows,
             "bytes": temporary.stat().st_size,
-            "crc32c": _crc_of(temporary),
+            "crc32c": crc_of(temporary),
         }
         temporary.replace(folder / _FILE)
         replace_file(folder / _NOTE, json.dumps(note).encode())
@@ -186,7 +185,7 @@ class VectorIndex:
             note = json.loads((folder / _NOTE).read_bytes())
             file = folder / _FILE
             fits = self.covered < note["rows"] <= rows and note["kind"] == self.rule.kind(note["rows"])
-            if fits and file.stat().st_size == note["bytes"] and _crc_of(file) == note["crc32c"]:
+            if fits and file.stat().st_size == note["bytes"] and crc_of(file) == note["crc32c"]:
                 index = faiss.read_index(str(file))
                 if index.ntotal == note["rows"] and index.d == self.dimension:
                     with self._guard.writing():
@@ -233,11 +232,3 @@ def _sample(random: np.random.Generator, vectors: np.ndarray, count: int) -> np.
 
 def _piece(vectors: np.ndarray, start: int, count: int) -> np.ndarray:
     return np.ascontiguousarray(vectors[start : start + count])
-
-
-def _crc_of(path: Path) -> int:
-    crc = google_crc32c.Checksum()
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 22):
-            crc.update(piece)
-    return int.from_bytes(crc.digest(), "big")
