@@ -118,7 +118,7 @@ class Server:
 
     def _create_default(self, catalogue: Catalogue) -> None:
         name = self._settings.default_knowledge_base
-        if name:
+        if name and not self._settings.store_read_only:
             try:
                 self._store.knowledge_base(name)
             except KnowledgeBaseNotFound:

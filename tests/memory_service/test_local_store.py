@@ -18,6 +18,7 @@ from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.identity import WriterIdentity
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query
 from memory_service.stores.local.disk import MappedFile
+from memory_service.stores.local.guard import ReadersOrWriter
 from memory_service.stores.local.knowledge_base import LocalRules
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.local.vector_index import IndexRule, VectorIndex
@@ -289,3 +290,24 @@ def test_vectors_of_one_length_are_kept_in_full(store: LocalStore) -> None:
     store.write(base, [made])
     (memory,) = store.memories(base, after_id=None, count=1)
     np.testing.assert_allclose(memory.vector, vector / np.linalg.norm(vector), rtol=1e-6)
+
+
+def test_searches_are_not_kept_waiting_by_an_index_that_grows() -> None:
+    guard = ReadersOrWriter()
+    grown, searched, done = 0, 0, threading.Event()
+
+    def grow() -> None:
+        nonlocal grown
+        while not done.is_set():
+            with guard.writing():
+                grown += 1
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    for _ in range(50):  # would take for ever if the writer always came first
+        with guard.reading():
+            searched += 1
+    done.set()
+    thread.join()
+    assert searched == 50

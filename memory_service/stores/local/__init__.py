@@ -4,5 +4,5 @@
     store.json             its knowledge bases (`register`)
     kb-000001/             one of them (`knowledge_base`)
 
-docs/decisions/0011 says why it looks like this.
+docs/decisions/0012 says why it looks like this.
 """

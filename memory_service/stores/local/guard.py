@@ -8,19 +8,26 @@ from collections.abc import Iterator
 
 
 class ReadersOrWriter:
-    """A writer waits for the readers that are in and keeps new ones out; it is meant for short work."""
+    """A writer keeps readers out for a short work; those who waited for it go before the next one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._readers = 0
+        self._waiting = 0
         self._writing = False
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Held together with other readers."""
         with self._changed:
+            waited = False
             while self._writing:
+                self._waiting += not waited
+                waited = True
                 self._changed.wait()
+            if waited:
+                self._waiting -= 1
+                self._changed.notify_all()
             self._readers += 1
         try:
             yield
@@ -34,7 +41,7 @@ class ReadersOrWriter:
     def writing(self) -> Iterator[None]:
         """Held alone."""
         with self._changed:
-            while self._writing:
+            while self._writing or self._waiting:
                 self._changed.wait()
             self._writing = True
             while self._readers:

@@ -46,7 +46,7 @@ class IndexRule:
     hnsw_from: int = 4096
     ivf_from: int = 2_000_000
     tail_rows: int = 1024
-    rows_at_once: int = 8
+    rows_at_once: int = 4
     search_candidates: int = 48
     lists_searched: int = 64
 

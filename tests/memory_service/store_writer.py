@@ -1,0 +1,57 @@
+"""Writes, replaces and deletes documents until it is killed; says on stdout what it begins and what was acknowledged.
+
+    python store_writer.py KIND FOLDER SEED
+
+Lines are JSON: {"write": [[key, version], …]} or {"delete": [key, …]} before a batch, "done" after it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from memory_service.stores import NewDocument, Store, open_store
+from memory_service.stores.local.knowledge_base import LocalRules
+from memory_service.stores.local.store import LocalStore
+from memory_service.stores.local.vector_index import IndexRule
+from tests.memory_service.stored import IDENTITY, document
+
+# Small numbers, so that the index grows and compaction runs all the time.
+RULES = LocalRules(IndexRule(hnsw_from=100, tail_rows=20), compact_dead_rows=60)
+KEYS = 60
+
+
+def opened_store(kind: str, folder: Path) -> Store:
+    """The store that is written to."""
+    return LocalStore(folder, RULES) if kind == "file" else open_store(f"{kind}://{folder}")
+
+
+def version_of(key: str, version: int) -> NewDocument:
+    """The document with this key in its so many-th version: one to four references."""
+    texts = [f"{key} in version {version}, part {part}" for part in range(1 + version % 4)]
+    return document(key, *texts, metadata={"version": str(version)})
+
+
+def main(kind: str, folder: str, seed: str) -> None:
+    """Never ends by itself."""
+    chance = random.Random(seed)
+    store = opened_store(kind, Path(folder))
+    names = [base.name for base in store.knowledge_bases()]
+    base = store.knowledge_base("kb") if "kb" in names else store.create("kb", "", IDENTITY)
+    print(json.dumps("open"), flush=True)
+    while True:
+        keys = [f"d{n}" for n in chance.sample(range(KEYS), chance.choice((1, 3, 40)))]
+        if chance.random() < 0.2:
+            print(json.dumps({"delete": keys}), flush=True)
+            store.delete(base, keys)
+        else:
+            batch = [(key, chance.randrange(1000)) for key in keys]
+            print(json.dumps({"write": batch}), flush=True)
+            store.write(base, [version_of(key, version) for key, version in batch])
+        print(json.dumps("done"), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""What is said to which engine: addresses, clusters, MyScale. The statements are compared as text, see the docs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_model.errors import InvalidInput
+from memory_service.errors import StoreUnavailable
+from memory_service.stores import myscale
+from memory_service.stores.address import parse_address
+from memory_service.stores.dialect import Dialect, vector_literal
+from memory_service.stores.migrations import RECORD, migrations
+
+
+def statements(dialect: Dialect) -> list[str]:
+    """All that the migrations say to a new store, with single spaces."""
+    said = [s for m in migrations() for s in m.rendered(dialect, 1024)]
+    return [" ".join(s.split()) for s in [*dialect.statements(RECORD), *said]]
+
+
+def test_addresses_say_engine_place_and_user() -> None:
+    parsed = parse_address("clickhouses://me:p%40ss@[::1]:9440/notes")
+    assert (parsed.engine, parsed.host, parsed.port, parsed.secure) == ("clickhouse", "::1", 9440, True)
+    assert (parsed.user, parsed.password, parsed.database) == ("me", "p@ss", "notes")
+    assert str(parsed) == "clickhouses://me@[::1]:9440/notes"
+    assert "p@ss" not in repr(parsed)
+    assert (parse_address("myscale://h").port, parse_address("myscales://h").port) == (8123, 8443)
+    assert parse_address("file:///a%20b").path.name == "a b"
+
+
+@given(st.text(max_size=60) | st.from_regex(r"(clickhouses?|file|chdb)://[^ ]{0,30}", fullmatch=True))
+def test_an_address_is_parsed_or_refused(url: str) -> None:
+    try:
+        parsed = parse_address(url)
+    except InvalidInput:
+        return
+    assert parsed.host or parsed.path.is_absolute()
+
+
+def test_a_password_in_a_wrong_address_is_not_shown() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_address("clickhouse://me:secret@host/a-b")
+    assert "secret" not in str(refused.value)
+
+
+def test_one_server_has_plain_tables_that_forget_repeated_inserts() -> None:
+    said = statements(Dialect("clickhouse"))
+    assert not any("Replicated" in s or "ON CLUSTER" in s for s in said)
+    assert sum("non_replicated_deduplication_window" in s for s in said) == 6
+    assert not any("deduplication_window" in s for s in statements(Dialect("chdb")))
+
+
+def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> None:
+    said = statements(Dialect("clickhouse", cluster="prod"))
+    assert all("ON CLUSTER 'prod'" in s for s in said)
+    local = [s for s in said if re.match(r"CREATE TABLE IF NOT EXISTS \w+_local ", s)]
+    distributed = [s for s in said if "ENGINE = Distributed('prod'" in s]
+    assert len(local) == len(distributed) == 7
+    assert all(
+        re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s)
+        for s in local
+    )
+    by = {re.search(r"EXISTS (\w+)", s)[1]: s.rstrip(")").rpartition(", ")[2] for s in distributed}  # type: ignore[index]
+    assert by == {
+        "migrations": "number", "knowledge_bases": "number", "documents": "kb", "payloads": "id", "intents": "kb",
+        "totals": "kb", "references_1024": "id",
+    }  # fmt: skip
+    replacing = next(s for s in local if "documents_local" in s)
+    assert (
+        "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/documents', '{replica}', batch)"
+        in replacing
+    )
+
+
+# Reads statements, has the engine parse them, and writes the names of its settings.
+_PARSE = """
+import json, sys
+import chdb
+for statement in json.load(sys.stdin):
+    chdb.query("SELECT formatQuery({said:String})", params={"said": statement})
+print(json.dumps(chdb.query("SELECT name FROM system.settings", "TabSeparated").bytes().decode().split()))
+"""
+
+
+def test_the_engine_parses_a_clusters_statements_and_knows_its_settings() -> None:
+    dialect = Dialect("clickhouse", cluster="prod")
+    said = json.dumps([*statements(dialect), dialect.deletion("payloads", 1)])
+    done = subprocess.run(
+        [sys.executable, "-c", _PARSE], input=said, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert dialect.settings().keys() <= set(json.loads(done.stdout))
+
+
+def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:
+    said = statements(Dialect("myscale"))
+    table = next(s for s in said if "references_1024 (" in s)
+    assert "embedding Array(Float32), CONSTRAINT length CHECK length(embedding) = 1024" in table
+    assert "vector_similarity" not in " ".join(said)
+    index = "ALTER TABLE references_1024 ADD VECTOR INDEX IF NOT EXISTS nearest embedding TYPE {}('metric_type=Cosine')"
+    assert index.format("SCANN") in said
+    assert index.format("MSTG") in statements(Dialect("myscale", vector_index="MSTG"))
+    cluster = statements(Dialect("myscale", cluster="c"))
+    assert any(
+        s.startswith("ALTER TABLE references_1024_local ON CLUSTER 'c' ADD VECTOR INDEX") for s in cluster
+    )
+    sql, parameters = Dialect("myscale").distance(np.array([0.5, -1e-7], np.float32))
+    assert (sql, parameters) == ("distance(embedding, [0.5,-0.0000001])", {})
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_a_vector_as_text_reads_back_as_the_same_numbers(numbers: list[float]) -> None:
+    vector = np.array(numbers, np.float32)
+    text = vector_literal(vector).strip("[]").split(",")
+    assert np.array([np.float32(part) for part in text], np.float32).tobytes() == vector.tobytes()
+
+
+@pytest.mark.parametrize("options", [{"cluster": "a b"}, {"vector_index": "SCANN"}])
+def test_options_that_do_not_go_with_an_engine_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        Dialect("chdb", **options)
+    with pytest.raises(InvalidInput):
+        Dialect("myscale", vector_index="BEST")
+
+
+class Indices:
+    """Answers what MyScale says of its vector indices, one answer after the other."""
+
+    dialect = Dialect("myscale")
+
+    def __init__(self, *answers: list[tuple[str, str, str, str]]) -> None:
+        self.answers = list(answers)
+
+    def rows(self, sql: str, parameters: dict[str, str]) -> list[tuple[str, str, str, str]]:
+        assert "system.vector_indices" in sql
+        assert parameters == {"table": "references_1024", "name": "nearest"}
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_myscale_is_waited_for_until_its_index_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(myscale, "_POLL_S", 0.0)
+    waiting = Indices([("SCANN", "InProgress", "", "")], [("SCANN", "Built", "", "")])
+    myscale.require_vector_indices(waiting, {1024})  # type: ignore[arg-type]
+    assert len(waiting.answers) == 1
+    for answer, said in (
+        ([], "no vector index"),
+        ([("MSTG", "Built", "", "")], "of type MSTG, the setting says SCANN"),
+        ([("SCANN", "Error", "all_1_1_0", "no memory")], "no memory"),
+    ):
+        with pytest.raises(StoreUnavailable, match=said):
+            myscale.require_vector_indices(Indices(answer), {1024})  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailable, match="not built after"):
+        myscale.require_vector_indices(Indices([("SCANN", "InProgress", "", "")]), {1024}, 0.0)  # type: ignore[arg-type]
