@@ -14,13 +14,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec service)
+BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service)
 
 .PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
@@ -89,7 +89,14 @@ bench: $(BUNDLE)/manifest.json ## every benchmark in its quick form, then docs/b
 	$(BIN)/python -m deploy.bench all --quick
 	$(MAKE) --no-print-directory bench-report
 
+bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
+bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
+bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, against FAISS
+bench-shape: build/bundle-memory3-2b/manifest.json ## bench-decode for the paper's shape with random weights
+bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
+bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
+bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 
@@ -104,6 +111,9 @@ bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench
 
 $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
+
+build/bundle-memory3-2b/manifest.json: | $(READY)
+	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
 
 docs: $(READY) ## write docs/commands.md from the programs' own help
 	$(BIN)/python -m docs.commands

@@ -49,7 +49,8 @@ their chunk began. failed: asked in vain. skipped: not asked. offline: from the 
 class RecallTimes:
     """Where a chunk's recall spent its time, in milliseconds. Chunks asked for together share a call.
 
-    queue: behind other recalls of this device. call: to the answer, of which the server says it took `server_ms`.
+    queue: behind other recalls of this device. call: to the answer, of which the server says it took `server_ms`,
+    of these `search_ms` and `fetch_ms` for searching and for reading payloads.
     """
 
     embed_ms: float = 0.0
@@ -58,6 +59,8 @@ class RecallTimes:
     decompress_ms: float = 0.0
     inject_ms: float = 0.0
     queue_ms: float = 0.0
+    search_ms: float = 0.0
+    fetch_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -199,9 +202,7 @@ class Recaller:
         called = time.perf_counter()
         chunks = self._hits.read(answer, held)
         done = time.perf_counter()
-        times = _share(
-            embedded - started, called - embedded, answer.server_ms / 1e3, done - called, len(queries)
-        )  # fmt: skip
+        times = _share(embedded - started, called - embedded, done - called, len(queries), answer)
         return [
             Recall(
                 query, chunk.memories, chunk.read, times=times, payloads=chunk.payloads,
@@ -239,13 +240,18 @@ class Recaller:
 def _without(
     queries: Sequence[str], why: str, state: RecallState, started: float, embedded: float
 ) -> list[Recall]:
-    times = _share(embedded - started, time.perf_counter() - embedded, 0, 0, len(queries))
+    times = _share(embedded - started, time.perf_counter() - embedded, 0, len(queries))
     return [Recall(q, error=why, times=times, state=state) for q in queries]
 
 
-def _share(embed_s: float, call_s: float, server_s: float, decompress_s: float, chunks: int) -> RecallTimes:
-    parts = (round(1e3 * s / chunks, 3) for s in (embed_s, call_s, server_s, decompress_s))
-    return RecallTimes(*parts)
+def _share(
+    embed_s: float, call_s: float, decompress_s: float, chunks: int, answer: Answer | None = None
+) -> RecallTimes:  # fmt: skip
+    """Times of chunks asked for together, shared out equally."""
+    server = (answer.server_ms, answer.search_ms, answer.fetch_ms) if answer else (0.0, 0.0, 0.0)
+    stages = (1e3 * embed_s, 1e3 * call_s, 1e3 * decompress_s, *server)
+    embed, call, decompress, whole, search, fetch = (round(ms / chunks, 3) for ms in stages)
+    return RecallTimes(embed, call, whole, decompress, search_ms=search, fetch_ms=fetch)
 
 
 def _name(error: Exception) -> str:

@@ -48,10 +48,15 @@ class Hit:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hits of every query, best first, and the time the server says it took (milliseconds)."""
+    """Hits of every query, best first, and the times the server says it took (milliseconds).
+
+    server_ms: in all, of which it searched and fetched payloads for search_ms and fetch_ms.
+    """
 
     hits: tuple[tuple[Hit, ...], ...]
     server_ms: float
+    search_ms: float = 0.0
+    fetch_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def queries_of(request: retrieval_pb2.RetrieveRequest) -> int:
 def joined(queries: Sequence[int], responses: Sequence[retrieval_pb2.RetrieveResponse]) -> Answer:
     """One answer of the responses to several requests; raises ServiceFailed when queries were left unanswered."""
     hits: list[tuple[Hit, ...]] = []
-    server_ms = 0.0
+    server_ms = search_ms = fetch_ms = 0.0
     for asked, response in zip(queries, responses, strict=True):
         if len(response.results) != asked:
             raise ServiceFailed(
@@ -136,7 +141,9 @@ def joined(queries: Sequence[int], responses: Sequence[retrieval_pb2.RetrieveRes
             )
         hits += [tuple(map(_hit, result.hits)) for result in response.results]
         server_ms += response.server_times.total_us / 1000
-    return Answer(tuple(hits), server_ms)
+        search_ms += response.server_times.search_us / 1000
+        fetch_ms += response.server_times.fetch_us / 1000
+    return Answer(tuple(hits), server_ms, search_ms, fetch_ms)
 
 
 def _hit(hit: retrieval_pb2.Hit) -> Hit:

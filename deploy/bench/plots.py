@@ -19,10 +19,10 @@ _STYLE: Any = {
 
 
 @contextmanager
-def drawing(path: Path, width: float = 6.4, height: float = 3.4) -> Iterator[Any]:
-    """Axes to draw on; written to `path` at the end, without the date that would change the file."""
+def drawing(path: Path, width: float = 6.4, height: float = 3.4, columns: int = 1) -> Iterator[Any]:
+    """Axes to draw on (a row of them for several columns), written to `path` at the end without a date."""
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+        figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained")
         try:
             yield axes
             path.parent.mkdir(parents=True, exist_ok=True)

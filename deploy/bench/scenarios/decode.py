@@ -1,0 +1,76 @@
+"""What recalling costs decoding: the SDK against a real service on loopback; llama.cpp and the memory bus as limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from deploy.bench.answering import AnswerSettings
+from deploy.bench.decoding import (
+    COPY,
+    PROMISED,
+    copying,
+    decoding_keys,
+    decoding_sheets,
+    measure_modes,
+    plot_decoding,
+    speeds,
+)
+from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.knowledge import prompts, service_for
+from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
+from deploy.bench.scenario import Keys, Scenario, Sheet, figure, with_intervals
+from memory_model.bundle import Bundle
+
+PEER = "llama.cpp"
+
+
+def measure(settings: AnswerSettings) -> Keys:
+    """The keys of `deploy.bench.decoding`, and those of the peer."""
+    bundle = Bundle.open(settings.bundle)
+    llama = LlamaCpp.find()
+    said, threads = settings.answer_tokens, settings.threads
+    beside: dict[str, Callable[[int], float]] = {COPY: copying(threads)}
+    if llama:
+        beside[PEER] = lambda _: said / llama.bench(generate=said, threads=threads)
+    texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
+    with service_for(settings, bundle) as address, settings.open(address) as model:
+        samples = measure_modes(model, texts, settings, beside)
+        keys = decoding_keys(model, samples, settings)
+    if not llama:
+        return {**keys, "ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
+    return with_intervals(
+        {**keys, "llama_cpp": llama.described()},
+        llama_cpp_tokens_per_s=median_interval(samples[PEER]),
+        ratio_vs_llama_cpp=ratio_interval(speeds(samples["off"]), samples[PEER]),
+    )
+
+
+def sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """The modes, the stages, the limits."""
+    llama, read = result["llama_cpp"], result["bytes_per_token"]
+    copy = f"a copy of memory, {figure(result, 'copy_gb_per_s')} GB/s"
+    rows = [(copy, f"{sum(read.values()) / 1e6:.0f} MB a token", figure(result, "bandwidth_fraction"))]
+    if llama:
+        name = f"llama.cpp {llama['version']}, {llama['model']}, {llama['bits_per_weight']} bits a weight"
+        speed = f"{figure(result, 'llama_cpp_tokens_per_s')} tokens/s"
+        rows.append((name, speed, figure(result, "ratio_vs_llama_cpp")))
+    note = (
+        f"Without memory; our weights have {result['bits_per_weight']} bits, scales included. A copy counts bytes read"
+        " and bytes written; a token reads the weights and, on average, half of the answer's key-values. llama-bench"
+        " writes as many tokens into an empty context, without sampling or text; ours follow a prompt and are sampled"
+        " and decoded to text." + ("" if llama else f" {result['llama_cpp_missing']}.")
+    )
+    limits = Sheet("against the limits", ("limit or peer", "", "ours by it"), rows, note)
+    return [*decoding_sheets(result), limits]
+
+
+SCENARIO = Scenario(
+    name="decode",
+    summary="Decoding with memories from a service on loopback, without, and what limits it.",
+    settings=AnswerSettings,
+    measure=measure,
+    promised=(*PROMISED, "ratio_vs_llama_cpp"),
+    sheets=sheets,
+    plot=plot_decoding,
+)

@@ -1,0 +1,133 @@
+"""Memory against the same knowledge as text in the prompt: our own RAG on the same runtime, and llama.cpp's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.bench.answering import AnswerSettings, answer, require_memories
+from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.knowledge import prompts, service_for
+from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
+from deploy.bench.plots import drawing
+from deploy.bench.rounds import interleave
+from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
+from deploy.bench.text_rag import TextRag
+from memory_model.bundle import Bundle
+
+MEMORY, RAG, RAG_EVERY_CHUNK, PEER, ASKING = "memory", "RAG", "RAG every chunk", "llama.cpp RAG", "retrieval"
+
+
+def measure(settings: AnswerSettings) -> Keys:
+    """Seconds of a whole answer in four ways, in turn."""
+    bundle = Bundle.open(settings.bundle)
+    llama = LlamaCpp.find()
+    questions = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
+    said = settings.answer_tokens
+    with service_for(settings, bundle) as address, settings.open(address) as model:
+        rag = TextRag(model, questions, settings)
+
+        def with_memory(number: int) -> float:
+            answered = answer(model, questions[number], "overlap", said)
+            require_memories([answered])
+            return answered.total_s
+
+        variants: dict[str, Callable[[int], float]] = {
+            MEMORY: with_memory,
+            RAG: rag.once,
+            RAG_EVERY_CHUNK: rag.every_chunk,
+            ASKING: lambda number: rag.retrieval.seconds(questions[number]),
+        }
+        if llama:
+            read = settings.prompt_tokens + rag.read_tokens
+            variants[PEER] = lambda _: llama.bench(
+                prompt=read, generate=said, threads=settings.threads, together=True
+            )
+        samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
+        keys: Keys = {
+            "model": bundle.manifest.name, "precision": model.graph.precision, "provider": model.graph.provider,
+            "threads": settings.threads, "references": bundle.config.memory.memories_per_chunk,
+            "reference_tokens": rag.read_tokens, "llama_cpp": llama.described() if llama else None,
+        }  # fmt: skip
+    ours = samples[MEMORY]
+
+    def per_s(seconds: list[float]) -> list[float]:
+        return [said / s for s in seconds]
+
+    measured = {
+        "tokens_per_s_memory": median_interval(per_s(ours)),
+        "tokens_per_s_rag": median_interval(per_s(samples[RAG])),
+        "tokens_per_s_rag_every_chunk": median_interval(per_s(samples[RAG_EVERY_CHUNK])),
+        "text_retrieval_ms": median_interval([1e3 * s for s in samples[ASKING]]),
+        "ratio": ratio_interval(samples[RAG], ours),
+        "ratio_every_chunk": ratio_interval(samples[RAG_EVERY_CHUNK], ours),
+    }
+    if not llama:
+        return with_intervals(
+            {**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}, **measured
+        )
+    alone = samples[PEER]
+    whole = [asked + read_and_said for asked, read_and_said in zip(samples[ASKING], alone, strict=True)]
+    return with_intervals(
+        keys,
+        **measured,
+        tokens_per_s_llama_cpp=median_interval(per_s(whole)),
+        ratio_vs_llama_cpp=ratio_interval(whole, ours),
+        ratio_vs_llama_cpp_without_retrieval=ratio_interval(alone, ours),
+    )
+
+
+def sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """One row a way."""
+    llama = result["llama_cpp"]
+    rows = [
+        ("memory", figure(result, "tokens_per_s_memory"), "1"),
+        ("text, once a query", figure(result, "tokens_per_s_rag"), figure(result, "ratio")),
+        ("text, every chunk", figure(result, "tokens_per_s_rag_every_chunk"), figure(result, "ratio_every_chunk")),
+    ]  # fmt: skip
+    if llama:
+        name = f"text, llama.cpp {llama['version']}, {llama['bits_per_weight']} bits a weight"
+        rows.append((name, figure(result, "tokens_per_s_llama_cpp"), figure(result, "ratio_vs_llama_cpp")))
+        without = figure(result, "ratio_vs_llama_cpp_without_retrieval")
+        rows.append(("the same, its retrieval not counted", "", without))
+    columns = ("knowledge as", "tokens/s end to end", "memory is faster by")
+    return [Sheet(subject(result), columns, rows, _note(result))]
+
+
+def _note(result: Mapping[str, Any]) -> str:
+    prompt, said = result["settings"]["prompt_tokens"], result["settings"]["answer_tokens"]
+    return (
+        f"Everything from the question ({prompt} tokens) to the last of {said} tokens: retrieval, reading the prompt,"
+        " decoding. Memory is recalled for each chunk of 64 (overlap, nothing cached). RAG embeds the question, asks"
+        f" the same service for {result['references']} references without their memories and reads them as"
+        f" {result['reference_tokens']} tokens of text before the question; every chunk: it asks again after 64"
+        " tokens and reads the new references, the question and what it said."
+        f" llama.cpp reads {prompt + result['reference_tokens']} tokens and writes {said} (llama-bench, without"
+        " sampling or text) after the same retrieval."
+        + ("" if result["llama_cpp"] else f" {result['llama_cpp_missing']}.")
+    )
+
+
+def plot(result: Mapping[str, Any], path: Path) -> None:
+    """Bars of tokens per second."""
+    names = {
+        "tokens_per_s_memory": "memory", "tokens_per_s_rag": "text, once a query",
+        "tokens_per_s_rag_every_chunk": "text, every chunk", "tokens_per_s_llama_cpp": "text, llama.cpp",
+    }  # fmt: skip
+    shown = [(label, result[name]) for name, label in names.items() if result.get(name) is not None][::-1]
+    with drawing(path, height=2.4) as axes:
+        bars = axes.barh([label for label, _ in shown], [value for _, value in shown])
+        axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=7)
+        axes.set_xlabel("tokens/s from the question to the end of the answer")
+
+
+SCENARIO = Scenario(
+    name="rag",
+    summary="Memory against the same references as text in the prompt.",
+    settings=AnswerSettings,
+    measure=measure,
+    promised=("ratio", "ratio_every_chunk", "ratio_vs_llama_cpp", "tokens_per_s_memory", "tokens_per_s_rag"),
+    sheets=sheets,
+    plot=plot,
+)

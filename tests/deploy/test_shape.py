@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from deploy.bench import decoding
+from deploy.bench.answering import AnswerSettings, answer
+from deploy.bench.knowledge import prompts
+from deploy.bench.scenario import ScenarioFailed
+from deploy.bench.scenario_file import find_scenario
+from edge_client import EdgeModel
+from memory_model.bundle import Bundle
+from tests.edge_client.tiny_bundle import tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Bundle:
+    return tiny_bundle(tmp_path_factory.mktemp("bench"), capacity=512)
+
+
+@pytest.mark.parametrize("tokens", [40, 64, 65, 128])
+def test_prompts_have_exactly_the_tokens_asked_for_and_differ(bundle, tokens):
+    made = prompts(bundle, 4, tokens)
+    assert len(set(made)) == 4
+    for text in made:
+        assert len(bundle.chat.prompt([{"role": "user", "content": text}]).ids) == tokens
+
+
+def test_an_answer_has_exactly_the_tokens_asked_for(bundle):
+    with EdgeModel.open(bundle.folder, "127.0.0.1:1") as model:
+        answered = answer(model, "What?", "off", 20)
+        assert answered.statistics.generated_tokens == 20
+        assert answered.end_to_end_tokens_per_s == 20 / answered.total_s
+        with pytest.raises(ScenarioFailed, match="has not 600 tokens: context"):
+            answer(model, "What?", "off", 600)
+
+
+def test_without_memories_there_is_no_figure(bundle):
+    """Nobody listens at the address."""
+    settings = AnswerSettings(rounds=1, warm_up=0, prompt_tokens=40, answer_tokens=18)
+    with (
+        EdgeModel.open(bundle.folder, "127.0.0.1:1", deadline_s=0.5) as model,
+        pytest.raises(ScenarioFailed, match="no memories were read, so nothing was measured"),
+    ):
+        decoding.measure_modes(model, prompts(bundle, 2, 40), settings)
+
+
+def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle, monkeypatch, tmp_path):
+    monkeypatch.setattr(decoding, "copy_gb_per_s", lambda threads: 10.0)
+    scenario = find_scenario("shape")
+    settings = AnswerSettings(bundle=bundle.folder, rounds=2, warm_up=0, prompt_tokens=64, answer_tokens=40)
+    result = scenario.measure(settings)
+    assert set(scenario.promised) <= set(result)
+    assert (result["model"], result["precision"], result["provider"]) == ("tiny", "float32", "cpu")
+    assert {"embed", "network", "server", "search", "fetch", "decompress", "inject", "queue"} <= set(
+        result["stages_ms"]
+    )
+    assert result["stages_ms"]["embed"] > 0
+    assert result["memories_per_chunk"] == 5
+    assert sum(result["states"].values()) >= 4, "40 tokens are two chunks and a half, in two rounds"
+    for name in ("ratio", "ratio_exact", "bandwidth_fraction"):
+        low, high = result["intervals"][name]
+        assert 0 < low <= result[name] <= high
+    shown = {**result, "settings": settings.model_dump(mode="json")}
+    assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [3, 4]
+    assert scenario.plot is not None
+    scenario.plot(shown, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
