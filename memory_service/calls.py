@@ -88,7 +88,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 async with asyncio.timeout(self._default_deadline_s if remaining is None else remaining):
                     response = await behaviour(request, context)
             except Exception as error:
-                await _abort(method, error, started, context)
+                await abort_with(method, error, started, context)
             logger().debug("call", method=method, ms=_ms_since(started))
             return response
 
@@ -109,7 +109,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     # A client that takes nothing must not keep a stream for ever.
                     await asyncio.wait_for(context.write(response), self._stream_idle_s)
             except Exception as error:
-                await _abort(method, error, started, context)
+                await abort_with(method, error, started, context)
             finally:
                 if responses is not None:
                     await responses.aclose()
@@ -153,7 +153,7 @@ def _ms_since(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 2)
 
 
-async def _abort(
+async def abort_with(
     method: str, error: Exception, started: float, context: grpc.aio.ServicerContext
 ) -> NoReturn:
     """Ends the call with the error's status and details, and logs it."""

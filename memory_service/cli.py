@@ -1,12 +1,11 @@
-"""`memory-service`: serve, ingest, kb and doctor."""
+"""`memory-service`: serve, ingest, kb, keys and doctor."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -17,38 +16,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from memory_model.errors import Memory3Error
+from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores.address import parse_address
+from memory_service.terminal import errors_for_people, plain
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud half of Memory³ Edge.")
 kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
 app.add_typer(kb_app, name="kb")
+app.add_typer(keys_app, name="keys")
 
 Address = Annotated[
     str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
 ]
 _STORES = "chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…"
 BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base")]
-
-
-@contextlib.contextmanager
-def _errors_for_people() -> Iterator[None]:
-    """Prints our errors as one line and exits with 1; anything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except Memory3Error as error:
-        Console(stderr=True, highlight=False).print(
-            f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True
-        )
-        raise typer.Exit(1) from error
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 @app.command()
@@ -61,6 +46,12 @@ def serve(
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
     model: Annotated[Optional[str], typer.Option(help="model that writes memories")] = None,  # noqa: UP045
+    keys: Annotated[
+        Path | None, typer.Option(help="file of API keys; without, nobody is asked who he is")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="let other machines in without authentication")
+    ] = None,
     config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
@@ -71,8 +62,9 @@ def serve(
     given = {
         "listen": listen, "store": store, "port_file": port_file,
         "bundle": bundle, "embedder": embedder, "model": model,
+        "keys": keys, "insecure": insecure,
     }  # fmt: skip
-    with _errors_for_people():
+    with errors_for_people():
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level, settings.log_format)
         logger().info(
@@ -117,7 +109,7 @@ def ingest(
     from memory_service.journal import state_folder
 
     console = Console(stderr=True, highlight=False)
-    with _errors_for_people():
+    with errors_for_people():
         sources = find_sources(files)
         total = sum(count_documents(source) for source in sources)
         columns = (
@@ -153,7 +145,7 @@ async def _ingest(
         if answer.outcome == "failed":
             where = f"{answer.document.source}: {answer.document.key}"
             console.print(
-                f"[red]failed[/] {_plain(where)}: {answer.reason}: {_plain(answer.message)}", soft_wrap=True
+                f"[red]failed[/] {plain(where)}: {answer.reason}: {plain(answer.message)}", soft_wrap=True
             )
         progress.update(task, advance=1, more=f"{client.summary.references} references")
 
@@ -185,7 +177,7 @@ def _call(address: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
             except grpc.aio.AioRpcError as error:
                 raise remote_error(error, address) from error
 
-    with _errors_for_people():
+    with errors_for_people():
         return asyncio.run(run())
 
 
@@ -273,7 +265,7 @@ def doctor(
     from memory_service.doctor import Finding, check_service, check_store
 
     findings: list[Finding] = []
-    with _errors_for_people():
+    with errors_for_people():
         if store:
             findings = check_store(store, load_settings(None, {}).store_options(), deep=deep)
         else:
@@ -281,7 +273,7 @@ def doctor(
     table = Table("", "what", "found")
     for finding in findings:
         table.add_row(
-            "[green]ok[/]" if finding.sound else "[red]bad[/]", _plain(finding.what), _plain(finding.found)
+            "[green]ok[/]" if finding.sound else "[red]bad[/]", plain(finding.what), plain(finding.found)
         )
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     if not all(finding.sound for finding in findings):

@@ -11,6 +11,8 @@
       KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound    NOT_FOUND
       KnowledgeBaseExists            ALREADY_EXISTS
       KnowledgeBaseChanged           ABORTED: it was written to since the export began; carries RetryInfo
+      Unauthenticated                UNAUTHENTICATED: no API key, or none that is known and active
+      ScopeTooSmall                  PERMISSION_DENIED: the key may read or write, but not do this
       BundleNotConfigured            FAILED_PRECONDITION
       KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
       Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
@@ -140,6 +142,20 @@ class KnowledgeBaseChanged(ServiceError):
     code = grpc.StatusCode.ABORTED
     reason = "KNOWLEDGE_BASE_CHANGED"
     retry_after_s = 1.0
+
+
+class Unauthenticated(ServiceError):
+    """No API key, or none that is known and active. The message is the same for all of them."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class ScopeTooSmall(ServiceError):
+    """The key's scope on the knowledge base does not include what was asked for."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "SCOPE_TOO_SMALL"
 
 
 class BundleNotConfigured(ServiceError):

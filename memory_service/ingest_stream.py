@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from memory_model.errors import Memory3Error
+from memory_service.access import Scope
 from memory_service.calls import Undecodable, malformed
 from memory_service.catalogue import Catalogue
 from memory_service.encoder import Encoder
@@ -85,7 +86,8 @@ class IngestStream:
         base = await self._open(await self._next(requests))
         yield pb.IngestResponse(
             started=pb.IngestStarted(
-                knowledge_base=base.name, document_limit_bytes=self._settings.document_limit_bytes,
+                knowledge_base=self._catalogue.seen_name(base),
+                document_limit_bytes=self._settings.document_limit_bytes,
                 reference_tokens=self._encoder.description.reference_tokens,
             )
         )  # fmt: skip
@@ -127,7 +129,7 @@ class IngestStream:
         if request is None or request.WhichOneof("message") != "start":
             raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
         try:
-            return self._catalogue.open(request.start.knowledge_base)
+            return self._catalogue.open(request.start.knowledge_base, Scope.WRITE)
         except KnowledgeBaseNotFound:
             if not request.start.create_if_missing:
                 raise

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from memory_service.access import Scope
 from memory_service.catalogue import Catalogue
 from memory_service.encoder import Encoder
 from memory_service.errors import BadRequest
@@ -53,7 +54,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                 f"{len(request.document_keys)} keys to delete, expected 1 to {_MAX_DELETED_KEYS}",
                 field="document_keys",
             )
-        base = self._catalogue.open(request.knowledge_base)
+        base = self._catalogue.open(request.knowledge_base, Scope.WRITE)
         documents, references = await asyncio.get_running_loop().run_in_executor(
             self._threads.write, self._catalogue.store.delete, base, list(request.document_keys)
         )

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from memory_service.access import Scope
 from memory_service.catalogue import Catalogue
 from memory_service.export import Export
 from memory_service.identity import require_readable
@@ -42,21 +43,21 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         self, request: pb.GetKnowledgeBaseRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetKnowledgeBaseResponse:
         """See knowledge_bases.proto."""
-        base = self._catalogue.store.knowledge_base(request.name)
+        base = self._catalogue.find(request.name)
         return pb.GetKnowledgeBaseResponse(knowledge_base=self._message(base))
 
     async def ListKnowledgeBases(
         self, request: pb.ListKnowledgeBasesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListKnowledgeBasesResponse:
         """See knowledge_bases.proto."""
-        bases = self._catalogue.store.knowledge_bases()
+        bases = self._catalogue.all()
         return pb.ListKnowledgeBasesResponse(knowledge_bases=[self._message(base) for base in bases])
 
     async def DeleteKnowledgeBase(
         self, request: pb.DeleteKnowledgeBaseRequest, context: grpc.aio.ServicerContext
     ) -> pb.DeleteKnowledgeBaseResponse:
         """See knowledge_bases.proto."""
-        base = self._catalogue.store.knowledge_base(request.name)
+        base = self._catalogue.find(request.name, Scope.ADMIN)
         await asyncio.get_running_loop().run_in_executor(self._writers, self._catalogue.store.drop, base)
         return pb.DeleteKnowledgeBaseResponse()
 
@@ -64,7 +65,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatisticsResponse:
         """See knowledge_bases.proto."""
-        base = self._catalogue.store.knowledge_base(request.name)
+        base = self._catalogue.find(request.name)
         counts = await asyncio.get_running_loop().run_in_executor(
             self._readers, self._catalogue.store.statistics, base
         )
@@ -101,9 +102,9 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             state = pb.KNOWLEDGE_BASE_STATE_DAMAGED
         elif mismatch:
             state = pb.KNOWLEDGE_BASE_STATE_MISMATCHED
-        identity = base.identity
+        identity, name = base.identity, self._catalogue.seen_name(base)
         return pb.KnowledgeBase(
-            name=base.name, description=base.description, model_id=identity.model_id, codec_id=identity.codec_id,
+            name=name, description=base.description, model_id=identity.model_id, codec_id=identity.codec_id,
             memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
             created_at=created_at, state=state, problem=base.problem or mismatch,
         )  # fmt: skip

@@ -7,6 +7,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from memory_model.errors import Memory3Error
+from memory_service.remote_connection import Connection
 
 _RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
@@ -39,6 +40,5 @@ def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
 
 
 def channel_to(address: str) -> grpc.aio.Channel:
-    """An asynchronous channel to the service."""
-    options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", -1)]
-    return grpc.aio.insecure_channel(address, options=options)
+    """An asynchronous channel to the service, with TLS and API key as the environment says."""
+    return Connection().channel(address)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -14,8 +13,10 @@ from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from memory_service.calls import CallInterceptor
+from memory_service.carrying import CarryingExecutor
 from memory_service.catalogue import Catalogue
 from memory_service.encoder import Encoder
+from memory_service.entrance import Entrance, Revocation
 from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.ingest_stream import Threads
 from memory_service.ingestion import Ingestion
@@ -24,6 +25,7 @@ from memory_service.limits import PING_INTERVAL_MS
 from memory_service.logs import logger
 from memory_service.models import Models
 from memory_service.retrieval import Retrieval
+from memory_service.security import Security
 from memory_service.settings import Settings
 from memory_service.stores import Store, open_store
 from memory_service.stores.address import parse_address
@@ -51,21 +53,27 @@ class Server:
     """One service process, on the event loop that called `start`; the store and the model have threads."""
 
     def __init__(self, settings: Settings, encoder: Encoder, store: Store) -> None:
+        """Raises InvalidInput, MissingFile, CorruptFile when keys, TLS files and address do not go together."""
         self.port = 0
+        self._security = security = Security.of(settings)
         self._settings = settings
         self._encoder = encoder
         self._store = store
         self._draining = asyncio.Event()
         self._health = health.HealthServicer()
         self._threads = Threads(
-            read=ThreadPoolExecutor(settings.read_connections, "read"),
-            write=ThreadPoolExecutor(1, "write"),
-            prepare=ThreadPoolExecutor(1, "prepare"),
-            encode=ThreadPoolExecutor(1, "encode"),
+            read=CarryingExecutor(settings.read_connections, "read"),
+            write=CarryingExecutor(1, "write"),
+            prepare=CarryingExecutor(1, "prepare"),
+            encode=CarryingExecutor(1, "encode"),
         )
         self._calls = CallInterceptor(settings.default_deadline_s, settings.ingest_idle_timeout_s)
         self._server = grpc.aio.server(
-            interceptors=[self._calls],
+            interceptors=[
+                Entrance(security.keys),
+                self._calls,
+                *([Revocation(security.keys)] if security.keys is not None else []),
+            ],
             options=[
                 ("grpc.max_receive_message_length", settings.message_limit_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -81,7 +89,7 @@ class Server:
     async def start(self) -> None:
         """Listens; `port` is then the port. Raises StoreUnavailable when the address is taken."""
         catalogue = Catalogue(self._store, self._encoder.description)
-        self._create_default(catalogue)
+        self._create_default()
         threads, server = self._threads, self._server
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(
             Retrieval(catalogue, threads.read, self._settings), server
@@ -101,7 +109,7 @@ class Server:
             )
             reflection.enable_server_reflection(names, server)
         try:
-            self.port = server.add_insecure_port(self._settings.listen)
+            self.port = self._security.add_port(server, self._settings.listen)
         except RuntimeError as error:
             raise StoreUnavailable(
                 f"cannot listen on {self._settings.listen}: the address is taken or not ours"
@@ -113,16 +121,19 @@ class Server:
         for base in self._store.knowledge_bases():
             if problem := base.problem or catalogue.mismatch(base):
                 logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
-        address = parse_address(self._settings.store)  # shown without its password
-        logger().info("serving", listen=self._settings.listen, port=self.port, store=str(address))
+        logger().info(
+            "serving", listen=self._settings.listen, port=self.port,
+            store=str(parse_address(self._settings.store)),  # shown without its password
+            keys=self._security.keys is not None, tls=self._security.certificates is not None,
+        )  # fmt: skip
 
-    def _create_default(self, catalogue: Catalogue) -> None:
+    def _create_default(self) -> None:
         name = self._settings.default_knowledge_base
         if name and not self._settings.store_read_only:
             try:
                 self._store.knowledge_base(name)
             except KnowledgeBaseNotFound:
-                catalogue.create(name)
+                self._store.create(name, "", self._encoder.description.identity)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", *SERVICES):

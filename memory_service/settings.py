@@ -58,6 +58,21 @@ class Settings(BaseSettings):
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
+    keys: Path | None = Field(
+        None, description="file of API keys (`memory-service keys`); without it nobody is asked who he is"
+    )
+    tls_certificate: Path | None = Field(
+        None, description="PEM file of the service's certificate and what it was signed with; switches TLS on"
+    )
+    tls_key: Path | None = Field(None, description="PEM file of its key, without a passphrase")
+    tls_client_ca: Path | None = Field(
+        None,
+        description="PEM file of authorities: only clients with a certificate of theirs may connect (mTLS)",
+    )
+    insecure: bool = Field(
+        False, description="listen beyond this machine although neither keys nor tls_client_ca are set"
+    )
+
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
     codec: Path | None = Field(None, description="codec.npz; by default the one shipped with the model")
     bundle: Path | None = Field(

@@ -1,0 +1,89 @@
+"""`memory-service keys`: create, list and revoke API keys in the key file; a running service sees it at once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_service.terminal import errors_for_people, plain
+
+keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
+
+File = Annotated[
+    Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help="the key file that the service reads")
+]
+
+
+@keys_app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="for people: whose key it is")],
+    keys: File,
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"
+        ),
+    ],
+    tenant: Annotated[
+        str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's key")
+    ] = "",
+    expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
+) -> None:
+    """Make a key and print it: nobody can read it again."""
+    from memory_service.keys import changing
+
+    with errors_for_people():
+        grants = _grants(grant)
+        expires = timedelta(days=expires_days) if expires_days is not None else None
+        with changing(keys) as file:
+            file, key, secret = file.with_new(name, tenant, grants, expires)
+            file.write(keys)
+    Console(stderr=True, highlight=False).print(
+        f"key {key.id} for {plain(name)}; keep what follows, it is not stored", soft_wrap=True
+    )
+    typer.echo(secret)
+
+
+def _grants(given: list[str]) -> dict[str, str]:
+    from memory_model.errors import InvalidInput
+
+    grants: dict[str, str] = {}
+    for text in given:
+        base, separator, scope = text.rpartition(":")
+        if not separator or base in grants:
+            raise InvalidInput(f"--grant {text!r}: expected BASE:SCOPE, each knowledge base once")
+        grants[base] = scope
+    return grants
+
+
+@keys_app.command("list")
+def show(keys: File) -> None:
+    """Show all keys, without their secrets."""
+    from memory_service.keys import KeyFile
+
+    with errors_for_people():
+        file = KeyFile.read(keys)
+    table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
+    now = datetime.now(timezone.utc)
+    for key in file.keys:
+        grants = " ".join(f"{base}:{scope}" for base, scope in sorted(key.grants.items()))
+        ends = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else ""
+        table.add_row(
+            key.id, plain(key.name), key.tenant, plain(grants), f"{key.created_at:%Y-%m-%d}", ends, key.state(now)
+        )  # fmt: skip
+    Console().print(table)
+
+
+@keys_app.command("revoke")
+def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> None:
+    """End a key; running services refuse it within a second."""
+    from memory_service.keys import changing
+
+    with errors_for_people(), changing(keys) as file:
+        file.with_revoked(key_id).write(keys)
+    typer.echo(f"revoked {key_id}")

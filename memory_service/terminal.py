@@ -1,0 +1,28 @@
+"""What the commands say on a terminal: our errors as one line, other people's text without markup."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+
+from memory_model.errors import Memory3Error
+
+
+@contextlib.contextmanager
+def errors_for_people() -> Iterator[None]:
+    """Prints our errors as one line and exits with 1; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except Memory3Error as error:
+        Console(stderr=True, highlight=False).print(
+            f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True
+        )
+        raise typer.Exit(1) from error
+
+
+def plain(text: str) -> str:
+    """Text in which rich sees no markup."""
+    return text.replace("[", "\\[")
