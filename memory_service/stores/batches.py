@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.digest import digest
-from memory_service.stores.engine import Engine
+from memory_service.stores.engine import Engine, Row
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,32 @@ class BatchLog:
         self._engine = engine
         self._remove = remove
         self._totals: dict[int, Totals] = {}
+        self.damaged: dict[int, str] = {}  # why the totals or intents of a knowledge base cannot be read
         self.refresh()
 
     def refresh(self) -> None:
         """Reads the totals again: another process may have written."""
-        for kb, *values in self._engine.rows(
-            "SELECT kb, batch, documents, memories, digest FROM totals FINAL"
-        ):
+        sql = "SELECT kb, batch, documents, memories, digest FROM totals FINAL"
+        for kb, *values in self._rows_of_each("totals", sql):
             self._totals[kb] = Totals(*values)
+
+    def _rows_of_each(self, table: str, sql: str, group: str = "") -> Sequence[Row]:
+        """Rows of all knowledge bases; where some cannot be read, those of the others, and `damaged` says which."""
+        try:
+            return self._engine.rows(sql + group)
+        except KnowledgeBaseDamaged:
+            partitions = self._engine.rows(
+                f"SELECT DISTINCT partition_id FROM {self._engine.dialect.system('parts')}"
+                " WHERE active AND database = currentDatabase() AND table = {table:String}",
+                {"table": self._engine.dialect.stored(table)},
+            )
+        rows: list[Row] = []
+        for kb in sorted(int(partition) for (partition,) in partitions):
+            try:
+                rows += self._engine.rows(f"{sql} WHERE kb = {kb}{group}")
+            except KnowledgeBaseDamaged as error:
+                self.damaged[kb] = f"table {table} cannot be read: {error}"
+        return rows
 
     def totals(self, kb: int) -> Totals:
         """What the knowledge base must hold; zeros for a new one."""
@@ -108,7 +127,7 @@ class BatchLog:
 
     def unfinished(self) -> list[int]:
         """Knowledge bases with an intent newer than their totals."""
-        newest = self._engine.rows("SELECT kb, max(batch) FROM intents GROUP BY kb")
+        newest = self._rows_of_each("intents", "SELECT kb, max(batch) FROM intents", " GROUP BY kb")
         return [kb for kb, number in newest if number > self.totals(kb).batch]
 
     def recover(self, kb: int) -> bool:
@@ -140,8 +159,9 @@ class BatchLog:
     def forget(self, kb: int) -> None:
         """Drops what is known of a knowledge base that is gone."""
         self._totals.pop(kb, None)
+        self.damaged.pop(kb, None)
 
     def prune(self) -> None:
         """Removes the intents of finished batches; called when nothing is being written."""
-        if not self.unfinished():
+        if not self.unfinished() and not self.damaged:
             self._engine.command(f"TRUNCATE TABLE {self._engine.dialect.changed('intents')}")

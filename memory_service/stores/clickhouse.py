@@ -47,6 +47,7 @@ from memory_service.stores.rows import deleted_columns, document_columns, refere
 from memory_service.stores.soundness import (
     DetachedPart,
     detached_parts,
+    find_changed_files,
     find_changed_payloads,
     find_problems,
 )
@@ -56,6 +57,8 @@ from memory_service.stores.writer_claim import Repeater, WriterClaim, WriterElse
 _KEYS_AT_ONCE = 256
 # A process that reads while another one writes may see half of a batch; it looks again.
 _READER_CHECKS = 3
+# Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
+_START_CHECK_BYTES = 8 << 30
 
 
 class ClickHouseStore(Store):
@@ -111,7 +114,10 @@ class ClickHouseStore(Store):
             )
             self._masked |= {int(row[0]) for row in rows}
         for base in self._registry.all():
-            self._registry.set_problem(base, problem_text(self._problems(base, detached)))
+            problems = self._problems(base, detached)
+            if not problems and not engine.dialect.shared and self._bytes_of(base) <= _START_CHECK_BYTES:
+                problems = find_changed_files(engine, base.number, base.identity.dimension)
+            self._registry.set_problem(base, problem_text(problems))
 
     def _begin_reading(self) -> None:
         """Checks every knowledge base; what another process is writing at the moment is no problem."""
@@ -157,7 +163,7 @@ class ClickHouseStore(Store):
     def _recover(self, damaged: set[str]) -> None:
         """Undoes or finishes unfinished batches, but leaves what is damaged as it is: that needs the tables whole."""
         for kb in self._log.unfinished():
-            if self._registry.numbered(kb) and str(kb) not in damaged:
+            if self._registry.numbered(kb) and str(kb) not in damaged and kb not in self._log.damaged:
                 self._log.recover(kb)
         if not damaged:
             self._log.prune()
@@ -307,24 +313,32 @@ class ClickHouseStore(Store):
             " WHERE kb = {kb:UInt32} AND deleted = 0",
             {"kb": base.number},
         )[0]
-        stored_bytes = self._engine.rows(
+        return Statistics(
+            int(documents), int(references), int(payload_bytes), int(text_bytes), self._bytes_of(base)
+        )
+
+    def _bytes_of(self, base: KnowledgeBase) -> int:
+        """What it takes on disk."""
+        rows = self._engine.rows(
             f"SELECT sum(bytes_on_disk) FROM {self._engine.dialect.system('parts')}"
             " WHERE active AND database = currentDatabase() AND partition_id = {kb:String}",
             {"kb": str(base.number)},
-        )[0][0]
-        return Statistics(
-            int(documents), int(references), int(payload_bytes), int(text_bytes), int(stored_bytes)
         )
+        return int(rows[0][0])
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
         """See Store."""
         with self._write_lock:
             problems = self._problems(base, detached_parts(self._engine))
             if deep and not problems:
+                problems = find_changed_files(self._engine, base.number, base.identity.dimension)
+            if deep and not problems:
                 problems = find_changed_payloads(self._engine, base.number, base.identity.dimension)
             return problems
 
     def _problems(self, base: KnowledgeBase, detached: Sequence[DetachedPart]) -> list[str]:
+        if problem := self._log.damaged.get(base.number):
+            return [problem]
         totals = self._log.totals(base.number)
         return find_problems(self._engine, base.number, base.identity.dimension, totals, detached)
 

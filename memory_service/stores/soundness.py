@@ -5,6 +5,7 @@ The engine detaches a part it cannot read when it starts, and serves less withou
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,26 @@ def find_problems(
             problems.append(f"table {table} holds {memories} memories, {totals.memories} were written")
         elif digest != totals.digest:
             problems.append(f"table {table} holds other memories than were written")
+    return problems
+
+
+def find_changed_files(engine: Engine, kb: int, dimension: int) -> list[str]:
+    """Has the engine read all of the knowledge base's files and compare them with the checksums it wrote."""
+    problems = []
+    for table in ("documents", f"references_{dimension}", "payloads", "totals"):
+        statement = (
+            f"CHECK TABLE {engine.dialect.stored(table)} PARTITION ID '{int(kb)}'"
+            " SETTINGS check_query_single_value_result = 0"
+        )
+        try:
+            with engine.reader() as client:
+                said = client.raw_query(statement, fmt="JSONCompactEachRow").decode(errors="replace")
+        except Memory3Error as error:
+            problems.append(f"table {table} cannot be checked: {error}")
+            continue
+        for part, sound, message in map(json.loads, said.splitlines()):
+            if not sound:
+                problems.append(f"part {part} of {table} is not what was written ({message[:200]})")
     return problems
 
 

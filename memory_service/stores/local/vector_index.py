@@ -64,6 +64,7 @@ class VectorIndex:
         self.kind = ""
         self._index: Any = None
         self._guard = ReadersOrWriter()
+        self._without_selector: dict[int, Any] = {}  # by how hard they search; made once, read by many
 
     @property
     def covered(self) -> int:
@@ -84,11 +85,12 @@ class VectorIndex:
         with self._guard.reading():
             covered = min(self.covered, rows)
             proposed = self._propose(vector, k, living, covered) if covered else np.empty(0, np.int64)
-        flags = living.flags(rows)
-        tail = covered + nearest_among(
-            vectors[covered:], vector, k, None if flags is None else flags[covered:]
-        )
-        return best_of(vectors, vector, np.concatenate([proposed, tail]), k)
+        if covered < rows:
+            flags = living.flags(rows)
+            alive = None if flags is None else flags[covered:]
+            tail = covered + nearest_among(vectors[covered:], vector, k, alive)
+            proposed = np.concatenate([proposed, tail])
+        return best_of(vectors, vector, proposed, k)
 
     def _propose(self, vector: np.ndarray, k: int, living: Living, rows: int) -> np.ndarray:
         """Living ones of the first `rows` rows that the index says are near: at least k if there are as many.
@@ -98,7 +100,9 @@ class VectorIndex:
         bits = living.bits
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # keeps a reference to the bits
         flags = living.flags(rows)
-        there = rows if flags is None else int(np.count_nonzero(flags))
+        there = rows - living.dead  # some of the dead may lie behind these rows
+        if there < k + _PROPOSED and flags is not None:
+            there = int(np.count_nonzero(flags))
         wanted, asked = min(k, there), min(max(_PROPOSED, 2 * k), there)
         for effort in (1, 4, 16):
             if not wanted:
@@ -115,7 +119,11 @@ class VectorIndex:
     def _parameters(self, k: int, effort: int, selector: Any) -> Any:
         if self.kind == "hnsw":
             candidates = effort * max(self.rule.search_candidates, 2 * k)
-            return faiss.SearchParametersHNSW(efSearch=candidates, sel=selector)
+            if selector is not None:
+                return faiss.SearchParametersHNSW(efSearch=candidates, sel=selector)
+            if candidates not in self._without_selector:
+                self._without_selector[candidates] = faiss.SearchParametersHNSW(efSearch=candidates)
+            return self._without_selector[candidates]
         lists = min(effort * self.rule.lists_searched, self._index.nlist)
         return faiss.SearchParametersIVF(nprobe=lists, sel=selector)
 
