@@ -117,8 +117,24 @@ class Engine:
         try:
             with engine_errors("reading"):
                 yield client
+        except BaseException:
+            client = self._renewed(client)
+            raise
         finally:
             self._readers.put(client)
+
+    def _renewed(self, client: Any) -> Any:
+        """A handle in place of one that failed: the embedded engine would put what is left of that answer before the
+        next one.
+        """  # noqa: D205
+        if self.dialect.shared:
+            return client
+        with contextlib.suppress(ClickHouseError):
+            fresh = self.connect()
+            self._all.remove(client)
+            client.close()
+            return fresh
+        return client
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
         """The rows of a query, by a reading handle."""
@@ -173,8 +189,13 @@ class Engine:
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
-        with self._lock, engine_errors(doing):
-            yield
+        with self._lock:
+            try:
+                with engine_errors(doing):
+                    yield
+            except BaseException:
+                self.writer = self._renewed(self.writer)
+                raise
 
     def close(self) -> None:
         """Closes all handles; the embedded engine lets go of the folder."""

@@ -92,16 +92,14 @@ class Engine:
         self._path = path
         self._free: queue.SimpleQueue[Handle] = queue.SimpleQueue()
         self._sessions: dict[str, tuple[Handle, threading.Lock]] = {}
-        self._all = [Handle(path) for _ in range(HANDLES)]
-        for handle in self._all:
-            self._free.put(handle)
+        for _ in range(HANDLES):
+            self._free.put(Handle(path))
 
     @contextlib.contextmanager
     def handle(self, session: str) -> Iterator[Handle]:
         if session:
             if session not in self._sessions:
-                self._all.append(Handle(self._path))
-                self._sessions[session] = self._all[-1], threading.Lock()
+                self._sessions[session] = Handle(self._path), threading.Lock()
             handle, lock = self._sessions[session]
             with lock:
                 yield handle
@@ -109,12 +107,18 @@ class Engine:
         handle = self._free.get()
         try:
             yield handle
+        except Exception:  # what is left of the answer would come before the next one
+            handle.close()
+            handle = Handle(self._path)
+            raise
         finally:
             self._free.put(handle)
 
     def close(self) -> None:
-        for handle in self._all:
+        for handle, _ in self._sessions.values():
             handle.close()
+        while not self._free.empty():
+            self._free.get().close()
 
 
 class Request(BaseHTTPRequestHandler):

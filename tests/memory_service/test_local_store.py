@@ -226,6 +226,29 @@ def test_another_process_reads_at_once_what_was_acknowledged(store: LocalStore) 
         assert reader.wait(60) == 0
 
 
+def test_a_reader_maps_the_saved_index_and_keeps_up_with_what_comes(store: LocalStore) -> None:
+    base = store.create("kb", "", IDENTITY)
+    vectors = clustered(800, seed=2)
+    store.write(base, documents_of(vectors[:400]))
+    assert store.wait_until_maintained()
+    reader = LocalStore(store.path, RULES, read_only=True)
+    try:
+        opened = reader._open[base.number]
+        assert opened._view.index._mapped_from is not None
+        assert opened._view.index.covered == 400
+        assert found_share(reader, base, vectors[:400], np.ones(400, bool)) >= 0.98
+        store._rules = replace(RULES, save_growth=9.0)
+        store._open[base.number]._rules = store._rules  # saves no more: the reader goes on by itself
+        store.write(base, documents_of(vectors[400:], 400))
+        assert found_share(reader, base, vectors, np.ones(800, bool)) >= 0.98
+        opened.maintain()
+        assert opened._view.index._mapped_from is None
+        assert opened._view.index.covered == 800
+        assert found_share(reader, base, vectors, np.ones(800, bool)) >= 0.98
+    finally:
+        reader.close()
+
+
 def test_what_reads_only_does_not_write(store: LocalStore) -> None:
     base = store.create("kb", "", IDENTITY)
     reader = LocalStore(store.path, RULES, read_only=True)

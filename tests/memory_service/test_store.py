@@ -192,6 +192,22 @@ def test_a_flipped_bit_in_any_column_is_found_at_start(folder: Path, store: Stor
         again.close()
 
 
+def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
+    engine = store._engine  # type: ignore[attr-defined]
+    breaking = (
+        "SELECT number, throwIf(number = 5) FROM numbers(10) SETTINGS max_block_size = 1, max_threads = 1"
+    )
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            engine.rows(breaking)
+        for _ in range(3):  # every handle has its turn
+            assert [tuple(row) for row in engine.rows("SELECT 1, 2")] == [(1, 2)]
+    with pytest.raises(StoreUnavailable):
+        engine.command(breaking)
+    engine.insert("intents", {"kb": [99], "batch": [1], "added": [[]], "removed": [[]]})
+    assert [tuple(row) for row in engine.rows("SELECT kb FROM intents")] == [(99,)]
+
+
 def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
     store.create("kb", "", IDENTITY)
     engine = store._engine  # type: ignore[attr-defined]

@@ -119,7 +119,7 @@ class Bank:
         self.payload(row, record, again=True)
         end = self.size_for(row + 1)
         filled = self.size_for(row) + _RECORD_HEADER_BYTES + len(record.payload)
-        if any(bytes(self.file.view(end)[filled:end])):
+        if bytes(self.file.view(end)[filled:end]) != bytes(end - filled):
             raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
         return record
 

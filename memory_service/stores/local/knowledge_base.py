@@ -94,7 +94,7 @@ class LocalKnowledgeBase:
         self._saved_rows = 0
         if index is None:
             index = VectorIndex(self._dimension, self._rules.index)
-            if index.load(generation.folder, totals.rows):
+            if index.load(generation.folder, totals.rows, mapped=not self._writable):
                 self._saved_rows = index.covered
         dead = generation.documents.dead_rows(-1, totals.sequence)
         return View(generation, Living.of(totals.rows, dead), index, totals.rows)
@@ -286,7 +286,7 @@ class LocalKnowledgeBase:
                 view.index.grow(view.generation.vectors.rows(view.rows), self._stop)
             if not self._writable:
                 return []
-            if view.index.covered > self._saved_rows * (1 + self._rules.save_growth):
+            if self._needs_saving(view):
                 self._save(view)
             if self._needs_compaction(view):
                 self._compact()
@@ -297,12 +297,16 @@ class LocalKnowledgeBase:
         view = self._view
         if not self._writable:
             return view.index.needs_growth(view.rows)
-        return self._unchecked or view.index.needs_growth(view.rows) or self._needs_compaction(view)
+        growing = view.index.needs_growth(view.rows) or self._needs_saving(view)
+        return self._unchecked or growing or self._needs_compaction(view)
 
     def compact(self) -> None:
         """Writes the living documents anew without the dead ones' rows."""
         with self._maintenance:
             self._compact()
+
+    def _needs_saving(self, view: View) -> bool:
+        return view.index.covered > self._saved_rows * (1 + self._rules.save_growth)
 
     def _needs_compaction(self, view: View) -> bool:
         dead = view.living.dead
@@ -332,7 +336,7 @@ class LocalKnowledgeBase:
             if not view.index.needs_growth(view.rows, tail_rows=1) or self._stop.is_set():
                 return
             if not self._writable:
-                view.index.load(view.generation.folder, view.rows)
+                view.index.load(view.generation.folder, view.rows, mapped=True)
             else:
                 view.index.grow(view.generation.vectors.rows(view.rows), self._stop)
                 if view.index.covered > self._saved_rows * (1 + self._rules.save_growth_idle):

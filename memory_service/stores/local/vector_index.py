@@ -34,7 +34,7 @@ faiss: Any = _faiss
 _FILE, _NOTE = "index.faiss", "index.json"
 _LINKS, _BUILD_CANDIDATES = 32, 128
 _PIECE_ROWS = 16384
-_PROPOSED = 32
+_PROPOSED = 16
 _TRAINING_VECTORS_PER_LIST = 64
 _RANGE_TRAINING_VECTORS = 65536
 
@@ -47,7 +47,7 @@ class IndexRule:
     ivf_from: int = 2_000_000
     tail_rows: int = 1024
     rows_at_once: int = 4
-    search_candidates: int = 48
+    search_candidates: int = 40
     lists_searched: int = 64
 
     def kind(self, rows: int) -> str:
@@ -63,6 +63,7 @@ class VectorIndex:
         self.rule = rule
         self.kind = ""
         self._index: Any = None
+        self._mapped_from: Path | None = None
         self._guard = ReadersOrWriter()
         self._without_selector: dict[int, Any] = {}  # by how hard they search; made once, read by many
 
@@ -146,7 +147,9 @@ class VectorIndex:
                     return
                 index.add(_piece(vectors, index.ntotal, _PIECE_ROWS if kind == "ivf" else 256))
             with self._guard.writing():
-                self._index, self.kind = index, kind
+                self._index, self.kind, self._mapped_from = index, kind, None
+        if not self._own(len(vectors)):
+            return
         while self.covered < len(vectors) and not (stop is not None and stop.is_set()):
             piece = _piece(vectors, self.covered, self.rule.rows_at_once)
             with self._guard.writing():
@@ -187,21 +190,43 @@ class VectorIndex:
         temporary.replace(folder / _FILE)
         replace_file(folder / _NOTE, json.dumps(note).encode())
 
-    def load(self, folder: Path, rows: int) -> bool:
-        """Takes what `save` wrote, if it is whole, fits the rule and covers more than this one but not above `rows`."""
+    def load(self, folder: Path, rows: int, *, mapped: bool = False) -> bool:
+        """Takes what `save` wrote, if it is whole, fits the rule and covers more than this one but not above `rows`.
+
+        mapped: the file is mapped, so that all processes that do so have it in memory once; `grow` makes a copy.
+        """
+        found = self._read(folder, self.covered + 1, rows, mapped=mapped)
+        if found is None:
+            return False
+        with self._guard.writing():
+            self._index, self.kind = found
+            self._mapped_from = folder if mapped else None
+        return True
+
+    def _read(self, folder: Path, least: int, most: int, *, mapped: bool) -> tuple[Any, str] | None:
+        """The saved index and its kind, if it covers `least` to `most` rows."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):
             note = json.loads((folder / _NOTE).read_bytes())
             file = folder / _FILE
-            fits = self.covered < note["rows"] <= rows and note["kind"] == self.rule.kind(note["rows"])
+            fits = least <= note["rows"] <= most and note["kind"] == self.rule.kind(note["rows"])
             if fits and file.stat().st_size == note["bytes"] and crc_of(file) == note["crc32c"]:
-                index = faiss.read_index(str(file))
+                index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
                 if index.ntotal == note["rows"] and index.d == self.dimension:
-                    with self._guard.writing():
-                        self._index, self.kind = index, note["kind"]
-                    return True
+                    return index, note["kind"]
             elif fits:
                 logger().warning("index_left_alone", file=str(file), problem="it is not what was written")
-        return False
+        return None
+
+    def _own(self, rows: int) -> bool:
+        """Whether vectors can be added: a mapped index is read into memory first."""
+        if self._mapped_from is not None:
+            found = self._read(self._mapped_from, self.covered, rows, mapped=False)
+            if found is None:
+                return False
+            with self._guard.writing():
+                self._index, self.kind = found
+                self._mapped_from = None
+        return True
 
 
 _threads = threading.local()
