@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from memory_service.stores import NewDocument, Store, open_store
-from memory_service.stores.local.knowledge_base import LocalRules
+from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.local.vector_index import IndexRule
 from tests.memory_service.stored import IDENTITY, document

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
-from memory_service.stores.local.knowledge_base import LocalRules
+from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.local.vector_index import IndexRule
 from tests.memory_service.stored import IDENTITY, document, keys_near

@@ -17,9 +17,10 @@ import pytest
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.identity import WriterIdentity
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query
+from memory_service.stores.local import vector_index
 from memory_service.stores.local.disk import MappedFile
 from memory_service.stores.local.guard import ReadersOrWriter
-from memory_service.stores.local.knowledge_base import LocalRules
+from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.store import LocalStore
 from memory_service.stores.local.vector_index import IndexRule, VectorIndex
 from tests.memory_service.encoders import DIMENSION, vector_of
@@ -304,6 +305,25 @@ def test_a_full_disk_is_said_and_loses_nothing(
         assert set(keys_near(store, base, "one")) == {"a", "b"}
     finally:
         store.close()
+
+
+def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(index: object, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("Error: 'ret == (size)' failed")
+
+    monkeypatch.setattr(vector_index.faiss, "write_index", full)
+    base = store.create("kb", "", IDENTITY)
+    vectors = clustered(400, seed=2)
+    store.write(base, documents_of(vectors))
+    opened = store._open[base.number]
+    with pytest.raises(StoreUnavailable, match="cannot be saved"):
+        opened.maintain()
+    assert opened._view.index.covered == 400
+    assert found_share(store, base, vectors, np.ones(400, bool)) >= 0.98
+    monkeypatch.undo()
+    opened.maintain()
+    assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
 
 
 def test_vectors_of_one_length_are_kept_in_full(store: LocalStore) -> None:

@@ -9,16 +9,14 @@ Other processes may read at the same time: see `open_reading`.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
@@ -28,37 +26,19 @@ from memory_service.stores import NewDocument, Query, Retrieved, StoredMemory, W
 from memory_service.stores.digest import digest
 from memory_service.stores.local.commits import Totals
 from memory_service.stores.local.compaction import compacted
-from memory_service.stores.local.disk import disk_errors, replace_file, sync_folder
+from memory_service.stores.local.current import follow_current, read_current, state_of, write_current
+from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.generation import Generation
 from memory_service.stores.local.living import Living
+from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.stored_document import StoredRow, now_ms, to_stored
-from memory_service.stores.local.vector_index import IndexRule, VectorIndex
+from memory_service.stores.local.vector_index import VectorIndex
 from memory_service.stores.local.view import View, WordCounter, unit
 
-_CURRENT = "CURRENT"
 _FIRST = "g0001"
 # Texts whose words are kept: a question's candidates are often the last one's. Some 2 KB each.
 _COUNTED_TEXTS = 8192
 _READERS_PATIENCE = 4
-
-
-@dataclass(frozen=True)
-class LocalRules:
-    """When a local store does what by itself.
-
-    compact_dead_rows, compact_dead_share: so many dead rows, and such a share of all rows, start a compaction.
-    start_check_bytes: up to this size every checksum is compared before a knowledge base is served, above it
-    afterwards in the background (each payload is compared when it is read anyway).
-    save_growth: an index is saved when it covers this share of rows more than its file; save_growth_idle: the same
-    when nothing is being written.
-    """
-
-    index: IndexRule = field(default_factory=IndexRule)
-    compact_dead_rows: int = 1024
-    compact_dead_share: float = 0.3
-    start_check_bytes: int = 8 << 30
-    save_growth: float = 0.1
-    save_growth_idle: float = 0.01
 
 
 class LocalKnowledgeBase:
@@ -105,7 +85,7 @@ class LocalKnowledgeBase:
         with disk_errors("creating a knowledge base"):
             folder.mkdir()
             generation = Generation.create(folder / _FIRST, dimension, Totals())
-            _write_current(folder, _FIRST)
+            write_current(folder, _FIRST)
             sync_folder(folder.parent)
         return cls(folder, dimension, rules, generation)
 
@@ -113,10 +93,12 @@ class LocalKnowledgeBase:
     def open(cls, folder: Path, dimension: int, rules: LocalRules) -> LocalKnowledgeBase:
         """One that is there; raises KnowledgeBaseDamaged for whatever is not as it was written."""
         with disk_errors("opening the knowledge base"):
-            name = _read_current(folder)
+            name = read_current(folder)
             for other in folder.iterdir():
                 if other.is_dir() and other.name != name:
                     shutil.rmtree(other)  # of a compaction that did not end, or the one before it
+            for unfinished in folder.rglob(".*.new"):
+                unfinished.unlink()
             if not (folder / name).is_dir():
                 raise KnowledgeBaseDamaged(f"folder {name} is missing")
         generation = Generation.open(folder / name, dimension)
@@ -135,7 +117,7 @@ class LocalKnowledgeBase:
     def open_reading(cls, folder: Path, dimension: int, rules: LocalRules) -> LocalKnowledgeBase:
         """One that another process may be writing to; every read takes notice of the batches finished before it."""
         with disk_errors("opening the knowledge base"):
-            state, generation = _follow_current(folder, dimension)
+            state, generation = follow_current(folder, dimension)
         # The process that writes saves its index again and again: to wait for that costs less than to build one.
         rules = replace(
             rules, index=replace(rules.index, tail_rows=_READERS_PATIENCE * rules.index.tail_rows)
@@ -157,8 +139,8 @@ class LocalKnowledgeBase:
         if self._writable or not self._is_behind(view):
             return view
         with self._write_lock:
-            if _state_of(self.folder) != self._current:
-                self._current, generation = _follow_current(self.folder, self._dimension)
+            if state_of(self.folder) != self._current:
+                self._current, generation = follow_current(self.folder, self._dimension)
                 self._view.generation.retire(remove=False)
                 self._view = self._view_of(generation)
             view = self._view
@@ -169,7 +151,7 @@ class LocalKnowledgeBase:
             return self._view
 
     def _is_behind(self, view: View) -> bool:
-        return view.generation.commits.has_more() or _state_of(self.folder) != self._current
+        return view.generation.commits.has_more() or state_of(self.folder) != self._current
 
     def retrieve(self, query: Query) -> Retrieved:
         """See Store."""
@@ -324,7 +306,7 @@ class LocalKnowledgeBase:
                     return
                 change.catch_up(old)
                 change.index.save(change.generation.folder)  # processes that read find it there
-                _write_current(self.folder, change.generation.folder.name)
+                write_current(self.folder, change.generation.folder.name)
                 self._view = self._view_of(change.generation, change.index)
                 self._saved_rows = change.index.covered
                 old.retire(remove=True)
@@ -366,45 +348,3 @@ class LocalKnowledgeBase:
         with self._maintenance, self._write_lock:
             self._view.generation.close()
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _write_current(folder: Path, name: str) -> None:
-    replace_file(folder / _CURRENT, _current_line(name))
-
-
-def _current_line(name: str) -> bytes:
-    return f"{name} {google_crc32c.value(name.encode()):08x}\n".encode()
-
-
-def _state_of(folder: Path) -> tuple[int, int]:
-    """Changes whenever CURRENT is replaced."""
-    try:
-        found = os.stat(folder / _CURRENT)
-    except FileNotFoundError:
-        raise KnowledgeBaseDamaged(f"{_CURRENT} is missing") from None
-    return found.st_ino, found.st_mtime_ns
-
-
-def _follow_current(folder: Path, dimension: int) -> tuple[tuple[int, int], Generation]:
-    """The present generation for reading, and the state of CURRENT that named it."""
-    while True:
-        state = _state_of(folder)
-        name = _read_current(folder)
-        try:
-            return state, Generation.open(folder / name, dimension, writable=False)
-        except Memory3Error:
-            if _state_of(folder) == state:  # otherwise the next generation has just taken its place
-                raise
-
-
-def _read_current(folder: Path) -> str:
-    if not folder.is_dir():
-        raise KnowledgeBaseDamaged(f"its folder {folder.name} is missing")
-    path = folder / _CURRENT
-    if not path.is_file():
-        raise KnowledgeBaseDamaged(f"{_CURRENT} is missing")
-    line = path.read_bytes()
-    name = line.decode("latin-1").partition(" ")[0]
-    if line != _current_line(name):
-        raise KnowledgeBaseDamaged(f"{_CURRENT} is not what was written")
-    return name

@@ -38,8 +38,9 @@ from memory_service.stores import (
     unknown_knowledge_base,
 )
 from memory_service.stores.folder_lock import FolderLock
-from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.register import Register
+from memory_service.stores.local.rules import LocalRules
 
 _IDLE_S = 2.0
 _RETRY_S = 60.0
@@ -278,7 +279,7 @@ class LocalStore(Store):
                     problems = opened.maintain() if opened.needs_maintenance() else []
                     if idle:
                         opened.settle()
-                except Memory3Error as error:  # reading and writing go on; it is tried again
+                except Exception as error:  # reading and writing go on; it is tried again
                     self._failed[number] = time.monotonic()
                     logger().error("maintenance_failed", knowledge_base=base.name, problem=str(error))
                     continue

@@ -23,6 +23,7 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
+from memory_service.errors import StoreUnavailable
 from memory_service.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file
 from memory_service.stores.local.guard import ReadersOrWriter
@@ -178,9 +179,13 @@ class VectorIndex:
         if self._index is None:
             return
         temporary = folder / f".{_FILE}.new"
-        with self._guard.reading():
-            faiss.write_index(self._index, str(temporary))
-            rows = self.covered
+        try:
+            with self._guard.reading():
+                faiss.write_index(self._index, str(temporary))
+                rows = self.covered
+        except RuntimeError as error:  # so FAISS says that the disk is full
+            temporary.unlink(missing_ok=True)
+            raise StoreUnavailable(f"the index of {folder} cannot be saved: {error}") from error
         note = {
             "kind": self.kind,
             "rows": rows,
