@@ -21,6 +21,11 @@ SMALLER_IS_BETTER = (
     "late_chunks",
     "failed_chunks",
 )
+ROW_IS_ABOUT = {
+    "fault": "", "store": "", "model": "", "rtt_ms": "ms", "bandwidth_mbit": "Mbit/s", "loss": "lost",
+    "references": "references", "dim": "dimensions", "clients": "clients",
+}  # fmt: skip
+"""Keys that tell a table's rows apart, with their units."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,24 @@ def compare(
         raise ScenarioFailed(
             f"results of {before.get('scenario')} and {after.get('scenario')} cannot be compared"
         )
-    old, new = before.get("intervals", {}), after.get("intervals", {})
-    return [_judge(name, before, after, tolerance) for name in old if name in new]
+    old, new = figures(before), figures(after)
+    return [_judge(name, old[name], new[name], tolerance) for name in old if name in new]
+
+
+def figures(keys: Any, place: str = "") -> dict[str, tuple[float, float, float]]:
+    """Every figure with an interval, (value, low, high), by name; those of a table's rows by what the row is about."""
+    found: dict[str, tuple[float, float, float]] = {}
+    if isinstance(keys, Mapping):
+        for name, (low, high) in keys.get("intervals", {}).items():
+            found[place + name] = (float(keys[name]), float(low), float(high))
+        for name, below in keys.items():
+            if name != "intervals":
+                found |= figures(below, f"{place}{name}: " if isinstance(below, Mapping) else place)
+    elif isinstance(keys, list):
+        for row in filter(lambda row: isinstance(row, Mapping), keys):
+            about = [f"{row[name]} {unit}".strip() for name, unit in ROW_IS_ABOUT.items() if name in row]
+            found |= figures(row, f"{place}{', '.join(about)}: ")
+    return found
 
 
 def regressed(verdicts: list[Verdict]) -> bool:
@@ -79,9 +100,10 @@ def sheet(verdicts: list[Verdict]) -> Sheet:
     return Sheet("before and after", ("figure", "before", "after", "change", "verdict"), rows)
 
 
-def _judge(name: str, before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float) -> Verdict:
-    one, other = float(before[name]), float(after[name])
-    (old_low, old_high), (new_low, new_high) = before["intervals"][name], after["intervals"][name]
+def _judge(
+    name: str, before: tuple[float, float, float], after: tuple[float, float, float], tolerance: float
+) -> Verdict:  # fmt: skip
+    (one, old_low, old_high), (other, new_low, new_high) = before, after
     verdict = Verdict(name, one, other, "same")
     if abs(verdict.change) <= tolerance:
         return verdict

@@ -42,6 +42,23 @@ def test_rates_are_not_taken_for_times():
     assert verdict((1, 2), (4, 5), "tokens_per_s_with") == "better"
 
 
+def test_figures_of_rows_are_compared_with_those_of_the_same_row_wherever_it_stands():
+    def row(rtt_ms: float, low: float, high: float) -> dict:
+        return {
+            "rtt_ms": rtt_ms,
+            "late_chunks": 3,
+            "ratio": (low + high) / 2,
+            "intervals": {"ratio": [low, high]},
+        }
+
+    before = {"scenario": "made", "rows": [row(0, 0.9, 0.95), row(50, 0.9, 0.95), row(100, 0.9, 0.95)]}
+    after = {"scenario": "made", "rows": [row(50, 0.7, 0.75), row(0, 0.9, 0.95), row(200, 0.1, 0.2)]}
+    assert {v.name: v.word for v in compare(before, after)} == {
+        "0 ms: ratio": "same",
+        "50 ms: ratio": "worse",
+    }
+
+
 def test_results_of_different_scenarios_are_refused():
     with pytest.raises(ScenarioFailed, match="cannot be compared"):
         compare(made_result(), {**made_result(), "scenario": "other"})

@@ -22,7 +22,7 @@ from edge_client.channel import ChannelSettings
 from memory_model.bundle import Bundle
 
 QUESTIONS = 16
-STAGES = ("network", "server", "search", "fetch")
+STAGES = ("network", "queue", "search", "fetch")
 
 
 class LoadSettings(Settings):
@@ -63,8 +63,8 @@ async def _loads(settings: LoadSettings, bundle: Bundle, address: str, vectors: 
             took = time.perf_counter() - began
             if not any(answer.hits):
                 raise LookupError("nothing found")
-            server = answer.server_ms / 1e3
-            times = max(took - server, 0.0), server, answer.search_ms / 1e3, answer.fetch_ms / 1e3
+            server, search, fetch = (ms / 1e3 for ms in (answer.server_ms, answer.search_ms, answer.fetch_ms))
+            times = max(took - server, 0.0), max(server - search - fetch, 0.0), search, fetch
             return dict(zip(STAGES, times, strict=True))
 
         if not (tried := await closed_loop(call, clients=1, seconds=1)).latencies.count:
@@ -90,7 +90,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     columns = ("load", "answered/s", *names, "sent late, p99 ms", *(f"{s}, p50 ms" for s in STAGES), "errors")
     rows = []
     for row in result["closed"] + result["open"]:
-        label = f"{row['clients']} clients" if "clients" in row else f"{row['offered_per_s']:g}/s"
+        label = _label(row)
         late = row["lateness"].get("p99_ms")
         rows.append(
             (
@@ -101,9 +101,16 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         )  # fmt: skip
     note = (
         f"Retrievals of {result['k']} memories with their payloads. Latency at a fixed rate counts from when a call was"
-        " due. The client runs on the same machine unless a target was named, and takes its share of it."
+        " due. Network: the call without the server's own time; queue: what searching and fetching leave of that. The"
+        " client takes its share of this machine."
     )
     return [Sheet(f"retrieval, {result['target']}", columns, rows, note)]
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    if "clients" not in row:
+        return f"{row['offered_per_s']:g}/s"
+    return f"{row['clients']} client{'s' * (row['clients'] != 1)}"
 
 
 def _ms(value: float | None) -> str:
@@ -119,7 +126,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
             latencies = Latencies()
             latencies.merge(row["latency"]["hdr"])
             percents, times = zip(*latencies.curve(), strict=True)
-            label = f"{row['clients']} clients" if "clients" in row else f"{row['offered_per_s']:g}/s"
+            label = _label(row)
             style = "--" if "clients" in row else "-"
             axes.plot([1 / (1 - p / 100) for p in percents], times, style, label=label)
         axes.set_xscale("log")
