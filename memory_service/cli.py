@@ -70,7 +70,7 @@ def serve(
         logger().info(
             "loading", model=settings.model, store=str(parse_address(settings.store))
         )  # takes seconds: do not be silent
-        asyncio.run(serve_until_signal(settings, ModelEncoder(settings)))
+        asyncio.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 
 def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:

@@ -17,6 +17,10 @@
       KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
       Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
       StoreFull                      RESOURCE_EXHAUSTED: the disk is full
+      DiskWatermarkReached           RESOURCE_EXHAUSTED: the disk is nearly full; writing goes on when there is room
+      QuotaExceeded                  RESOURCE_EXHAUSTED: the tenant would hold more than it may
+      RateExceeded                   RESOURCE_EXHAUSTED: the tenant calls more often than it may; carries RetryInfo
+      NotReady                       UNAVAILABLE: the service is starting; carries RetryInfo
       ShuttingDown                   UNAVAILABLE: SIGTERM came; carries RetryInfo
       StoreUnavailable               UNAVAILABLE: the store cannot be opened or does not answer
       DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
@@ -186,6 +190,40 @@ class StoreFull(ServiceError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "STORE_FULL"
     retry_after_s = 60.0
+
+
+class DiskWatermarkReached(ServiceError):
+    """The disk is nearly full: nothing is written until there is room again."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "DISK_WATERMARK"
+    retry_after_s = 60.0
+
+
+class QuotaExceeded(ServiceError):
+    """The tenant would hold more references or bytes than it may."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "QUOTA_EXCEEDED"
+
+
+class RateExceeded(ServiceError):
+    """The tenant calls more often than it may."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "RATE_EXCEEDED"
+
+    def __init__(self, message: str, *, retry_after_s: float, **details: object) -> None:
+        super().__init__(message, **details)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(ServiceError):
+    """The service listens already, but its store and model are not loaded."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "NOT_READY"
+    retry_after_s = 1.0
 
 
 class ShuttingDown(ServiceError):

@@ -24,6 +24,7 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access import Access, Scope
 from memory_service.errors import Unauthenticated
 from memory_service.logs import logger
+from memory_service.quotas import Quota
 
 LOOK_AGAIN_S = 0.5
 """A change of the file is seen by calls that come so much later."""
@@ -72,6 +73,7 @@ class KeyFile(_Record):
 
     format: Literal[1] = 1
     keys: tuple[ApiKey, ...] = ()
+    quotas: dict[Name, Quota] = {}
 
     @staticmethod
     def read(path: Path) -> KeyFile:
@@ -130,6 +132,16 @@ class KeyFile(_Record):
         ]
         return self.model_copy(update={"keys": tuple(keys)})
 
+    def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
+        """The file with the tenant's quota; raises InvalidInput for a name that is none."""
+        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
+        values = self.model_dump()
+        values["quotas"][tenant] = quota
+        try:
+            return KeyFile.model_validate(values)
+        except ValidationError as error:
+            raise InvalidInput(f"{tenant[:80]!r} is no name of a tenant") from error
+
 
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[KeyFile]:
@@ -147,7 +159,7 @@ class KeyRing:
         """Raises MissingFile, CorruptFile: a service that is to check keys does not start without them."""
         self._path = path
         self._state = self._stat()
-        self._keys = _by_id(KeyFile.read(path))
+        self._use(KeyFile.read(path))
         self._look_at = time.monotonic() + LOOK_AGAIN_S
 
     def access_of(self, authorization: str | None) -> Access:
@@ -171,6 +183,14 @@ class KeyRing:
         if key is None or key.state(datetime.now(timezone.utc)) != "active" or key.access != access:
             raise Unauthenticated(_REFUSAL)
 
+    def quota_of(self, tenant: str) -> Quota | None:
+        """The tenant's own quota; None where the file has none."""
+        return self._quotas.get(tenant)
+
+    def _use(self, file: KeyFile) -> None:
+        self._keys = {key.id: key for key in file.keys}
+        self._quotas = dict(file.quotas)
+
     def _look(self) -> None:
         now = time.monotonic()
         if now < self._look_at:
@@ -181,7 +201,7 @@ class KeyRing:
             return
         self._state = state
         try:
-            self._keys = _by_id(KeyFile.read(self._path))
+            self._use(KeyFile.read(self._path))
         except (MissingFile, CorruptFile) as error:
             # Half a rotation must neither lock everybody out nor let anybody in.
             logger().error("keys_not_read_again", problem=str(error), keys=len(self._keys))
@@ -194,10 +214,6 @@ class KeyRing:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _by_id(file: KeyFile) -> dict[str, ApiKey]:
-    return {key.id: key for key in file.keys}
 
 
 def _hash(secret: str) -> str:

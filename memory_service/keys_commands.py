@@ -1,4 +1,4 @@
-"""`memory-service keys`: create, list and revoke API keys in the key file; a running service sees it at once."""
+"""`memory-service keys`: API keys and quotas in the key file; a running service sees changes at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from memory_service.terminal import errors_for_people, plain
 
-keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
+keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
 File = Annotated[
     Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help="the key file that the service reads")
@@ -87,3 +87,21 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> 
     with errors_for_people(), changing(keys) as file:
         file.with_revoked(key_id).write(keys)
     typer.echo(f"revoked {key_id}")
+
+
+@keys_app.command("quota")
+def quota(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    keys: File,
+    references: Annotated[int, typer.Option(min=0, help="most references; 0: no limit")] = 0,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", min=0, help="most bytes of texts, vectors and memories; 0: no limit")
+    ] = 0,
+    requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
+) -> None:
+    """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
+    from memory_service.keys import changing
+
+    with errors_for_people(), changing(keys) as file:
+        file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
+    typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

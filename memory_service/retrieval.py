@@ -13,6 +13,7 @@ from memory_service.catalogue import Catalogue
 from memory_service.errors import BadRequest, Overloaded
 from memory_service.identity import require_readable
 from memory_service.limits import MAX_HELD_IDS
+from memory_service.metrics import observe_retrieval
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.vectors import read_vectors
@@ -55,6 +56,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         total_us = (time.perf_counter_ns() - arrived) // 1000
         queue_us = (began - asked + time.perf_counter_ns() - ended) // 1000
         times = (retrieved.search_us, retrieved.fetch_us, total_us, queue_us, retrieved.rank_us)
+        observe_retrieval(*times)
         return b"".join((*parts, server_times(*times)))
 
     def _read(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int, int]:

@@ -73,6 +73,29 @@ class Settings(BaseSettings):
         False, description="listen beyond this machine although neither keys nor tls_client_ca are set"
     )
 
+    quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
+    quota_bytes: int = Field(
+        0, ge=0, description="most bytes of texts, vectors and memories of a tenant; 0: no limit"
+    )
+    quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
+    disk_stop_bytes: int = Field(
+        1 << 30, ge=0, description="writing stops when less is free on the store's disk (chdb, file)"
+    )
+    disk_resume_bytes: int = Field(2 << 30, ge=0, description="and goes on when so much is free again")
+    audit_log: Path | None = Field(
+        None, description="file that gets a JSON line for every write and act of administration"
+    )
+    metrics_listen: str = Field(
+        "",
+        pattern=r"^((\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})?$",
+        description="host:port for Prometheus; '': none",
+    )
+    traces_endpoint: str = Field(
+        "", description="OpenTelemetry collector, http://host:4317 (needs the extra `tracing`); '': none"
+    )
+    health_interval_s: float = Field(5.0, gt=0, description="between two looks at store and disk")
+    warm_up: bool = Field(True, description="use model and store once before the service says it is ready")
+
     model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
     codec: Path | None = Field(None, description="codec.npz; by default the one shipped with the model")
     bundle: Path | None = Field(
@@ -101,6 +124,12 @@ class Settings(BaseSettings):
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
+    shutdown_delay_s: float = Field(
+        0.0, ge=0, description="after SIGTERM: NOT_SERVING, but new calls are taken until load balancers know"
+    )
+    connection_age_s: float = Field(
+        0.0, ge=0, description="clients connect anew after so long, so that replicas share them; 0: never"
+    )
     reflection: bool = Field(True, description="answer gRPC reflection")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -243,6 +243,10 @@ class Store(ABC):
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
         """Everything wrong with it, one sentence each; `deep` reads every payload and compares its CRC-32C."""
 
+    def ping(self) -> None:
+        """Returns when the store answers; raises StoreUnavailable. Stores on another machine ask it."""
+        self.knowledge_bases()
+
     @abstractmethod
     def close(self) -> None:
         """Finishes the write under way and lets go of the files; the store is useless afterwards."""

@@ -38,4 +38,4 @@ if __name__ == "__main__":
         shutdown_grace_s=10.0,
         bundle=Path(more[1]) if len(more) > 1 else None,
     )
-    asyncio.run(serve_until_signal(settings, Unhurried(float(more[0]) if more else 0.0)))
+    asyncio.run(serve_until_signal(settings, lambda: Unhurried(float(more[0]) if more else 0.0)))

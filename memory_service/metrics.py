@@ -1,0 +1,81 @@
+"""What the service counts and measures, for Prometheus, on a port of its own."""
+
+from __future__ import annotations
+
+from http.server import HTTPServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+
+from memory_model.errors import InvalidInput
+
+REGISTRY = CollectorRegistry()
+for _collector in (ProcessCollector, PlatformCollector, GCCollector):
+    _collector(registry=REGISTRY)
+
+_CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+
+def _named(name: str) -> str:
+    return f"memory_service_{name}"
+
+
+CALLS = Counter(_named("calls"), "Finished calls", ["method", "code"], registry=REGISTRY)
+CALL_SECONDS = Histogram(
+    _named("call_seconds"),
+    "Time of calls, streams to their end",
+    ["method"],
+    buckets=_CALL_BUCKETS,
+    registry=REGISTRY,
+)
+UNDER_WAY = Gauge(_named("calls_under_way"), "Calls being answered", ["method"], registry=REGISTRY)
+STAGE_SECONDS = Histogram(
+    _named("retrieval_stage_seconds"), "Stages of a retrieval: queue, search, rank, fetch, total", ["stage"],
+    buckets=_STAGE_BUCKETS, registry=REGISTRY,
+)  # fmt: skip
+DOCUMENTS = Counter(_named("documents"), "Answers to documents of Ingest", ["outcome"], registry=REGISTRY)
+REFUSED = Counter(_named("refused"), "Calls and batches refused by a limit", ["reason"], registry=REGISTRY)
+READY = Gauge(_named("ready"), "1 when retrieval is served", registry=REGISTRY)
+STORE_UP = Gauge(_named("store_up"), "1 when the store answers", registry=REGISTRY)
+KNOWLEDGE_BASES = Gauge(_named("knowledge_bases"), "Knowledge bases by state", ["state"], registry=REGISTRY)
+DISK_FREE_BYTES = Gauge(_named("disk_free_bytes"), "Free space where the store is", registry=REGISTRY)
+WRITES_STOPPED = Gauge(_named("writes_stopped"), "1 while the disk is too full to write", registry=REGISTRY)
+TENANT_USE = Gauge(_named("tenant_use"), "What a tenant holds", ["tenant", "quantity"], registry=REGISTRY)
+TENANT_QUOTA = Gauge(_named("tenant_quota"), "What it may hold", ["tenant", "quantity"], registry=REGISTRY)
+
+_STAGES = [STAGE_SECONDS.labels(stage) for stage in ("search", "fetch", "total", "queue", "rank")]
+
+
+def observe_retrieval(search_us: int, fetch_us: int, total_us: int, queue_us: int, rank_us: int) -> None:
+    """The stages of one retrieval, as its answer tells them to the client."""
+    for stage, us in zip(_STAGES, (search_us, fetch_us, total_us, queue_us, rank_us), strict=True):
+        stage.observe(us * 1e-6)
+
+
+class MetricsPort:
+    """The HTTP server that Prometheus asks, in a thread of its own."""
+
+    def __init__(self, listen: str) -> None:
+        """listen: host:port; port 0 takes a free one. Raises InvalidInput when it cannot be opened."""
+        host, _, port = listen.rpartition(":")
+        try:
+            self._server: HTTPServer
+            self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
+        except OSError as error:
+            raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
