@@ -6,12 +6,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
 from edge_client.events import Statistics
+from edge_client.hedge import PendingCall
+from edge_client.recall import Asking, Recaller
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
@@ -21,18 +25,39 @@ class AnswerSettings(Settings):
     """Settings of scenarios in which the SDK answers.
 
     prompt_tokens, answer_tokens: the paper's lengths unless told otherwise (its table of throughputs).
-    memory_cache_mb: memories that the device keeps; 0, so that every recall is a real one.
+    memory_cache_mb: memories that the device keeps; 0, so that every recall is a real one. words: whether queries
+    carry their words, by which the service leaves out what lies far below the best; without, every chunk reads as
+    many memories as the model takes, which is what a cost has to be measured with.
     """
 
     prompt_tokens: int = Field(default=128, ge=32, le=4096)
     answer_tokens: int = Field(default=128, ge=2, le=4096)
     memory_cache_mb: float = Field(default=0, ge=0)
+    words: bool = False
 
     def open(self, address: str, bundle: Path | None = None) -> EdgeModel:
         """The bundle on the CPU, asking the service at `address`; raises a Memory3Error."""
-        return EdgeModel.open(
+        model = EdgeModel.open(
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )  # fmt: skip
+        if not self.words and isinstance(model.recaller, Recaller) and model.recaller.client is not None:
+            model.recaller.client = WithoutWords(model.recaller.client)
+        return model
+
+
+class WithoutWords:
+    """Stands before a client and keeps the words of queries from the service."""
+
+    def __init__(self, client: Asking) -> None:
+        self._client = client
+
+    def begin(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> PendingCall:
+        """As the client's."""
+        return self._client.begin(vectors, **rest)
+
+    def close(self) -> None:
+        """As the client's."""
+        self._client.close()
 
 
 @dataclass(frozen=True)
