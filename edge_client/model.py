@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_client.cached_text import CachedText
 from edge_client.chat_session import ChatSession
+from edge_client.codec_graph import device_format
 from edge_client.decoder_graph import DecoderGraph
 from edge_client.engine import Engine
 from edge_client.memory_cache import MemoryCache
@@ -71,13 +72,14 @@ class EdgeModel:
         chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
         opened = Bundle.open(chosen.bundle)
         graph = DecoderGraph.open(opened.decoder, threads=chosen.threads)
+        memory_format = device_format(opened, chosen.provider)
         client = MemoryClient(
             chosen.channel, chosen.knowledge_base, opened.identity, opened.manifest.embedder_id,
             deadline_s=chosen.deadline_s, minimum_score=chosen.minimum_score,
-            payload_bytes=opened.memory_format.payload_bytes(opened.config.memory.reference_tokens),
+            payload_bytes=memory_format.payload_bytes(opened.config.memory.reference_tokens),
         )  # fmt: skip
         recaller = Recaller(
-            opened.embedder(threads=chosen.embedder_threads), client, opened.memory_format,
+            opened.embedder(threads=chosen.embedder_threads), client, memory_format,
             cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
             hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip

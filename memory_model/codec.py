@@ -194,6 +194,12 @@ class ProductCodec(MemoryCodec):
         self.codec_id = _tables_id(tables)
         self._flat = np.ascontiguousarray(tables.codewords.reshape(g * m * words, width))
         self._first = (np.arange(g)[:, None] * m + np.arange(m)) * words
+        self._coarse_words: np.ndarray | None = None
+        if tables.coarse is not None:
+            _, halves, coarse_words, half = tables.coarse.shape
+            self._coarse_words = np.ascontiguousarray(tables.coarse.reshape(-1, half))
+            self._first_coarse = (np.arange(g)[:, None] * halves + np.arange(halves)) * coarse_words
+        self._shifted = bool(tables.mean.any())
         # Subspaces are padded to one width: coordinates that are always zero are left out of the product.
         used = tables.codewords.any(axis=2).reshape(g, m * width)
         if tables.coarse is not None or used.all():
@@ -204,29 +210,28 @@ class ProductCodec(MemoryCodec):
 
     def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
         """float32 [n, d]: one gather over all codes, then one matrix product for each block met."""
-        codes = np.asarray(codes, np.uint8)
+        codes = np.ascontiguousarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         n = len(codes)
-        which = (
-            np.zeros(n, np.int64) if self.groups == 1 else np.broadcast_to(np.asarray(blocks, np.int64), (n,))
-        )
-        if n and (which.min() < 0 or which.max() >= self._blocks):
+        one = self._blocks == 1
+        which = np.zeros(n, np.int64) if one else np.broadcast_to(np.asarray(blocks, np.int64), (n,))
+        if n and not one and (which.min() < 0 or which.max() >= self._blocks):
             raise InvalidInput(f"codec group {which.max()} does not exist, there are {self._blocks}")
         index = unpack_bits(codes[:, self.tables.coarse_bytes :], self.tables.bits, self._first.shape[1])
-        index += self._first[which]
-        words = self._flat.take(index, axis=0).reshape(n, -1)
-        if self.tables.coarse is not None:
+        index += self._first if one else self._first[which]
+        words = _rows(self._flat, index)
+        if self._coarse_words is not None:
             halves = unpack_bits(
                 codes[:, : self.tables.coarse_bytes], self.tables.coarse_bits, _COARSE_SUBSPACES
             )
-            for half in range(_COARSE_SUBSPACES):
-                width = self.tables.coarse.shape[3]
-                words[:, half * width : (half + 1) * width] += self.tables.coarse[
-                    which, half, halves[:, half]
-                ]
-        if self._blocks == 1:
-            return np.asarray(words[:, self._used[0]] @ self._basis[0] + self.tables.mean[0])
+            halves += self._first_coarse if one else self._first_coarse[which]
+            words += _rows(self._coarse_words, halves)
+        if one:
+            found = np.matmul(words[:, self._used[0]], self._basis[0])
+            if self._shifted:
+                found += self.tables.mean[0]
+            return found
         result = np.empty((n, self.tables.mean.shape[1]), np.float32)
         edges = np.flatnonzero(np.diff(which, prepend=-1, append=-1)) if n else np.zeros(0, int)
         for start, end in pairwise(edges.tolist()):
@@ -247,16 +252,26 @@ def unpack_bits(codes: np.ndarray, bits: int, count: int) -> np.ndarray:
     """`count` numbers of `bits` bits each, int64 [n, count], from little-endian bit strings uint8 [n, bytes]."""
     if bits == 8:
         return codes[:, :count].astype(np.int64)
-    padded = np.zeros((len(codes), codes.shape[1] + 3), np.uint8)
-    padded[:, : codes.shape[1]] = codes
-    offset = np.arange(count) * bits
-    byte, shift = offset // 8, offset % 8
-    word = (
-        padded[:, byte].astype(np.int64)
-        | padded[:, byte + 1].astype(np.int64) << 8
-        | padded[:, byte + 2].astype(np.int64) << 16
-    )
-    return (word >> shift) & ((1 << bits) - 1)
+    # Words of 64 bits that begin at a byte, as few as hold every number whole.
+    n, size = codes.shape
+    padded = np.zeros((n, size + 8), np.uint8)
+    padded[:, :size] = codes
+    result = np.empty((n, count), np.int64)
+    word, first = np.empty(n, np.int64), -64
+    for number in range(count):
+        if (number + 1) * bits > first + 63:  # 63: a sign bit would be shifted in
+            first = number * bits // 8 * 8
+            word[:] = padded[:, first // 8 : first // 8 + 8].copy().view("<i8")[:, 0]
+        np.right_shift(word, number * bits - first, out=result[:, number])
+    result &= (1 << bits) - 1
+    return result
+
+
+def _rows(table: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Rows of a table [rows, width], float32 [n, count * width]. Index int64 [n, count] is known to be in range."""
+    found = np.empty((*index.shape, table.shape[1]), np.float32)
+    table.take(index, axis=0, out=found, mode="clip")  # any other mode buffers `out`
+    return found.reshape(len(index), -1)
 
 
 def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], name: str) -> MemoryCodec:

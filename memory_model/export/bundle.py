@@ -20,6 +20,7 @@ from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.embedder import Embedder
+from memory_model.export.codec import export_codec
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.weights import Precision
@@ -75,6 +76,7 @@ def export_bundle(
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
             memory_codec.save(staging / "codec.npz")
+            export_codec(memory_codec, staging)
             bundle = write_bundle(
                 out, staging, model_id=loaded.model_id, codec_id=memory_codec.codec_id, embedder_id=embedder_id,
                 precision=chosen.label, capacity=capacity, licence=loaded.licence, config=loaded.config,

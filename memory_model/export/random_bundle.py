@@ -18,6 +18,7 @@ from memory_model.codec import ProductCodec, ProductTables
 from memory_model.config import ModelConfig
 from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
+from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graphs, save_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.random_weights import RandomWeights
@@ -76,6 +77,7 @@ def export_random(
         (staging / "tokenizer.json").write_text(checkpoint.tokenizer_json(), encoding="utf-8")
         (staging / "chat_template.jinja").write_text(checkpoint.chat_template(), encoding="utf-8")
         codec.save(staging / "codec.npz")
+        export_codec(codec, staging)
         bundle = write_bundle(
             out, staging, model_id=weights.model_id, codec_id=codec.codec_id,
             embedder_id=Embedder(staging).embedder_id, precision=precision.label, capacity=capacity,

@@ -13,14 +13,16 @@ from onnx import TensorProto, helper
 from edge_client.errors import EngineMismatch, EngineNotBuilt, GraphUnsupported, TensorRtMissing
 from edge_client.onnx_nodes import read_nodes
 from edge_client.tensorrt_api import TensorRt, build_engine, load_tensorrt
-from edge_client.tensorrt_build import build_bundle, build_graph
+from edge_client.tensorrt_build import build_bundle, build_graph, graph_profiles
 from edge_client.tensorrt_check import CpuRun, check_engine
 from edge_client.tensorrt_operators import check_graph, operators_of
 from edge_client.tensorrt_profiles import GraphInput, Range, decoder_profiles, graph_profile
 from memory_model.bundle import Bundle
 from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget
 from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
+from memory_model.export.random_bundle import paper_codec
 from memory_model.export.random_weights import RandomWeights
 from memory_model.export.weights import Precision
 from tests.edge_client.tiny_bundle import tiny_config
@@ -60,14 +62,26 @@ def test_the_builder_takes_the_decoder_in_every_precision(
     assert kept
 
 
-@pytest.mark.parametrize("shape", ["memory3-2b", "smollm2-135m"])
-def test_the_builder_takes_two_layers_of_the_real_shapes(shape: str, rtx: TensorRt, tmp_path: Path) -> None:
+def test_the_builder_takes_the_codec(rtx: TensorRt, tmp_path: Path) -> None:
+    path = export_codec(paper_codec(80), tmp_path)
+    assert path is not None
+    profiles = graph_profiles("codec.onnx", memory3_2b(), 2048, 0, CpuRun(path).inputs)
+    assert len(build_engine(rtx, path, profiles, effort=QUICK).plan) > 1000
+
+
+@pytest.mark.parametrize(
+    ("shape", "precision"),
+    [("memory3-2b", "int4"), ("memory3-2b", "int4-128"), ("smollm2-135m", "int4-128-table-int8")],
+)
+def test_the_builder_takes_two_layers_of_the_real_shapes(
+    shape: str, precision: str, rtx: TensorRt, tmp_path: Path
+) -> None:
     from dataclasses import replace
 
     full = memory3_2b() if shape == "memory3-2b" else smollm2_135m()
     heads = uniform_budget(1, full.kv_heads, 8)
     config = replace(full, layers=2, vocabulary=512, memory=MemoryConfig(heads))
-    path = exported(config, Precision("int4"), tmp_path)
+    path = exported(config, Precision.parse(precision), tmp_path)
     profiles = decoder_profiles(config, 512, CpuRun(path).inputs)
     assert len(build_engine(rtx, path, profiles[:1], effort=QUICK).plan) > 1000
 
