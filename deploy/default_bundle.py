@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "memory_model"
@@ -15,8 +16,37 @@ SOURCES = (
 
 
 def is_current(bundle: Path) -> bool:
-    """True if `bundle` has a manifest that is newer than the model's files and the code that exports them."""
-    manifest = bundle / "manifest.json"
-    files = (file for source in SOURCES for file in ([source] if source.is_file() else source.rglob("*")))
-    newest = max(file.stat().st_mtime for file in files if file.is_file() and file.suffix != ".pyc")
-    return manifest.is_file() and manifest.stat().st_mtime >= newest
+    """True if `bundle` was made from the model's files and the exporter's code as they are now.
+
+    By what `made` noted, because a checkout gives old files new times; else by the manifest's time.
+    """
+    manifest, note = bundle / "manifest.json", _note(bundle)
+    if not manifest.is_file():
+        return False
+    if note.is_file() and note.read_text() == _state(manifest):
+        return True
+    return manifest.stat().st_mtime >= max(file.stat().st_mtime for file in _files())
+
+
+def made(bundle: Path) -> None:
+    """Note what `bundle`, just exported, was made from."""
+    _note(bundle).write_text(_state(bundle / "manifest.json"))
+
+
+def _note(bundle: Path) -> Path:
+    return bundle.with_name(f".{bundle.name}.made-from")
+
+
+def _state(manifest: Path) -> str:
+    digest = hashlib.sha256(manifest.read_bytes())
+    for file in _files():
+        digest.update(
+            str(file.relative_to(PACKAGE)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest()
+        )
+    return digest.hexdigest()
+
+
+def _files() -> list[Path]:
+    """Every file that a bundle is made from, sorted."""
+    found = (file for source in SOURCES for file in ([source] if source.is_file() else source.rglob("*")))
+    return sorted(file for file in found if file.is_file() and file.suffix != ".pyc")

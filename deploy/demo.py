@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deploy.default_bundle import is_current
+from deploy.default_bundle import is_current, made
 from deploy.service_process import ServiceFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,6 +107,7 @@ def export(bundle: Path) -> None:
         return
     with step("bundle", "decoder, embedder and codec as files for the device"):
         run("memory-model", "export", "--out", bundle)
+        made(bundle)
 
 
 def choose_documents(*, full: bool) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,10 @@ def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--limit", type=int, default=100, help="questions")
-    arguments.add_argument("--precisions", default="float32,int8,int4")
+    arguments.add_argument("--precisions", default="float32,int8,int4-64-table-int8")
+    arguments.add_argument(
+        "--folder", type=Path, default=ROOT / "build", help="where bundles are exported to"
+    )
     arguments.add_argument("--threads", type=int, default=1)
     options = arguments.parse_args()
     loaded = load_model()
@@ -69,7 +72,7 @@ def main() -> None:
     results: dict[str, PrecisionQuality] = {}
     first: list[str] = []
     for precision in options.precisions.split(","):
-        folder = ROOT / "build" / f"bundle-{precision}"
+        folder = options.folder / f"bundle-{precision}"
         bundle = export_bundle(loaded, folder, precision)
         given = GivenMemories()
         graph = DecoderGraph.open(bundle.decoder, threads=options.threads)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.default_bundle import is_current
+from deploy.default_bundle import is_current, made
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,4 +21,5 @@ def bundle() -> Path:
         program = Path(sys.executable).parent / "memory-model"
         done = subprocess.run([program, "export", "--out", folder], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        made(folder)
     return folder

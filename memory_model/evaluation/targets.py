@@ -16,6 +16,8 @@ HELD_OUT, NATURAL, RETRIEVED, NATURAL_UNTUNED, PROSE = (
     "prose",
 )
 EDGE, OVERLAP = "edge_quality", "overlap"
+DEVICE_PRECISION = "int4-64-table-int8"
+"""What `memory-model export` writes by default."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def targets(
         ),
         *(
             Target(f"{p} decoder: F1 - F1 of float32", _lost(edge_quality, p), -0.02, -0.005, of=(EDGE,))
-            for p in ("int8", "int4")
+            for p in ("int8", DEVICE_PRECISION)
         ),
         Target(
             "the codec: F1 without it - F1 with it",

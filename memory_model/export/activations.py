@@ -1,12 +1,16 @@
 """What flows into each linear layer while the model reads and answers: second moments for `export.rounding`.
 
-The model reads texts twice: as they are, and with their own memories in the slots, because heads that read
-memories must be rounded for what they read there.
+The model reads questions as a device does, five memories in the slots and one of them the right one, answers
+included, because heads that read memories must be rounded for what they read there. And it reads some of
+the references as text, because it must still be a language model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,51 +18,123 @@ import torch
 from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout
+from memory_model.chat import ChatTemplate, prefix_ids
+from memory_model.errors import CorruptFile, MissingFile
 
 if TYPE_CHECKING:
+    from memory_model.memory import ExplicitMemory
     from memory_model.nn.load import LoadedModel
 
+PLAIN = 0.5
+"""Weight of plain text beside questions, in moments of equal trace."""
 TEXTS = 48
-"""Texts of at most a reference's length that are enough: some 10,000 tokens for a few thousand inputs."""
-_AT_ONCE = 8
-_MARGIN = 8
+"""References that are read as text: some 6,000 tokens."""
+_AT_ONCE = 16
+_KEYS = ("knowledge", "question", "right_answer")
+
+Row = Mapping[str, str]
+"""{knowledge, question, right_answer}, as `memory-model eval` reads them; the knowledge fits a reference."""
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Rows of a JSONL file; raises MissingFile, CorruptFile."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(f"no rows to calibrate with at {path}")
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not JSONL: {error}") from error
+    if not rows or not all(
+        isinstance(r, dict) and all(isinstance(r.get(k), str) for k in _KEYS) for r in rows
+    ):
+        raise CorruptFile(f"every line of {path} must have the strings {', '.join(_KEYS)}")
+    return rows
 
 
 @torch.inference_mode()
 def second_moments(
-    loaded: LoadedModel, texts: Sequence[str], progress: Callable[[int, int], None] | None = None
+    loaded: LoadedModel, rows: Sequence[Row], progress: Callable[[int, int], None] | None = None
 ) -> dict[str, np.ndarray]:
-    """Sums of x x^T, float32 [inputs, inputs], by the exporter's layer names, inputs in the exporter's order.
+    """Means of x x^T, float32 [inputs, inputs], by the exporter's layer names, inputs in the exporter's order.
 
-    texts: at most TEXTS of them are read, each cut to a reference's length. progress: called with (texts
-    read, texts).
+    progress: called with (rows read, rows). A model without memory reads the references as text only.
     """
+    memory = loaded.config.memory
+    limit = memory.reference_tokens
+    references = [loaded.tokenizer.encode(row["knowledge"])[:limit] for row in rows]
+    written: list[ExplicitMemory] = []
+    if memory.heads:
+        for start in range(0, len(rows), _AT_ONCE):
+            texts = [row["knowledge"] for row in rows[start : start + _AT_ONCE]]
+            written += loaded.writer.write(texts, batch_size=_AT_ONCE)
+    asked: dict[str, Tensor] = {}
+    plain: dict[str, Tensor] = {}
+    rng = random.Random(0)
+    for number, row in enumerate(rows):
+        chosen: list[ExplicitMemory] = []
+        if written:
+            others = [m for n, m in enumerate(written) if n != number]
+            chosen = [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
+            rng.shuffle(chosen)
+            with _Listening(loaded, asked):
+                _answer(loaded, row, chosen)
+        if number < TEXTS:
+            # Every second one beside memories, its own among them.
+            with _Listening(loaded, plain):
+                _read(loaded, references[number], chosen if number % 2 else [])
+        if progress is not None:
+            progress(number + 1, len(rows))
+    found: dict[str, np.ndarray] = {}
+    for sums, weight in ((asked, 1.0), (plain, PLAIN)):
+        for name, total in sums.items():
+            part = weight * (total / total.trace()).numpy()
+            found[name] = found[name] + part if name in found else part
+    return found
+
+
+def _read(loaded: LoadedModel, ids: list[int], memories: Sequence[ExplicitMemory]) -> None:
+    """Read a reference as text."""
     from memory_model.evaluation.memories import stack_memories
 
-    model, memory = loaded.model, loaded.config.memory
-    # A cut inside a word may be spelled with a few tokens more.
-    tokenizer, longest = loaded.tokenizer, memory.reference_tokens - _MARGIN
-    texts = [tokenizer.decode(tokenizer.encode(t)[:longest]) for t in texts if t.strip()][:TEXTS]
-    sums: dict[str, Tensor] = {}
-    hooks = _listen(loaded, sums)
-    try:
-        for start in range(0, len(texts), _AT_ONCE):
-            part = texts[start : start + _AT_ONCE]
-            written = loaded.writer.write(part, batch_size=_AT_ONCE) if memory.heads else []
-            for number, text in enumerate(part):
-                ids = torch.tensor([tokenizer.encode(text)])
-                positions = memory.reference_tokens + torch.arange(ids.shape[1])[None]
-                model.head(model.hidden(ids, positions)[0])
-                if written:
-                    others = [written[number], *(w for n, w in enumerate(written) if n != number)]
-                    batch = stack_memories([others[: memory.memories_per_chunk]], loaded)
-                    model.head(model.hidden(ids, positions, memory=batch, chunk_BT=torch.zeros_like(ids))[0])
-            if progress is not None:
-                progress(min(start + _AT_ONCE, len(texts)), len(texts))
-    finally:
-        for hook in hooks:
+    tokens = torch.tensor([ids])
+    positions = loaded.config.memory.reference_tokens + torch.arange(len(ids))[None]
+    if memories:
+        read = stack_memories([memories], loaded)
+        loaded.model.hidden(tokens, positions, memory=read, chunk_BT=torch.zeros_like(tokens))
+    else:
+        loaded.model.hidden(tokens, positions)
+
+
+def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
+    """Read a question and its answer with memories in the slots."""
+    from memory_model.evaluation.memories import stack_memories
+
+    tokenizer, memory = loaded.tokenizer, loaded.config.memory
+    prefix = prefix_ids(tokenizer, memory)
+    prompt = ChatTemplate(loaded.chat_template, tokenizer).prompt(
+        [{"role": "user", "content": row["question"]}]
+    )
+    text = [*prompt.ids, *tokenizer.encode(row["right_answer"]), tokenizer.end_of_turn_id]
+    first = len(prefix) + memory.reference_tokens
+    positions = torch.cat((torch.arange(len(prefix)), first + torch.arange(len(text))))[None]
+    chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
+    read = stack_memories([memories], loaded)
+    loaded.model.hidden(torch.tensor([prefix + text]), positions, memory=read, chunk_BT=chunk)
+
+
+class _Listening:
+    """Adds every linear layer's inputs to `sums` while it is open."""
+
+    def __init__(self, loaded: LoadedModel, sums: dict[str, Tensor]) -> None:
+        self._loaded, self._sums = loaded, sums
+
+    def __enter__(self) -> None:
+        self._hooks = _listen(self._loaded, self._sums)
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
             hook.remove()
-    return {name: total.numpy() for name, total in sums.items()}
 
 
 def _listen(loaded: LoadedModel, sums: dict[str, Tensor]) -> list[torch.utils.hooks.RemovableHandle]:

@@ -20,13 +20,17 @@ from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.embedder import Embedder
+from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
-from memory_model.export.weights import Precision
+from memory_model.export.rounding import Calibrated
+from memory_model.export.weights import BITS, Precision
 from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
 
-DEFAULT_PRECISION = "int8"
+DEFAULT_PRECISION = (
+    "int4-64-table-int8"  # blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them
+)
 DEFAULT_CAPACITY = 2048
 
 
@@ -38,13 +42,16 @@ def export_bundle(
     *,
     codec: str | Path | None = None,
     embedder: str | Path = MINILM,
+    calibration: str | Path | None = None,
     quiet: bool = False,
 ) -> Bundle:
     """Export `model` (a preset, a .gguf path or a loaded model) to the folder `out`, replacing an older bundle.
 
-    precision: float32, float16, int8 or int4 weights. capacity: tokens of a conversation. codec: a `codec.npz`, by
-    default the one shipped for the preset. embedder: "minilm" or a folder. Shows progress unless `quiet`;
-    after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    precision: of the weights, a label as `Precision.parse` reads it. capacity: tokens of a conversation. codec: a
+    `codec.npz`, by default the one shipped for the preset. embedder: "minilm" or a folder. calibration:
+    JSONL rows that int4 weights are rounded for, by default those shipped; "" rounds to the nearest.
+    Shows progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile,
+    InvalidInput.
     """
     out = Path(out)
     columns = (
@@ -54,20 +61,32 @@ def export_bundle(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    chosen = precision if isinstance(precision, Precision) else Precision(precision)  # before minutes of work
+    chosen = (
+        precision if isinstance(precision, Precision) else Precision.parse(precision)
+    )  # before minutes of work
     check_place(out)
     staging = staging_folder(out)
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("loading the model", total=4)
+            rows = None
+            if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration != "":
+                rows = read_rows(calibration or asset(DEFAULT_MODEL, "calibration.jsonl"))
             loaded = load_model(model) if isinstance(model, str) else model
             codec_path = Path(codec) if codec else asset(DEFAULT_MODEL, "codec.npz")
             memory_codec = decoding_only(MemoryCodec.load(codec_path))
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
+            rounding = None
+            if rows is not None:
+                reading = progress.add_task("  questions read to round for", total=len(rows))
+                moments = second_moments(
+                    loaded, rows, lambda done, _: progress.update(reading, completed=done)
+                )
+                rounding = Calibrated(moments)
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
                 loaded, staging / "decoder.onnx", chosen, capacity,
-                lambda done, _: progress.update(layers, completed=done),
+                lambda done, _: progress.update(layers, completed=done), rounding,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
             export_embedder(embedder, staging)

@@ -51,6 +51,25 @@ class Precision:
         if self.compute not in COMPUTE:
             raise InvalidInput(f"compute must be one of {tuple(COMPUTE)}, not {self.compute!r}")
 
+    @classmethod
+    def parse(cls, label: str) -> Precision:
+        """Inverse of `label`; raises InvalidInput."""
+        weights, *parts = label.split("-")
+        fields: dict[str, Any] = {"weights": weights}
+        while parts:
+            part = parts.pop(0)
+            if part.isdecimal():
+                fields["block"] = int(part)
+            elif part == "table" and parts:
+                fields["table"] = parts.pop(0)
+            elif part == "half":
+                fields["compute"] = "float16"
+            else:
+                raise InvalidInput(
+                    f"precision {label!r} is not like int4, int4-128-table-int8 or float16-half"
+                )
+        return cls(**fields)
+
     @property
     def label(self) -> str:
         """In one word, for manifests and tables: `int4`, `int4-128`, `int4-table-int8`, `float16-half`."""
@@ -133,11 +152,12 @@ class Weights:
         padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
         if "table" not in self._tables:
             self._tables["table"] = self.rounding("table", padded.T, bits, self.block)
-            self._store_codes("embed_tokens", self._tables["table"])
         q = self._tables["table"]
         # An empty page in front, so that the words have an address of their own (see `Graph.save`).
         ahead = PAGE_BYTES // 4
         words = g.constant(np.pad(_words(q.codes, bits), (ahead, 0)), "embed_tokens.words")
+        if "embed_tokens" not in self._stored:  # after the words, whose bytes in the file these are
+            self._store_codes("embed_tokens", q)
         # A shape of its own keeps it apart from the head's scales, which the runtime takes into its kernel.
         scales = g.constant(q.scales.astype(self.dtype)[None], "embed_tokens.rows.scale")
         word = g.op("Div", ids, g.constant(in_word))

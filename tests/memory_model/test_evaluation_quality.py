@@ -225,7 +225,7 @@ def test_every_figure_comes_from_its_section() -> None:
         "end to end: F1 with retrieved memories / F1 with the right one given": 0.9474,
         "end to end: right reference among the five retrieved (recall@5)": 0.95,
         "int8 decoder: F1 - F1 of float32": -0.01,
-        "int4 decoder: F1 - F1 of float32": None,
+        "int4-64-table-int8 decoder: F1 - F1 of float32": None,
         "the codec: F1 without it - F1 with it": 0.0,
         "overlap: F1 of exact - F1 of overlap": 0.02,
         "perplexity of prose without memory, tuned / original": None,
