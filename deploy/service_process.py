@@ -29,12 +29,12 @@ class ServiceProcess:
     log: Path
 
     @classmethod
-    def start(cls, folder: Path, bundle: Path) -> ServiceProcess:
+    def start(cls, folder: Path, bundle: Path, *, listen: str = "127.0.0.1:0") -> ServiceProcess:
         """Serves the store `folder`/store; returns when health says SERVING. Raises ServiceFailed."""
         port_file, log = folder / "port", folder / "service.log"
         port_file.unlink(missing_ok=True)
         store = f"chdb://{(folder / 'store').resolve()}"
-        command: list[str | Path] = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--port-file", port_file]
+        command: list[str | Path] = [PROGRAM, "serve", "--listen", listen, "--port-file", port_file]
         command += ["--store", store, "--bundle", bundle]
         with log.open("ab") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

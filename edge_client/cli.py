@@ -21,6 +21,7 @@ from edge_client.model import EdgeModel
 from edge_client.overlap import RecallMode
 from edge_client.pull_command import pull
 from edge_client.sampling_options import SamplingOptions
+from edge_client.serve.command import serve
 from memory_model.errors import InvalidInput, Memory3Error
 
 EXIT_CODES = (
@@ -271,6 +272,7 @@ def _reported() -> Iterator[None]:
 
 device_commands.register(app, EXIT_CODES)
 app.command(epilog=EXIT_CODES)(_reported()(pull))
+app.command(epilog=EXIT_CODES)(_reported()(serve))
 
 if __name__ == "__main__":
     app()

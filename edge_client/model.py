@@ -20,7 +20,7 @@ from edge_client.overlap import Recalling, RecallMode, RecallPolicy
 from edge_client.recall import Recaller
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
-from memory_model.chat import Message
+from memory_model.chat import Message, Prompt
 from memory_model.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class EdgeModel:
         self.graph = graph
         self.recaller = recaller
         self.policy = policy or RecallPolicy()
+        self._settings: EdgeSettings | None = None  # those of `open`
         self._engine = Engine(bundle, graph, recaller, self.policy)
         # The caches of the last question: one that goes on from it need not be read again.
         self._idle: CachedText | None = self._engine.text()
@@ -73,17 +74,30 @@ class EdgeModel:
         opened = Bundle.open(chosen.bundle)
         graph = DecoderGraph.open(opened.decoder, threads=chosen.threads)
         memory_format = device_format(opened, chosen.provider)
-        client = MemoryClient(
-            chosen.channel, chosen.knowledge_base, opened.identity, opened.manifest.embedder_id,
-            deadline_s=chosen.deadline_s, minimum_score=chosen.minimum_score,
-            payload_bytes=memory_format.payload_bytes(opened.config.memory.reference_tokens),
-        )  # fmt: skip
         recaller = Recaller(
-            opened.embedder(threads=chosen.embedder_threads), client, memory_format,
-            cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
-            hedge_after_s=chosen.recall_policy.hedge_after_s,
+            opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
+            memory_format, cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)),
+            deadline_s=chosen.deadline_s, hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip
-        return cls(opened, graph, recaller, chosen.recall_policy)
+        model = cls(opened, graph, recaller, chosen.recall_policy)
+        model._settings = chosen
+        return model
+
+    def with_knowledge_base(self, name: str) -> EdgeModel:
+        """The same model with another knowledge base of the same service; weights, embedder and memories are shared.
+
+        Close it apart from this one. Raises InvalidInput where the model was not made by `open`, ModelClosed.
+        """
+        mine, settings = self.recaller, self._settings
+        if settings is None or not isinstance(mine, Recaller):
+            raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
+        recaller = Recaller(
+            mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
+            deadline_s=settings.deadline_s, hedge_after_s=settings.recall_policy.hedge_after_s,
+        )  # fmt: skip
+        model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
+        model._settings = settings
+        return model
 
     def generate(
         self, messages: str | Sequence[Message], *, memory: bool = True, **options: Unpack[SamplingOptions]
@@ -98,13 +112,45 @@ class EdgeModel:
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        return self._begin(self.bundle.chat.prompt(messages), self.policy, memory, options)
+
+    def complete(
+        self, text: str, *, memory: bool = True, recall: RecallMode | str | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AnswerStream:  # fmt: skip
+        """Go on with a text as it is, without the chat template; special tokens that it spells are meant.
+
+        recall: instead of the model's mode. Otherwise as `generate`.
+        """
+        return self._begin(self._raw_prompt(text), self._policy_with(recall, None), memory, options)
+
+    def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
+        """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
         prompt = self.bundle.chat.prompt(messages)
+        self._engine.check(prompt, options)
+        return len(prompt.ids)
+
+    def check_text(self, text: str, **options: Unpack[SamplingOptions]) -> int:
+        """Tokens of the prompt of `complete`; raises what it would raise, and computes nothing."""
+        prompt = self._raw_prompt(text)
+        self._engine.check(prompt, options)
+        return len(prompt.ids)
+
+    def _raw_prompt(self, text: str) -> Prompt:
+        if not isinstance(text, str) or not text:
+            raise InvalidInput("the text to go on with is empty: give at least one character")
+        ids = self.bundle.tokenizer.encode(text)
+        return Prompt(ids, [True] * len(ids))
+
+    def _begin(
+        self, prompt: Prompt, policy: RecallPolicy, memory: bool, options: SamplingOptions
+    ) -> AnswerStream:
         sampling = self._engine.check(prompt, options)
         with self._lock:
             text, self._idle = self._idle, None
         text = text or self._engine.text()
         return self._engine.begin(
-            text, prompt, sampling, memory=memory, policy=self.policy, done=lambda _: self._keep(text)
+            text, prompt, sampling, memory=memory, policy=policy, done=lambda _: self._keep(text)
         )
 
     def session(
@@ -154,3 +200,11 @@ class EdgeModel:
         with self._lock:
             if not self._engine.closed:
                 self._idle = text
+
+
+def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient:
+    return MemoryClient(
+        settings.channel, knowledge_base, bundle.identity, bundle.manifest.embedder_id,
+        deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,
+        payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
+    )  # fmt: skip

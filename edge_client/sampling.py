@@ -1,4 +1,4 @@
-"""Logits to one token: bias, penalties, temperature, top-k, top-p, min-p, and a draw.
+"""Logits to one token: bias, penalties, constraint, temperature, top-k, top-p, min-p, and a draw.
 
 Knows numbers and nothing about text. Greedy is one argmax; nothing here sorts the whole vocabulary unless the
 likeliest tokens in question are that many.
@@ -55,14 +55,16 @@ class Sampler:
             token = place if tokens is None else int(tokens[place])
         if self._counts is not None:
             self._counts[token] += 1
+        if self.sampling.constraint is not None:
+            self.sampling.constraint.took(token)
         if self.sampling.logprobs is None:
             return Picked(token)
         return _with_logprobs(logits, token, self.sampling.logprobs)
 
     def _changed(self, logits: np.ndarray) -> np.ndarray:
-        """Logits after bias and penalties; the same array if neither is wanted."""
+        """Logits after bias, penalties and constraint; the same array if none is wanted."""
         s = self.sampling
-        if self._counts is None and not len(self._biased):
+        if self._counts is None and not len(self._biased) and s.constraint is None:
             return logits
         changed = logits.copy()
         changed[self._biased] += self._bias
@@ -72,7 +74,7 @@ class Sampler:
             values = np.where(values > 0, values / s.repetition_penalty, values * s.repetition_penalty)
             values -= s.frequency_penalty * self._counts[seen] + s.presence_penalty
             changed[seen] = values
-        return changed
+        return changed if s.constraint is None else s.constraint.allow(changed)
 
 
 def distribution(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | None, np.ndarray]:

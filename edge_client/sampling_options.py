@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
+from edge_client.constraint import TokenConstraint
 from memory_model.errors import InvalidInput
 
 MOST_LOGPROBS = 20
@@ -28,6 +29,7 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     seed: int | None
     logprobs: int | None
+    constraint: TokenConstraint | None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Sampling:
 
     seed: makes drawing repeatable. logprobs: None for none, n for the chosen token's log-probability and
     those of the n likeliest. max_tokens: longest answer. stop: strings before which the answer ends.
+    constraint: rules tokens out after bias and penalties; made for this one answer.
     """
 
     max_tokens: int = 256
@@ -63,6 +66,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     logprobs: int | None = None
+    constraint: TokenConstraint | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""

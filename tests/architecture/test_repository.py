@@ -45,7 +45,9 @@ def makefile_targets() -> set[str]:
 
 
 def test_no_tracked_file_names_a_registry() -> None:
-    assert findings(REGISTRY, tracked_texts()) == []
+    # What others published stays as they did it; a licence's address has a folder "packages" in it.
+    ours = {name: text for name, text in tracked_texts().items() if "/vendor/" not in name}
+    assert findings(REGISTRY, ours) == []
 
 
 def test_no_tracked_file_names_a_folder_of_one_machine() -> None:

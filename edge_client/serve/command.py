@@ -1,0 +1,92 @@
+"""`edge-client serve`: starts the HTTP server and says where it is."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from edge_client.overlap import RecallMode
+from memory_model.errors import InvalidInput
+
+err = Console(stderr=True, highlight=False)
+
+
+def serve(
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
+    ] = None,
+    knowledge_base: Annotated[
+        str | None,
+        typer.Option("--knowledge-base", help="Read unless a request names another. [default: default]"),
+    ] = None,
+    recall: Annotated[
+        RecallMode | None,
+        typer.Option("--recall", help="Unless a request says otherwise. [default: overlap]"),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Address to listen on; others than this machine's own need a key."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 2]")
+    ] = None,
+    port_file: Annotated[
+        Path | None, typer.Option("--port-file", help="Write the port there once the server listens.")
+    ] = None,
+) -> None:
+    """Serve the model on this device: OpenAI's interface under /v1, and a page to chat on at /.
+
+    More settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
+    """
+    try:
+        import uvicorn
+
+        from edge_client.serve.app import make_app
+    except ImportError as error:
+        raise InvalidInput(
+            f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[edge,serve]'"
+        ) from error
+    from edge_client.model import EdgeModel
+    from edge_client.serve.settings import ServeSettings
+    from edge_client.settings import EdgeSettings
+
+    settings = ServeSettings(**_given(host=host, port=port, parallel=parallel))
+    settings.check()
+    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, recall=recall)
+    listening = _listen(settings.host, settings.port)
+    with EdgeModel.open(**edge_options) as model:
+        app = make_app(model, EdgeSettings(**edge_options), settings)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
+        )
+        shown, number = listening.getsockname()[:2]
+        shown = f"[{shown}]" if ":" in shown else shown
+        err.print(f"chat at http://{shown}:{number}/, OpenAI's interface at http://{shown}:{number}/v1")
+        if port_file is not None:
+            port_file.write_text(str(number))
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens already, so that whoever reads the port may call at once; raises InvalidInput."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port"
+        ) from error

@@ -1,0 +1,165 @@
+"""Who may call: the right host name, the right origin, the right key, and no more bytes than agreed.
+
+Plain ASGI, before any route: a page of another site can reach 127.0.0.1 through its visitor's browser, by its own
+name (DNS rebinding) or by ours, so both names are looked at.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edge_client.serve.errors import ApiError, body_of
+from edge_client.serve.settings import ServeSettings
+
+OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+UPLOADS = "/v1/knowledge_bases/"
+# Trusted Types: no string becomes HTML unless DOMPurify made it.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify"
+)
+SECURITY_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Guard:
+    """Wraps the application; refuses before a byte of the body is read."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self._app, self._settings = app, settings
+        self._names = {*OWN_NAMES, *settings.allowed_hosts}
+        if settings.host not in ("0.0.0.0", "::"):
+            self._names.add(settings.host if ":" not in settings.host else f"[{settings.host}]")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = origin if origin in self._settings.allowed_origins else None
+        send = _with_headers(send, allowed)
+        try:
+            self._check_names(headers, scope["scheme"], allowed)
+            if scope["method"] == "OPTIONS" and allowed:
+                await _answer(send, 204, {}, PREFLIGHT)
+                return
+            self._check_key(headers, scope["path"])
+            limit = self._limit(scope["path"])
+            _check_declared(headers, limit)
+        except ApiError as error:
+            status, body, more = body_of(error)
+            await _answer(send, status, body, more)
+            return
+        await self._app(scope, _counted(receive, limit), send)
+
+    def _check_names(self, headers: Headers, scheme: str, allowed: str | None) -> None:
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if name.lower() not in self._names:
+            raise ApiError(
+                403, "this server is not reached under that host name: use 127.0.0.1, or permit the name with "
+                "EDGE_CLIENT_SERVE_ALLOWED_HOSTS", code="host_not_allowed", kind="permission_error",
+            )  # fmt: skip
+        origin = headers.get("origin")
+        same = origin is None or origin == f"{scheme}://{host}"
+        # A browser that sends no Origin (a link, an image) still says where the request comes from.
+        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
+            headers.get("sec-fetch-mode") != "navigate"
+        )
+        if allowed is None and (not same or foreign):
+            raise ApiError(
+                403, "pages of other sites may not call this server; permit an origin with "
+                "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS", code="origin_not_allowed", kind="permission_error",
+            )  # fmt: skip
+
+    def _check_key(self, headers: Headers, path: str) -> None:
+        key = self._settings.api_key
+        if key is None or not (path.startswith("/v1") or path == "/metrics"):
+            return
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            shown.strip().encode(), key.get_secret_value().encode()
+        ):
+            raise ApiError(
+                401, "this server wants its API key: send it as `Authorization: Bearer …`",
+                code="invalid_api_key", kind="authentication_error",
+            )  # fmt: skip
+
+    def _limit(self, path: str) -> int:
+        return (
+            self._settings.upload_limit_bytes if path.startswith(UPLOADS) else self._settings.body_limit_bytes
+        )
+
+
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
+    "Access-Control-Allow-Headers": "authorization, content-type",
+    "Access-Control-Max-Age": "600",
+}
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes: send less", code="body_too_large")
+
+
+def _check_declared(headers: Headers, limit: int) -> None:
+    declared = headers.get("content-length", "0")
+    if not declared.isdigit() or int(declared) > limit:
+        raise _too_large(limit)
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """Refuse a body that turns out larger than it may be, also where it comes in pieces without a length."""
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            raise HTTPException(413, str(_too_large(limit)))  # the one kind that routes let through
+        return message
+
+    return counted
+
+
+def _with_headers(send: Send, allowed_origin: str | None) -> Send:
+    more = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
+    if allowed_origin:
+        more += [
+            (b"access-control-allow-origin", allowed_origin.encode()),
+            (b"cross-origin-resource-policy", b"cross-origin"),
+            (b"vary", b"origin"),
+        ]
+        more.remove((b"cross-origin-resource-policy", b"same-origin"))
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *more]}
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, status: int, body: Mapping[str, object], headers: Mapping[str, str]) -> None:
+    content = json.dumps(body).encode() if body else b""
+    sent = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+    sent += [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": content})

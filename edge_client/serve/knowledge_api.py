@@ -1,0 +1,105 @@
+"""/v1/knowledge_bases and /v1/service: what there is to read from, and documents written into it from the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from edge_client.errors import RetrievalError
+from edge_client.serve.errors import ApiError
+from edge_client.serve.requests import BASE_NAME, NewKnowledgeBase
+from edge_client.serve.service_link import ServiceLink
+from edge_client.serve.sse import event_stream
+from memory_model.bundle import Bundle
+
+BaseName = Annotated[str, Path(pattern=BASE_NAME)]
+LONGEST_KEY_BYTES = 1024
+LONGEST_TITLE = 200
+ROOM_FOR_TITLE = 16
+"""Tokens that a reference's title takes, roughly: only the progress bar depends on it."""
+
+
+def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, uploads: bool) -> APIRouter:
+    """Routes over the service. uploads: whether any of them may write."""
+    router = APIRouter()
+
+    def check_writing() -> None:
+        if not uploads:
+            raise ApiError(
+                403, "this server does not write into the service: start it without EDGE_CLIENT_SERVE_UPLOADS=0",
+                code="uploads_off", kind="permission_error",
+            )  # fmt: skip
+
+    @router.get("/v1/service")
+    async def service() -> dict[str, Any]:
+        """Whether the service answers now; itself always answers."""
+        told: dict[str, Any] = {"address": link.address, "uploads": uploads}
+        try:
+            return {**told, "reachable": True, **await link.describe()}
+        except RetrievalError as error:
+            return {**told, "reachable": False, "error": str(error)}
+
+    @router.get("/v1/knowledge_bases")
+    async def listed() -> dict[str, Any]:
+        """All knowledge bases of the service."""
+        return {"default": default_base, "data": await link.knowledge_bases()}
+
+    @router.post("/v1/knowledge_bases", status_code=201)
+    async def create(body: NewKnowledgeBase) -> dict[str, Any]:
+        """Make an empty one."""
+        check_writing()
+        await link.create(body.name, body.description)
+        return {"name": body.name}
+
+    @router.post("/v1/knowledge_bases/{name}/documents", response_model=None)
+    async def upload(name: BaseName, request: Request, key: str, title: str = "") -> Response:
+        """Write a document, the body as UTF-8 text; the answer streams how far it is."""
+        check_writing()
+        if not 0 < len(key.encode()) <= LONGEST_KEY_BYTES or len(title) > LONGEST_TITLE:
+            limits = f"a key has 1 to {LONGEST_KEY_BYTES} bytes, a title at most {LONGEST_TITLE} characters"
+            raise ApiError(400, limits, code="invalid_value", param="key")
+        text = _text(await request.body())
+        expected = await anyio.to_thread.run_sync(_expected_references, bundle, text)
+
+        async def told() -> AsyncGenerator[dict[str, Any], None]:
+            yield {"state": "sent", "references_expected": expected}
+            async for step in link.ingest(name, key, title, text):
+                yield step
+                if step["state"] in ("done", "failed"):
+                    return
+
+        return event_stream(told())
+
+    @router.delete("/v1/knowledge_bases/{name}/documents")
+    async def delete(name: BaseName, key: str) -> JSONResponse:
+        """Remove a document."""
+        check_writing()
+        return JSONResponse({"deleted": await link.delete_document(name, key)})
+
+    return router
+
+
+def _text(body: bytes) -> str:
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ApiError(
+            415, f"the document is no UTF-8 text (byte {error.start}): save it as text first", code="not_text"
+        ) from error
+    if "\0" in text:
+        raise ApiError(
+            415, "the document holds zero bytes, so it is no text: convert it first", code="not_text"
+        )
+    if not text.strip():
+        raise ApiError(400, "the document is empty", code="document_empty")
+    return text
+
+
+def _expected_references(bundle: Bundle, text: str) -> int:
+    each = bundle.config.memory.reference_tokens - ROOM_FOR_TITLE
+    return max(1, math.ceil(bundle.tokenizer.count(text) / max(each, 1)))

@@ -1,0 +1,85 @@
+"""What /metrics tells, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edge_client.events import Finished
+from edge_client.serve.turns import Turns
+
+FIRST_TOKEN_BUCKETS_S = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+SPEED_BUCKETS = (5, 10, 20, 40, 80, 120, 160, 240, 320)
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+class Metrics:
+    """Counts of one server. Thread-safe."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
+        )
+        self._answers = Counter("edge_answers", "Answers by how they ended.", ["reason"], registry=registry)
+        self._tokens = Counter(
+            "edge_tokens", "Tokens: prompt, reused, generated.", ["kind"], registry=registry
+        )
+        self._recalls = Counter(
+            "edge_recalls", "Chunks that recalled, by state.", ["state"], registry=registry
+        )
+        self._first = Histogram(
+            "edge_first_token_seconds", "From the turn to the first token, recall included.",
+            buckets=FIRST_TOKEN_BUCKETS_S, registry=registry,
+        )  # fmt: skip
+        self._speed = Histogram(
+            "edge_tokens_per_second", "Of an answer after its first token.", buckets=SPEED_BUCKETS, registry=registry
+        )  # fmt: skip
+        running = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
+        running.set_function(lambda: turns.running)
+        waiting = Gauge("edge_answers_waiting", "Answers in line.", registry=registry)
+        waiting.set_function(lambda: turns.waiting)
+
+    def answered(self, finished: Finished) -> None:
+        """An answer is complete."""
+        s = finished.statistics
+        self._answers.labels(finished.reason).inc()
+        self._tokens.labels("prompt").inc(s.prompt_tokens)
+        self._tokens.labels("reused").inc(s.reused_tokens)
+        self._tokens.labels("generated").inc(s.generated_tokens)
+        for state, number in s.states.items():
+            self._recalls.labels(state).inc(number)
+        if s.generated_tokens:
+            self._first.observe(s.first_token_ms / 1e3)
+        if s.tokens_per_s:
+            self._speed.observe(s.tokens_per_s)
+
+    def left(self) -> None:
+        """Whoever asked is gone."""
+        self._answers.labels("disconnected").inc()
+
+    def text(self) -> bytes:
+        """The page."""
+        return generate_latest(self._registry)
+
+
+class Counted:
+    """Counts the requests of an application by route and status. Plain ASGI, so that streams are left alone."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["type"] == "http":
+                route: Any = scope.get("route")  # set by the router; a template, so that names stay few
+                path = getattr(route, "path", "") or "other"
+                self._metrics.requests.labels(path, str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, sending)

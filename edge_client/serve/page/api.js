@@ -1,0 +1,89 @@
+// Talks to the server this page came from, and to nobody else.
+
+import { byId } from "./dom.js";
+
+const KEY = "memory3.api-key";
+
+/** What the server refused, in its own words. */
+export class Refused extends Error {
+  constructor(status, error) {
+    super(error?.message ?? `the server answered ${status}`);
+    this.status = status;
+    this.code = error?.code ?? "";
+  }
+}
+
+async function call(path, options = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem(KEY);
+    const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+    const response = await fetch(path, { ...options, headers, cache: "no-store" });
+    if (response.ok) return response;
+    const body = await response.json().catch(() => ({}));
+    if (response.status !== 401) throw new Refused(response.status, body.error);
+    await askForKey();
+  }
+}
+
+let asking = null;
+/** Ask for the API key, once for all calls that want it. */
+function askForKey() {
+  asking ??= new Promise((resolve) => {
+    const dialog = byId("key-dialog");
+    dialog.addEventListener("close", () => {
+      sessionStorage.setItem(KEY, byId("key").value);
+      asking = null;
+      resolve();
+    }, { once: true });
+    dialog.showModal();
+  });
+  return asking;
+}
+
+export const getJson = async (path) => (await call(path)).json();
+
+/** The server-sent events of a call, as values; ends at [DONE]. Throws Refused for an error on the way. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Refused(0, { message: "the connection ended before the answer did", code: "cut" });
+      rest += value;
+      const lines = rest.split("\n\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const data = line.replace(/^data: /, "");
+        if (data === "[DONE]") return;
+        const found = JSON.parse(data);
+        if (found.error) throw new Refused(0, found.error);
+        yield found;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** The chunks of an answer. */
+export async function* chat(body, signal) {
+  const response = await call("/v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    signal,
+  });
+  yield* events(response);
+}
+
+/** The steps of writing a document into a knowledge base. */
+export async function* upload(base, file) {
+  const query = new URLSearchParams({ key: file.name, title: file.name.replace(/\.[^.]*$/, "").slice(0, 200) });
+  const response = await call(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${query}`, {
+    method: "POST",
+    headers: { "Content-Type": "text/plain" },
+    body: file,
+  });
+  yield* events(response);
+}

@@ -1,0 +1,54 @@
+// Settings and theme: what the reader chose, kept in this browser.
+
+import { byId } from "./dom.js";
+import * as store from "./store.js";
+
+const NUMBERS = ["temperature", "top_p", "repetition_penalty", "max_tokens"];
+
+/** Make the dialog and the theme's button work. */
+export function prepare() {
+  const form = byId("settings-dialog").querySelector("form");
+  const fields = [...form.elements].filter((field) => field.name);
+  const draw = () => {
+    const chosen = store.settings();
+    for (const field of fields) {
+      field.value = chosen[field.name];
+      output(field);
+    }
+  };
+  for (const field of fields) {
+    field.addEventListener("input", () => {
+      output(field);
+      if (!field.checkValidity() || (NUMBERS.includes(field.name) && field.value === "")) return;
+      store.setSettings({ [field.name]: NUMBERS.includes(field.name) ? Number(field.value) : field.value });
+    });
+  }
+  byId("s-reset").addEventListener("click", () => {
+    store.setSettings(Object.fromEntries(fields.map((field) => [field.name, store.DEFAULTS[field.name]])));
+    draw();
+  });
+  byId("settings").addEventListener("click", () => {
+    draw();
+    byId("settings-dialog").showModal();
+  });
+  byId("compare").checked = store.settings().compare;
+  byId("compare").addEventListener("change", () => store.setSettings({ compare: byId("compare").checked }));
+  byId("theme").addEventListener("click", () => {
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const now = store.settings().theme || (dark ? "dark" : "light");
+    store.setSettings({ theme: now === "dark" ? "light" : "dark" });
+    theme();
+  });
+  theme();
+}
+
+function theme() {
+  const { theme: chosen } = store.settings();
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+}
+
+function output(field) {
+  const shown = byId("settings-dialog").querySelector(`output[for="${field.id}"]`);
+  if (shown) shown.textContent = field.value;
+}

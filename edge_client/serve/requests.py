@@ -1,0 +1,193 @@
+"""What clients send: OpenAI's fields that mean something here, and ours beside them. Unknown ones are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from edge_client.overlap import RecallMode
+from edge_client.sampling_options import MOST_LOGPROBS, SamplingOptions
+from memory_model.errors import InvalidInput
+
+BASE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+MOST_STOPS = 16
+MOST_INPUTS = 256
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MemoryOptions(_Strict):
+    """What is read beside the weights.
+
+    mode: see RecallMode. knowledge_base: another than the server's default. lead_tokens: how early `overlap` asks.
+    provenance: whether the answer names what was read; texts: with the references' texts.
+    """
+
+    mode: RecallMode | None = None
+    knowledge_base: str | None = Field(default=None, pattern=BASE_NAME)
+    lead_tokens: int | None = Field(default=None, ge=0, le=4096)
+    provenance: bool = True
+    texts: bool = False
+
+
+class TextPart(_Strict):
+    """A piece of a message; only text is understood."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(_Strict):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def plain(self) -> dict[str, str]:
+        """As the chat template takes it."""
+        content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+
+
+class JsonSchema(_Strict):
+    """The schema that an answer must satisfy."""
+
+    name: str = Field(max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Strict):
+    """text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema must hold the schema")
+        return self
+
+
+class StreamOptions(_Strict):
+    """include_usage: one more chunk at the end that counts tokens."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class _Sampled(_Strict):
+    model: str | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Literal[1] = 1
+    response_format: ResponseFormat | None = None
+    memory: MemoryOptions = MemoryOptions()
+    user: str | None = None
+
+    def sampling(self, default_max_tokens: int) -> SamplingOptions:
+        """As the SDK takes it; the SDK checks the values."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return {
+            "max_tokens": self.max_tokens or default_max_tokens, "temperature": self.temperature,
+            "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p, "stop": stop, "seed": self.seed,
+            "repetition_penalty": self.repetition_penalty, "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty, "logit_bias": self.logit_bias or {},
+            "logprobs": self.wanted_logprobs(),
+        }  # fmt: skip
+
+    def wanted_logprobs(self) -> int | None:
+        """How many likely tokens are told of beside each; None: not even its own probability."""
+        raise NotImplementedError
+
+    @property
+    def schema_asked(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must satisfy, if any."""
+        asked = self.response_format
+        if asked is None or asked.type == "text":
+            return None
+        return asked.json_schema.schema_ if asked.json_schema else {"type": "object"}
+
+
+class ChatRequest(_Sampled):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+
+    def sampling(self, default_max_tokens: int) -> SamplingOptions:
+        """As the SDK takes it; the newer name of max_tokens counts."""
+        options = super().sampling(default_max_tokens)
+        if self.max_completion_tokens:
+            options["max_tokens"] = self.max_completion_tokens
+        return options
+
+    def wanted_logprobs(self) -> int | None:
+        """As in the base class."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidInput("top_logprobs needs logprobs: true")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def conversation(self) -> list[dict[str, str]]:
+        """The messages as the chat template takes them; raises InvalidInput unless a user spoke last."""
+        said = [m.plain() for m in self.messages]
+        if said[-1]["role"] != "user":
+            raise InvalidInput(f"the last message must be the user's, not the {said[-1]['role']}'s")
+        return said
+
+
+class CompletionRequest(_Sampled):
+    """POST /v1/completions: a text to go on with, as it is."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+
+    def wanted_logprobs(self) -> int | None:
+        """As in the base class."""
+        return self.logprobs
+
+    @property
+    def text(self) -> str:
+        """The prompt."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+
+
+class EmbeddingRequest(_Strict):
+    """POST /v1/embeddings."""
+
+    model: str | None = None
+    input: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class NewKnowledgeBase(_Strict):
+    """POST /v1/knowledge_bases."""
+
+    name: str = Field(pattern=BASE_NAME)
+    description: str = Field(default="", max_length=1024)

@@ -1,0 +1,91 @@
+"""A real chromium, watched: nothing may be asked of another site, nothing may go wrong in the page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+from tests.browser.day import ROOT, Day
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+# The background talk of a browser is no part of these tests; a container has no sandbox for root.
+OPTIONS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+TIMEOUT_MS = 90_000
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no chromium here: run `make setup-browser`")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def day(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Day]:
+    running = Day(tmp_path_factory.mktemp("day"), bundle)
+    yield running
+    running.close()
+    assert "Traceback" not in running.app.log.read_text()
+
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser, day: Day) -> Iterator[OpenPage]:
+    """Opens the page, each time as another person unless `context` is given; checks all of them at the end."""
+    contexts: list[BrowserContext] = []
+    troubles: list[str] = []
+
+    def watch(page: Page) -> None:
+        def console(message: ConsoleMessage) -> None:
+            # The browser itself reports requests that fail, which is what some of the tests want.
+            if message.type == "error" and "Failed to load resource" not in message.text:
+                troubles.append(message.text)
+
+        def asked(request: Request) -> None:
+            if not request.url.startswith((day.app.url, "data:", "blob:")):
+                troubles.append(f"asked {request.url}")
+
+        page.on("console", console)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", asked)
+
+    def opened(*, context: BrowserContext | None = None, path: str = "/", **options: Any) -> Page:
+        if context is None:
+            context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}, **options})
+            context.set_default_timeout(TIMEOUT_MS)
+            contexts.append(context)
+        page = context.new_page()
+        watch(page)
+        page.goto(f"{day.app.url}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+@pytest.fixture(scope="session")
+def picture() -> Callable[[Page, str], None]:
+    """Keeps a screenshot in the folder SCREENSHOTS, build/screenshots by default."""
+    folder = Path(os.environ.get("SCREENSHOTS") or ROOT / "build" / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str) -> None:
+        page.screenshot(path=folder / f"chat-{name}.png")
+
+    return take

@@ -1,0 +1,54 @@
+"""What the browser's tests run against: the real model, a real service with some countries, a real app."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.app_process import AppProcess
+from deploy.service_process import ServiceProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.executable).parent
+# Benin, which was held out of tuning, and lines of two other countries, so that there is something else to read.
+LINES = {"bn": slice(0, 40), "to": slice(40, 60), "ng": slice(80, 100)}
+
+
+class Day:
+    """A service that can be killed and started again on the same port, and the app on the device."""
+
+    def __init__(self, folder: Path, bundle: Path) -> None:
+        self.folder, self._bundle = folder, bundle
+        self.service = ServiceProcess.start(folder, bundle)
+        self._ingest()
+        self.app = AppProcess.start(folder, bundle, self.service.address, "--recall", "exact")
+
+    def kill_service(self) -> None:
+        """Nobody answers at its address any more."""
+        self.service.kill()
+
+    def start_service(self) -> None:
+        """It is back, at the address where it was."""
+        self.service = ServiceProcess.start(self.folder, self._bundle, listen=self.service.address)
+
+    def close(self) -> None:
+        """End both."""
+        self.app.stop()
+        self.service.kill()
+
+    def _ingest(self) -> None:
+        documents = self.folder / "documents.jsonl"
+        with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
+            chosen = [country for country in map(json.loads, countries) if country["key"] in LINES]
+        for country in chosen:
+            country["text"] = "\n".join(country["text"].splitlines()[LINES[country["key"]]])
+        documents.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
+        command: Sequence[object] = (
+            PROGRAMS / "memory-service", "ingest", documents, "--address", self.service.address,
+            "--journals", self.folder / "journals",
+        )  # fmt: skip
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,192 @@
+"""The page in a real browser, with the real model and a real service, as a day with it would go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.chat_page import (
+    ANSWER,
+    QUESTION,
+    ask,
+    ask_and_wait,
+    last_answer,
+    memories,
+    question,
+    set_settings,
+    wait_until_answered,
+)
+from tests.browser.conftest import OpenPage
+from tests.browser.day import Day
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+LONG = "Write down the numbers from one to two hundred, one after the other."
+HANDBOOK = "Paid leave: 31 days a year\nNotice period: 6 weeks\nOffice: Velmora, 12 Harbour Street\n"
+
+
+def test_an_answer_streams_and_the_memories_it_read_stand_beside_it(open_page: OpenPage) -> None:
+    page = open_page()
+    answer = ask_and_wait(page, QUESTION)
+    expect(answer).to_contain_text(ANSWER)
+    expect(answer).to_contain_text("tokens/s")
+    panel = memories(page)
+    expect(panel.locator(".chunk").first).to_contain_text("Question")
+    row = panel.locator("details.memory").first
+    expect(row).to_contain_text("Benin")
+    assert 0 < float(row.locator(".score").inner_text()) <= 1
+    expect(row.locator(".reference")).to_be_hidden()
+    row.locator("summary").click()
+    expect(row.locator(".reference")).to_contain_text("Area - total")
+    times = panel.locator("details.times").first
+    times.locator("summary").click()
+    for stage in ("embedding", "service", "decompressing", "decoding stood still for"):
+        expect(times).to_contain_text(stage)
+
+
+def test_memories_that_are_here_already_are_held(open_page: OpenPage) -> None:
+    page = open_page()
+    ask_and_wait(page, QUESTION)
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page)
+    expect(memories(page).locator(".chunk-head .state").first).to_have_text("held")
+
+
+def test_a_long_answer_is_stopped_and_asked_again(open_page: OpenPage) -> None:
+    page = open_page()
+    set_settings(page, mode="off", max_tokens="1500", repetition_penalty="1.3")
+    ask(page, LONG)
+    expect(last_answer(page)).to_have_attribute("data-status", "writing")
+    page.keyboard.press("Escape")
+    answer = wait_until_answered(page)
+    expect(answer).to_contain_text("Stopped.")
+    set_settings(page, max_tokens="8")
+    page.get_by_role("button", name="Again").click()
+    expect(wait_until_answered(page)).not_to_contain_text("Stopped.")
+    expect(page.locator("li.user")).to_have_count(1)
+
+
+def test_with_and_without_memory_stand_side_by_side(
+    open_page: OpenPage, picture: Callable[[Page, str], None]
+) -> None:
+    page = open_page()
+    page.get_by_label("Compare").check()
+    ask(page, QUESTION)
+    wait_until_answered(page, 1)
+    wait_until_answered(page, 2)
+    without, with_memory = page.locator("li.compared .answer").all()
+    expect(without).to_contain_text("Without memory", ignore_case=True)
+    expect(without).not_to_contain_text(ANSWER)
+    expect(with_memory).to_contain_text(ANSWER)
+    picture(page, "compare")
+
+
+def test_a_document_is_uploaded_and_asked_about_at_once(
+    open_page: OpenPage, tmp_path: Path, picture: Callable[[Page, str], None]
+) -> None:
+    page = open_page()
+    handbook = tmp_path / "handbook.md"
+    handbook.write_text(HANDBOOK)
+    page.get_by_role("button", name="Add a document").click()
+    page.get_by_label("Into the knowledge base").fill("firm")
+    page.locator("#u-files").set_input_files([handbook])
+    expect(page.locator("#u-list")).to_contain_text("ready: 1 memories")
+    picture(page, "upload")
+    page.locator("#upload-dialog").get_by_role("button", name="Done").click()
+    expect(page.get_by_label("Knowledge base", exact=True)).to_have_value("firm")
+    answer = ask_and_wait(page, "How much paid leave does the handbook give?")
+    expect(answer).to_contain_text("31 days")
+    expect(memories(page).locator("details.memory").first).to_contain_text("handbook")
+    page.get_by_role("button", name="Add a document").click()
+    page.locator("#u-files").set_input_files(
+        [{"name": "x.bin", "mimeType": "text/plain", "buffer": b"\xff\xfe\x00"}]
+    )
+    expect(page.locator("#u-list .bad")).to_contain_text("no UTF-8 text")
+
+
+def test_the_service_dies_in_mid_conversation_and_comes_back(
+    open_page: OpenPage, day: Day, picture: Callable[[Page, str], None]
+) -> None:
+    page = open_page()
+    expect(page.get_by_role("status").filter(has_text="online")).to_be_visible()
+    ask_and_wait(page, QUESTION)
+    day.kill_service()
+    try:
+        answer = ask_and_wait(page, "What is the capital of Benin?", 2)
+        expect(answer).to_contain_text("Answered from the weights alone")
+        expect(page.locator("#service")).to_have_text("offline")
+        expect(page.locator("#offline")).to_contain_text("until it is back")
+        picture(page, "offline")
+    finally:
+        day.start_service()
+    expect(page.locator("#service")).to_have_text("online")
+    expect(page.locator("#offline")).to_be_hidden()
+    answer = ask_and_wait(page, QUESTION, 3)
+    expect(answer).to_contain_text(ANSWER)
+    expect(answer).not_to_contain_text("weights alone")
+
+
+def test_a_reload_keeps_the_conversation_and_it_goes_on(open_page: OpenPage) -> None:
+    page = open_page()
+    ask_and_wait(page, QUESTION)
+    page.reload()
+    expect(last_answer(page)).to_contain_text(ANSWER)
+    expect(memories(page).locator("details.memory").first).to_contain_text("Benin")
+    ask_and_wait(page, "And its climate?", 2)
+    expect(page.locator("li.user")).to_have_count(2)
+
+
+def test_a_reload_in_the_midst_of_an_answer_says_so(open_page: OpenPage) -> None:
+    page = open_page()
+    set_settings(page, mode="off", max_tokens="1500", repetition_penalty="1.3")
+    ask(page, LONG)
+    expect(last_answer(page)).to_have_attribute("data-status", "writing")
+    page.wait_for_timeout(1500)  # what was written is kept every second
+    page.reload()
+    expect(last_answer(page)).to_contain_text("closed in the middle of this answer")
+    expect(page.get_by_role("button", name="Again")).to_be_visible()
+
+
+def test_two_tabs_share_the_conversations_and_do_not_answer_over_each_other(open_page: OpenPage) -> None:
+    one = open_page()
+    set_settings(one, mode="off", max_tokens="6")
+    ask_and_wait(one, "Hello there")
+    two = open_page(context=one.context, path=f"/{one.url[one.url.index('#') :]}")
+    expect(last_answer(two)).to_be_visible()
+    set_settings(one, max_tokens="1500", repetition_penalty="1.3")
+    ask(one, LONG)
+    expect(last_answer(one)).to_have_attribute("data-status", "writing")
+    ask(two, "Me too")
+    expect(two.locator(".toast")).to_contain_text("another tab")
+    expect(question(two)).to_have_value("Me too")
+    one.get_by_role("button", name="Stop").click()
+    wait_until_answered(one, 2)
+    expect(two.locator("li.user")).to_have_count(2)
+    one.get_by_role("button", name="New chat").click()
+    ask_and_wait(one, "A second conversation")
+    expect(two.locator("#list li")).to_have_count(2)
+
+
+def test_conversations_are_exported_and_deleted(open_page: OpenPage) -> None:
+    page = open_page()
+    set_settings(page, mode="off", max_tokens="4")
+    ask_and_wait(page, "Something to keep")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export Something to keep").click()
+    kept = json.loads(download.value.path().read_text())
+    assert [m["role"] for m in kept["messages"]] == ["user", "assistant"]
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete Something to keep").click()
+    expect(page.locator("#list li")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Ask. See what it read.")).to_be_visible()
+
+
+def test_when_the_app_refuses_the_answer_says_why(open_page: OpenPage) -> None:
+    page = open_page()
+    answer = ask_and_wait(page, "word " * 4000)
+    expect(answer.locator(".note")).to_contain_text("tokens")
+    expect(answer.locator(".note")).to_contain_text("shorten the conversation")
