@@ -129,3 +129,27 @@ def test_every_payload_is_compared_when_it_is_first_read(written: Path, tmp_path
             keys_near(reader, base, "text 0", k=1)
     finally:
         reader.close()
+
+
+def test_what_the_writer_finds_the_readers_refuse_too(written: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(written, tmp_path / "store")
+    reader = LocalStore(folder, RULES, read_only=True)
+    (vectors,) = (folder / "kb-000001").rglob("vectors.f32")
+    before = vectors.read_bytes()
+    try:
+        assert len(keys_near(reader, reader.knowledge_base("harmed"), "one")) == 31
+        with vectors.open("r+b") as file:  # in the file that the reader has mapped, and does not compare
+            file.seek(64 + 40)
+            file.write(bytes([before[64 + 40] ^ 1]))
+        writer = LocalStore(folder, RULES)
+        assert writer.knowledge_base("harmed").problem
+        with pytest.raises(KnowledgeBaseDamaged, match=r"'harmed'.*vectors\.f32"):
+            keys_near(reader, reader.knowledge_base("harmed"), "one")
+        assert len(keys_near(reader, reader.knowledge_base("sound"), "one")) == 31
+        writer.close()
+        with vectors.open("r+b") as file:
+            file.write(before)
+        LocalStore(folder, RULES).close()
+        assert len(keys_near(reader, reader.knowledge_base("harmed"), "one")) == 31
+    finally:
+        reader.close()

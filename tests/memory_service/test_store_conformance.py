@@ -15,13 +15,19 @@ from memory_service.stores.digest import digest
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
 
+# Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.
+SLOWLY = pytest.param("clickhouse", marks=pytest.mark.slow)
+every_store = pytest.mark.parametrize("place", ["file", "chdb", "clickhouse"], indirect=True, scope="module")
+every_store_slowly = pytest.mark.parametrize("place", ["file", "chdb", SLOWLY], indirect=True, scope="module")
 
-@pytest.fixture(scope="module", params=["file", "chdb", "clickhouse"])
+
+@pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenedStore]:
     with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 
+@every_store
 def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
     base = place.new_base()
     place.store.write(base, [document("a", "one", "two"), document("b", "three")])
@@ -38,6 +44,7 @@ def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
     assert counts.payload_bytes == sum(len(m.payload) for m in again.memories(found, after_id=None, count=9))
 
 
+@every_store
 def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
     base = place.new_base()
     stored = document("a/ключ", "one", "two", title="A title", metadata={"year": "2026", "": "'\\"})
@@ -64,6 +71,7 @@ def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
         place.store.document(base, "b")
 
 
+@every_store_slowly
 def test_search_agrees_with_comparing_every_vector(place: OpenedStore) -> None:
     base = place.new_base()
     texts = [f"text {n}" for n in range(300)]
@@ -80,6 +88,7 @@ def test_search_agrees_with_comparing_every_vector(place: OpenedStore) -> None:
     assert right >= 0.97 * 30 * 5  # an engine's index is approximate and keeps bfloat16
 
 
+@every_store
 def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedStore) -> None:
     base = place.new_base()
     one, two = document("a", "one"), document("b", "two")
@@ -97,6 +106,7 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
     assert [hit.document_key for hit in near] == ["a"]
 
 
+@every_store
 def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     base = place.new_base()
     documents = [
@@ -114,6 +124,7 @@ def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     assert near(n="") == near(nothing="x") == set()
 
 
+@every_store
 def test_words_order_the_nearest(place: OpenedStore) -> None:
     base = place.new_base()
     place.store.write(base, [document("a", "the harbour is deep"), document("b", "the glacier is blue")])
@@ -123,6 +134,7 @@ def test_words_order_the_nearest(place: OpenedStore) -> None:
         assert [(hit.document_key, hit.text) for hit in hits] == [(first, None)]
 
 
+@every_store
 def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> None:
     base = place.new_base()
     assert place.store.revision(base) == Revision(place.store.revision(base).number)
@@ -150,6 +162,7 @@ def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> No
     assert place.store.check(base, deep=True) == []
 
 
+@every_store_slowly
 def test_memories_are_read_page_after_page_in_the_order_of_their_ids(place: OpenedStore) -> None:
     base = place.new_base()
     documents = [document(f"d{n}", f"text {n}", f"more {n}") for n in range(10)]
@@ -167,6 +180,7 @@ def test_memories_are_read_page_after_page_in_the_order_of_their_ids(place: Open
         np.testing.assert_allclose(memory.vector, reference.vector, atol=0.01)
 
 
+@every_store_slowly
 def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> None:
     first = place.new_base()
     place.store.write(first, [document("a", "one")])
@@ -182,6 +196,7 @@ def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> Non
     assert keys_near(place.store, second, "one") == []
 
 
+@every_store_slowly
 def test_knowledge_bases_know_nothing_of_each_other(place: OpenedStore) -> None:
     mine, other = place.new_base(), place.new_base()
     place.store.write(mine, [document("a", "one")])
@@ -193,6 +208,7 @@ def test_knowledge_bases_know_nothing_of_each_other(place: OpenedStore) -> None:
     assert keys_near(place.store, mine, "one") == ["a"]
 
 
+@every_store_slowly
 def test_searches_go_on_while_documents_are_replaced(place: OpenedStore) -> None:
     base = place.new_base()
     place.store.write(base, [document(f"d{n}", f"text {n}") for n in range(20)])

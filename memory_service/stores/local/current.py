@@ -1,7 +1,12 @@
-"""CURRENT: the file that names a knowledge base's present generation, with the name's CRC-32C. It is replaced whole."""
+"""What a knowledge base's folder says of it: which generation is present, and whether it was found damaged.
+
+CURRENT    the name of the present generation with its CRC-32C; replaced whole
+DAMAGED    what the process that writes found wrong, for those that only read and do not compare everything
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,7 +17,7 @@ from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.local.disk import replace_file
 from memory_service.stores.local.generation import Generation
 
-_CURRENT = "CURRENT"
+_CURRENT, _DAMAGED = "CURRENT", "DAMAGED"
 
 
 def write_current(folder: Path, name: str) -> None:
@@ -57,3 +62,19 @@ def read_current(folder: Path) -> str:
     if line != _current_line(name):
         raise KnowledgeBaseDamaged(f"{_CURRENT} is not what was written")
     return name
+
+
+def mark_damaged(folder: Path, problem: str) -> None:
+    """Leaves word of what is wrong, or takes it back where `problem` is empty; as far as the disk allows."""
+    with contextlib.suppress(OSError):
+        if problem:
+            replace_file(folder / _DAMAGED, problem.encode())
+        else:
+            (folder / _DAMAGED).unlink(missing_ok=True)
+
+
+def refuse_marked(folder: Path) -> None:
+    """Raises KnowledgeBaseDamaged where another process left word of damage."""
+    path = folder / _DAMAGED
+    if path.exists():
+        raise KnowledgeBaseDamaged(path.read_text(errors="replace"))

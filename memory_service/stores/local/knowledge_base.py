@@ -26,7 +26,13 @@ from memory_service.stores import NewDocument, Query, Retrieved, StoredMemory, W
 from memory_service.stores.digest import digest
 from memory_service.stores.local.commits import Totals
 from memory_service.stores.local.compaction import compacted
-from memory_service.stores.local.current import follow_current, read_current, state_of, write_current
+from memory_service.stores.local.current import (
+    follow_current,
+    read_current,
+    refuse_marked,
+    state_of,
+    write_current,
+)
 from memory_service.stores.local.disk import disk_errors, sync_folder
 from memory_service.stores.local.generation import Generation
 from memory_service.stores.local.living import Living
@@ -136,7 +142,10 @@ class LocalKnowledgeBase:
     def _now(self) -> View:
         """The present view; where another process writes, with all that it finished."""
         view = self._view
-        if self._writable or not self._is_behind(view):
+        if self._writable:
+            return view
+        refuse_marked(self.folder)
+        if not self._is_behind(view):
             return view
         with self._write_lock:
             if state_of(self.folder) != self._current:

@@ -38,6 +38,7 @@ from memory_service.stores import (
     unknown_knowledge_base,
 )
 from memory_service.stores.folder_lock import FolderLock
+from memory_service.stores.local.current import mark_damaged
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.register import Register
 from memory_service.stores.local.rules import LocalRules
@@ -91,8 +92,12 @@ class LocalStore(Store):
             self._set_problem(base, [str(error)])
         else:
             self._open[base.number] = opened
+            if self._lock is not None:
+                mark_damaged(self._folder(base.number), "")
 
     def _set_problem(self, base: KnowledgeBase, problems: list[str]) -> None:
+        if self._lock is not None:
+            mark_damaged(self._folder(base.number), "; ".join(problems))
         self._register.bases[base.name] = replace(base, problem=problem_text(problems))
 
     def _remove_leftovers(self) -> None:
