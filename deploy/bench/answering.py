@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
-from edge_client import EdgeModel, Finished, Recalled
+from edge_client import EdgeModel, Finished, Recalled, Token
 from edge_client.events import Statistics
 from edge_client.hedge import PendingCall
 from edge_client.recall import Asking, Recaller
@@ -62,11 +63,15 @@ class WithoutWords:
 
 @dataclass(frozen=True)
 class Answered:
-    """What one answer cost. total_s: from `send` to the end, prompt and its recall included."""
+    """What one answer cost.
+
+    total_s: from `send` to the end, prompt and its recall included. token_ms: from each token to the next.
+    """
 
     statistics: Statistics
     recalls: tuple[Recalled, ...]
     total_s: float
+    token_ms: tuple[float, ...] = ()
 
     @property
     def tokens_per_s(self) -> float:
@@ -94,16 +99,20 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     session = model.session(recall=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None
+    told: list[float] = []
     began = time.perf_counter()
     for event in session.send(text, max_tokens=tokens, logit_bias=dict.fromkeys(ends, NEVER)):
-        if isinstance(event, Recalled):
+        if isinstance(event, Token):
+            told.append(time.perf_counter())
+        elif isinstance(event, Recalled):
             recalls.append(event)
         elif isinstance(event, Finished):
             finished = event
     total_s = time.perf_counter() - began
     if finished is None or finished.statistics.generated_tokens != tokens:
         raise ScenarioFailed(f"the answer has not {tokens} tokens: {finished and finished.reason}")
-    return Answered(finished.statistics, tuple(recalls), total_s)
+    token_ms = tuple(1e3 * (after - before) for before, after in pairwise(told))
+    return Answered(finished.statistics, tuple(recalls), total_s, token_ms)
 
 
 def require_memories(answers: Sequence[Answered]) -> None:

@@ -88,6 +88,7 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "blocked_stages_ms_exact": blocked_ms(exact),
         "states": states(overlap),
         "memories_per_chunk": memories_per_chunk(overlap),
+        "token_ms": {mode: token_ms(samples[mode]) for mode in MODES},
         "rounds": {mode: [round_figure(a.tokens_per_s) for a in samples[mode]] for mode in MODES},
     }
     return with_intervals(keys, **measured)
@@ -135,6 +136,11 @@ def blocked_ms(answers: Sequence[Answered]) -> dict[str, float]:
         for f in fields(Blocked)
         if blocked
     }
+
+
+def token_ms(answers: Sequence[Answered]) -> list[float]:
+    """Median milliseconds from each token to the next: what a recall costs the tokens beside it."""
+    return [round_figure(median(times)) for times in zip(*(a.token_ms for a in answers), strict=True)]
 
 
 def states(answers: Sequence[Answered]) -> dict[str, int]:
@@ -188,12 +194,17 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 
 def plot_decoding(result: Mapping[str, Any], path: Path) -> None:
-    """Every round as a point, every mode a row."""
-    with drawing(path, height=2.2) as axes:
+    """Left: every round as a point, every mode a row. Right: how long each token took."""
+    with drawing(path, width=8.4, height=2.6, columns=2) as (rounds, tokens):
         for place, mode in enumerate(MODES):
             values = result["rounds"][mode]
-            axes.scatter(values, [place] * len(values), s=14, alpha=0.6)
-            axes.vlines(median(values), place - 0.3, place + 0.3, color="black", linewidth=1)
-        axes.set_yticks(range(len(MODES)), MODES)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("tokens/s of decoding, one point a round, the median as a line")
+            rounds.scatter(values, [place] * len(values), s=14, alpha=0.6)
+            rounds.vlines(median(values), place - 0.3, place + 0.3, color="black", linewidth=1)
+            tokens.plot(result["token_ms"][mode], linewidth=0.8, label=mode)
+        rounds.set_yticks(range(len(MODES)), MODES)
+        rounds.set_xlim(left=0)
+        rounds.set_xlabel("tokens/s of decoding, one point a round, the median as a line")
+        tokens.set_yscale("log")
+        tokens.set_xlabel("token of the answer")
+        tokens.set_ylabel("ms, median of the rounds")
+        tokens.legend(frameon=False, fontsize=7)

@@ -29,6 +29,8 @@ def test_an_answer_has_exactly_the_tokens_asked_for(bundle):
     with EdgeModel.open(bundle.folder, "127.0.0.1:1") as model:
         answered = answer(model, "What?", "off", 20)
         assert answered.statistics.generated_tokens == 20
+        assert len(answered.token_ms) == 19
+        assert sum(answered.token_ms) < 1000 * answered.total_s
         assert answered.end_to_end_tokens_per_s == 20 / answered.total_s
         with pytest.raises(ScenarioFailed, match="has not 600 tokens: context"):
             answer(model, "What?", "off", 600)
