@@ -30,30 +30,58 @@ def sentences(text: str) -> Iterator[tuple[str, str]]:
         yield body, separator
 
 
-def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128) -> list[str]:
+def split(
+    text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0
+) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
-    An empty title adds nothing. Raises InvalidInput when the title leaves less than a quarter of the room.
+    An empty title adds nothing. overlap: each reference but the first begins with the last whole sentences of the
+    one before, as many as have at most so many tokens. Raises InvalidInput when the title leaves less than a
+    quarter of the room, or the overlap more than half of it.
     """
     head = f"{' '.join(title.split())}\n" if title.strip() else ""
     if head and count_tokens(head) > limit * 3 // 4:
         raise InvalidInput(
             f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one"
         )
+    if not 0 <= overlap <= limit // 2:
+        raise InvalidInput(f"an overlap of {overlap} tokens, expected 0 to {limit // 2}")
     references: list[str] = []
-    current = ""
+    current: list[tuple[str, str]] = []  # sentences with the separators before them
     for sentence, separator in sentences(text):
-        candidate = f"{current}{separator if current else ''}{sentence}"
-        if count_tokens(head + candidate) <= limit:
+        candidate = [*current, (sentence, separator)]
+        if count_tokens(head + _joined(candidate)) <= limit:
             current = candidate
             continue
         if current:
-            references.append(head + current)
-        *whole, current = _fit(sentence, head, count_tokens, limit)
-        references += [head + part for part in whole]
+            references.append(head + _joined(current))
+        current = [*_tail(current, count_tokens, overlap), (sentence, separator)]
+        while count_tokens(head + _joined(current)) > limit and len(current) > 1:
+            current = current[1:]  # the sentence itself matters more than what is repeated
+        if len(current) == 1:
+            *whole, rest = _fit(sentence, head, count_tokens, limit)
+            references += [head + part for part in whole]
+            current = [(rest, "")]
     if current:
-        references.append(head + current)
+        references.append(head + _joined(current))
     return references
+
+
+def _joined(parts: list[tuple[str, str]]) -> str:
+    """Sentences as text; the separator before the first one is left out."""
+    return "".join(
+        sentence if n == 0 else separator + sentence for n, (sentence, separator) in enumerate(parts)
+    )
+
+
+def _tail(
+    parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most: int
+) -> list[tuple[str, str]]:
+    """The last sentences that have at most `most` tokens together, but never all of them."""
+    start = len(parts)
+    while start > 1 and count_tokens(_joined(parts[start - 1 :])) <= most:
+        start -= 1
+    return parts[start:]
 
 
 def _fit(sentence: str, head: str, count_tokens: Callable[[str], int], limit: int) -> list[str]:

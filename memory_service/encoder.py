@@ -47,20 +47,26 @@ class EncodedReferences:
 class Encoder(Protocol):
     """Turns references into vectors and payloads.
 
-    Contract. `split` and `check_payload` may be called from any thread, `encode` from one thread at a time.
-    `encode` returns as many rows and payloads as it was given references, in their order, and does not change
-    its argument.
+    Contract. `split` and `check_payload` may be called from any thread, `embed` and `encode` from one thread at a
+    time. They return as many rows and payloads as they were given references, in their order, and do not change
+    their argument.
     """
 
     @property
     def description(self) -> EncoderDescription:
         """Ids and shape; constant."""
 
-    def split(self, text: str, title: str) -> list[str]:
-        """References of a document's text, each at most the model's reference length; empty for blank text."""
+    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
+        """References of a document's text, each at most the model's reference length; empty for blank text.
+
+        overlap_tokens: at most as much of a reference's end is repeated by the next one.
+        """
 
     def count_tokens(self, text: str) -> int:
         """Length of a text in tokens of the model."""
+
+    def embed(self, references: Sequence[str]) -> np.ndarray:
+        """Vectors alone, float32 [n, dimension]."""
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """Embeds, writes and compresses."""
@@ -123,13 +129,18 @@ class ModelEncoder:
                 f"export the bundle again: `memory-model export --out {settings.bundle}`",
             )
 
-    def split(self, text: str, title: str) -> list[str]:
+    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""
-        return self._split(text, title, self._tokenizer.count, self.description.reference_tokens)
+        limit = self.description.reference_tokens
+        return self._split(text, title, self._tokenizer.count, limit, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         """See Encoder."""
         return self._tokenizer.count(text)
+
+    def embed(self, references: Sequence[str]) -> np.ndarray:
+        """See Encoder."""
+        return self._embedder.embed(references)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder."""

@@ -14,6 +14,7 @@
       Unauthenticated                UNAUTHENTICATED: no API key, or none that is known and active
       ScopeTooSmall                  PERMISSION_DENIED: the key may read or write, but not do this
       BundleNotConfigured            FAILED_PRECONDITION
+      MemoriesUnwritten              FAILED_PRECONDITION: a cold start is not over, so there is no whole export
       KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
       Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
       StoreFull                      RESOURCE_EXHAUSTED: the disk is full
@@ -167,6 +168,13 @@ class BundleNotConfigured(ServiceError):
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "BUNDLE_NOT_CONFIGURED"
+
+
+class MemoriesUnwritten(ServiceError):
+    """Some memories of the knowledge base are not written yet."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "MEMORIES_UNWRITTEN"
 
 
 class KnowledgeBaseDamaged(ServiceError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memory_service.errors import KnowledgeBaseChanged
+from memory_service.errors import KnowledgeBaseChanged, MemoriesUnwritten
 from memory_service.stores import KnowledgeBase, Revision, Store, StoredMemory
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 
@@ -27,11 +27,20 @@ class Export:
         self._page_memories = 1
 
     def head(self) -> pb.ExportHead:
-        """What there is to export, but for the knowledge base's own message; raises KnowledgeBaseChanged."""
+        """What there is to export, but for the knowledge base's own message.
+
+        Raises KnowledgeBaseChanged, and MemoriesUnwritten before a cold start is over.
+        """
         self._revision = self._store.revision(self._base)
         if self._wanted and self._revision.number != self._wanted:
             raise self._changed()
         counts = self._store.statistics(self._base)
+        if counts.unwritten_documents:
+            raise MemoriesUnwritten(
+                f"knowledge base {self._base.name!r} has {counts.unwritten_documents} documents whose memories are"
+                " still to be written: try again when `memory-service kb show` counts none",
+                knowledge_base=self._base.name, documents=counts.unwritten_documents,
+            )  # fmt: skip
         per_memory = (counts.payload_bytes + counts.text_bytes) // max(counts.references, 1)
         per_memory += 4 * self._base.identity.dimension
         self._page_memories = min(max(_PAGE_BYTES // max(per_memory, 1), 1), _PAGE_MEMORIES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memory_service.encoder import Encoder
-from memory_service.pending import read_item
+from memory_service.pending import StreamOptions, read_item
 from memory_service.stores import KnowledgeBase, Query, Retrieved, Store, Written
 from memory_service.vectors import read_vectors
 from protos.memory.v1 import ingestion_pb2
@@ -28,9 +28,7 @@ def write_document(
     item = ingestion_pb2.IngestItem(
         document={"key": key, "title": title, "text": text, "metadata": dict(metadata)}
     )
-    document = read_item(
-        item, encoder, document_limit_bytes=1 << 22
-    )  # checked, split into references, hashed
+    document = read_item(item, encoder, StreamOptions())  # checked, split into references, hashed
     if document.error is not None:
         raise document.error
     encoded = encoder.encode(document.texts)  # embedded, written, compressed

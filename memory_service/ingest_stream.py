@@ -17,7 +17,7 @@ from memory_model.errors import Memory3Error
 from memory_service.access import Scope
 from memory_service.calls import Undecodable, malformed
 from memory_service.catalogue import Catalogue
-from memory_service.encoder import Encoder
+from memory_service.encoder import EncodedReferences, Encoder
 from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -27,7 +27,7 @@ from memory_service.errors import (
     described,
 )
 from memory_service.logs import logger
-from memory_service.pending import PendingDocument, checked, read_item
+from memory_service.pending import PendingDocument, StreamOptions, checked, read_item
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, StoredVersion, Written
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -77,13 +77,15 @@ class IngestStream:
         self._on_the_way: Counter[str] = Counter()
         self._failure: Exception | None = None
         self._progress = pb.IngestProgress()
+        self._options = StreamOptions(settings.document_limit_bytes)
+        self.base: KnowledgeBase | None = None
 
     async def responses(
         self, requests: AsyncIterator[pb.IngestRequest]
     ) -> AsyncGenerator[pb.IngestResponse, None]:
         """Runs the stream: `started`, then an answer for every item, in order. Raises what ends the stream early."""
         requests = aiter(requests)
-        base = await self._open(await self._next(requests))
+        base = self.base = await self._open(await self._next(requests))
         yield pb.IngestResponse(
             started=pb.IngestStarted(
                 knowledge_base=self._catalogue.seen_name(base),
@@ -128,6 +130,7 @@ class IngestStream:
     async def _open(self, request: pb.IngestRequest | None) -> KnowledgeBase:
         if request is None or request.WhichOneof("message") != "start":
             raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
+        self._options = self._options_of(request.start)
         try:
             return self._catalogue.open(request.start.knowledge_base, Scope.WRITE)
         except KnowledgeBaseNotFound:
@@ -136,6 +139,17 @@ class IngestStream:
         loop = asyncio.get_running_loop()
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
         return await loop.run_in_executor(self._threads.write, self._catalogue.create, name)
+
+    def _options_of(self, start: pb.IngestStart) -> StreamOptions:
+        most = self._encoder.description.reference_tokens // 2
+        if start.overlap_tokens > most:
+            raise BadRequest(
+                f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
+            )
+        later = start.memory_writing == pb.MEMORY_WRITING_LATER or (
+            start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and self._settings.memory_writing == "later"
+        )
+        return StreamOptions(self._settings.document_limit_bytes, start.overlap_tokens, later)
 
     async def _read(self, requests: AsyncIterator[pb.IngestRequest]) -> None:
         """Fills the intake; its end is None, also when the client broke the contract."""
@@ -162,7 +176,7 @@ class IngestStream:
                 read_item,
                 request.item,
                 self._encoder,
-                self._settings.document_limit_bytes,
+                self._options,
             )
             self._intake_bytes += document.size_bytes
             await self._intake.put(document)
@@ -240,7 +254,7 @@ class IngestStream:
             d.key: stored[d.key]
             for d in good
             if d.key in stored
-            and stored[d.key].content_hash == d.content_hash
+            and stored[d.key].content_hash in (d.content_hash, d.stored_hash())
             and not self._on_the_way[d.key]
         }
         new = [document for document in good if document.key not in batch.unchanged]
@@ -266,13 +280,20 @@ class IngestStream:
             part = places[start : start + step]
             texts = [document.texts[place] for document, place in part]
             loop = asyncio.get_running_loop()
-            encoded = await loop.run_in_executor(self._threads.encode, self._encoder.encode, texts)
-            encoded = checked(encoded, len(texts), self._encoder.description.identity.dimension)
+            encoded = await loop.run_in_executor(self._threads.encode, self._made_of, texts)
             for (document, place), vector, payload in zip(
                 part, encoded.vectors, encoded.payloads, strict=True
             ):
-                document.fill(place, vector, payload)
+                document.fill(place, vector, payload or None)
             self._progress.references_written += len(part)
+
+    def _made_of(self, texts: list[str]) -> EncodedReferences:
+        """Vectors and payloads, the latter empty where memories are written later; in the model's thread."""
+        if self._options.later:
+            encoded = EncodedReferences(self._encoder.embed(texts), [b""] * len(texts))
+        else:
+            encoded = self._encoder.encode(texts)
+        return checked(encoded, len(texts), self._encoder.description.identity.dimension)
 
     @staticmethod
     def _complete(batch: Batch) -> bool:

@@ -11,9 +11,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_service.access import Scope
 from memory_service.catalogue import Catalogue
+from memory_service.content_hash import real_hash
 from memory_service.encoder import Encoder
 from memory_service.errors import BadRequest
 from memory_service.ingest_stream import IngestStream, Threads
+from memory_service.late_memories import LateMemories
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -31,12 +33,14 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         threads: Threads,
         settings: Settings,
         draining: asyncio.Event,
+        late: LateMemories,
     ) -> None:
         self._catalogue = catalogue
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
         self._draining = draining
+        self._late = late
 
     async def Ingest(
         self, request_iterator: AsyncIterator[pb.IngestRequest], context: grpc.aio.ServicerContext
@@ -44,8 +48,12 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         """See ingestion.proto."""
         stream = IngestStream(self._catalogue, self._encoder, self._threads, self._settings, self._draining)
         async with contextlib.aclosing(stream.responses(request_iterator)) as responses:
-            async for response in responses:
-                yield response
+            try:
+                async for response in responses:
+                    yield response
+            finally:
+                if stream.base is not None:
+                    self._late.look_at(stream.base)
 
     async def Delete(self, request: pb.DeleteRequest, context: grpc.aio.ServicerContext) -> pb.DeleteResponse:
         """See ingestion.proto."""
@@ -70,6 +78,8 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         )
         stored_at = Timestamp()
         stored_at.FromDatetime(document.stored_at)
+        ids = [memory_id for memory_id, _ in document.references]
+        content_hash = real_hash(document.key, document.content_hash, ids)
         references = [
             pb.StoredReference(
                 memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None
@@ -78,5 +88,5 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         ]
         return pb.GetDocumentResponse(
             document_key=document.key, title=document.title, metadata=document.metadata,
-            content_hash=document.content_hash, stored_at=stored_at, references=references,
+            content_hash=content_hash, stored_at=stored_at, references=references,
         )  # fmt: skip

@@ -72,6 +72,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         return pb.GetStatisticsResponse(
             document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
             text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
+            unwritten_document_count=counts.unwritten_documents,
         )  # fmt: skip
 
     async def ExportKnowledgeBase(

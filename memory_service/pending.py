@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
+from memory_service.content_hash import content_hash_of, memory_id_of, unwritten_hash_of
 from memory_service.encoder import EncodedReferences, Encoder
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
 from memory_service.stores import NewDocument, NewReference
@@ -22,11 +22,25 @@ _METADATA_ENTRIES = 64
 _METADATA_BYTES = 4096
 
 
+@dataclass(frozen=True)
+class StreamOptions:
+    """What holds for all documents of a stream.
+
+    overlap_tokens: how much of a reference's end the next one repeats. later: memories are written after the
+    documents are stored.
+    """
+
+    document_limit_bytes: int = 1 << 22
+    overlap_tokens: int = 0
+    later: bool = False
+
+
 @dataclass
 class PendingDocument:
     """One item of a stream. Either `error` is set, or `texts` are its references.
 
-    vectors, payloads: as long as `texts`; None where the service has still to make them.
+    vectors, payloads: as long as `texts`; None where the service has still to make them. later: the memories are
+    written after the document is stored (see late_memories); then no payload is there.
     """
 
     sequence: int
@@ -39,54 +53,57 @@ class PendingDocument:
     payloads: list[bytes | None] = field(default_factory=list)
     error: Exception | None = None
     size_bytes: int = 0
+    later: bool = False
+
+    def take(self, texts: Sequence[str]) -> None:
+        """Sets the references' texts; their vectors and payloads are still to be made."""
+        self.texts = texts
+        self.vectors = [None] * len(texts)
+        self.payloads = [None] * len(texts)
 
     def missing(self) -> list[int]:
-        """References that lack a vector or a payload."""
-        return [i for i in range(len(self.texts)) if self.vectors[i] is None or self.payloads[i] is None]
+        """References that lack a vector, or a payload unless that comes later."""
+        return [
+            place
+            for place, (vector, payload) in enumerate(zip(self.vectors, self.payloads, strict=True))
+            if vector is None or (payload is None and not self.later)
+        ]
 
-    def fill(self, place: int, vector: np.ndarray, payload: bytes) -> None:
+    def fill(self, place: int, vector: np.ndarray, payload: bytes | None) -> None:
         """Gives reference `place` what the client did not send."""
         if self.vectors[place] is None:
             self.vectors[place] = vector
         if self.payloads[place] is None:
             self.payloads[place] = payload
 
+    def reference(self, place: int) -> NewReference | None:
+        """One reference as the store takes it; None while its vector or its memory is missing."""
+        vector, payload = self.vectors[place], self.payloads[place]
+        if vector is None or payload is None:
+            return None
+        memory_id = memory_id_of(self.key, self.content_hash, place, payload)
+        return NewReference(memory_id, self.texts[place], vector, payload, google_crc32c.value(payload))
+
+    def stored_hash(self) -> bytes:
+        """The hash under which the document is stored."""
+        return unwritten_hash_of(self.content_hash) if self.later else self.content_hash
+
     def finished(self) -> NewDocument:
-        """The document as the store takes it."""
+        """The document as the store takes it: with all memories, or with none where they come later."""
         references = []
-        for chunk, (text, vector, payload) in enumerate(
-            zip(self.texts, self.vectors, self.payloads, strict=True)
-        ):
+        for place, (text, vector) in enumerate(zip(self.texts, self.vectors, strict=True)):
             assert vector is not None, "filled before it is finished"
-            assert payload is not None, "filled before it is finished"
-            memory_id = memory_id_of(self.key, self.content_hash, chunk, payload)
-            references.append(NewReference(memory_id, text, vector, payload, google_crc32c.value(payload)))
-        return NewDocument(self.key, self.title, self.metadata, self.content_hash, references)
+            if self.later:
+                memory_id = memory_id_of(self.key, self.stored_hash(), place, b"")
+                references.append(NewReference(memory_id, text, vector, b"", 0))
+                continue
+            reference = self.reference(place)
+            assert reference is not None, "filled before it is finished"
+            references.append(reference)
+        return NewDocument(self.key, self.title, self.metadata, self.stored_hash(), references)
 
 
-def memory_id_of(key: str, content_hash: bytes, chunk: int, payload: bytes) -> int:
-    """64 bits of SHA-256: names these bytes for ever, so that a client may keep them.
-
-    The payload names its model itself.
-    """
-    digest = hashlib.sha256(
-        content_hash + chunk.to_bytes(4, "big") + hashlib.sha256(payload).digest() + key.encode()
-    )
-    return int.from_bytes(digest.digest()[:8], "big")
-
-
-def content_hash_of(title: str, metadata: Mapping[str, str], parts: Sequence[bytes]) -> bytes:
-    """SHA-256 over title, metadata and content, each with its length, so that no two documents run together."""
-    digest = hashlib.sha256()
-    pairs = [text.encode() for pair in sorted(metadata.items()) for text in pair]
-    for group in ([title.encode()], pairs, parts):
-        digest.update(len(group).to_bytes(8, "big"))
-        for part in group:
-            digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()
-
-
-def read_item(item: pb.IngestItem, encoder: Encoder, document_limit_bytes: int) -> PendingDocument:
+def read_item(item: pb.IngestItem, encoder: Encoder, options: StreamOptions) -> PendingDocument:
     """Checks and splits one item; what is wrong with it becomes its `error`, nothing is raised."""
     kind = item.WhichOneof("content")
     content = item.prepared if kind == "prepared" else item.document
@@ -99,7 +116,8 @@ def read_item(item: pb.IngestItem, encoder: Encoder, document_limit_bytes: int) 
         if kind == "prepared":
             _read_prepared(document, item.prepared, encoder)
         else:
-            _read_text(document, item.document.text, encoder, document_limit_bytes)
+            _read_text(document, item.document.text, encoder, options)
+        document.later = options.later and not any(document.payloads)
     except Memory3Error as error:
         document.error = error
     return document
@@ -123,19 +141,19 @@ def _check_head(document: PendingDocument) -> None:
         )
 
 
-def _read_text(document: PendingDocument, text: str, encoder: Encoder, limit_bytes: int) -> None:
-    raw = text.encode()
+def _read_text(document: PendingDocument, text: str, encoder: Encoder, options: StreamOptions) -> None:
+    raw, limit_bytes = text.encode(), options.document_limit_bytes
     if len(raw) > limit_bytes:
         raise DocumentTooLarge(
             f"the document has {len(raw)} bytes of text, at most {limit_bytes}: cut it into several documents",
             field="text", found=len(raw), limit=limit_bytes,
         )  # fmt: skip
-    document.texts = encoder.split(text, document.title) if text.strip() else []
+    document.take(encoder.split(text, document.title, options.overlap_tokens) if text.strip() else [])
     if not document.texts:
         raise DocumentEmpty("the document has no text", field="text")
-    document.content_hash = content_hash_of(document.title, document.metadata, [raw])
-    document.vectors = [None] * len(document.texts)
-    document.payloads = [None] * len(document.texts)
+    # Cut otherwise, it is another document.
+    cut = [f"overlap of {options.overlap_tokens} tokens".encode()] if options.overlap_tokens else []
+    document.content_hash = content_hash_of(document.title, document.metadata, [raw, *cut])
 
 
 def _read_prepared(document: PendingDocument, prepared: pb.PreparedDocument, encoder: Encoder) -> None:

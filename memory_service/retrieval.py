@@ -12,6 +12,7 @@ import grpc
 from memory_service.catalogue import Catalogue
 from memory_service.errors import BadRequest, Overloaded
 from memory_service.identity import require_readable
+from memory_service.late_memories import LateMemories
 from memory_service.limits import MAX_HELD_IDS
 from memory_service.metrics import observe_retrieval
 from memory_service.settings import Settings
@@ -27,10 +28,13 @@ _MAX_WORDS = 512
 class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     """The read path. Lives on the event loop; only the store call leaves it."""
 
-    def __init__(self, catalogue: Catalogue, readers: Executor, settings: Settings) -> None:
+    def __init__(
+        self, catalogue: Catalogue, readers: Executor, settings: Settings, late: LateMemories
+    ) -> None:
         self._catalogue = catalogue
         self._readers = readers
         self._settings = settings
+        self._late = late
         self._waiting = 0
 
     async def Retrieve(  # type: ignore[override]  # bytes in place of the message, see `wire`
@@ -50,6 +54,9 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             retrieved, began, ended = await asyncio.get_running_loop().run_in_executor(
                 self._readers, self._read, base, query
             )
+            if b"" in retrieved.payloads.values():
+                retrieved = await self._late.complete(base, query, retrieved, context.time_remaining())
+                ended = time.perf_counter_ns()
         finally:
             self._waiting -= 1
         parts = response_parts(retrieved)

@@ -23,6 +23,7 @@ from memory_service.guarded_store import GuardedStore
 from memory_service.ingest_stream import Threads
 from memory_service.ingestion import Ingestion
 from memory_service.knowledge_bases import KnowledgeBases
+from memory_service.late_memories import LateMemories
 from memory_service.logs import logger
 from memory_service.models import Models
 from memory_service.retrieval import Retrieval
@@ -54,6 +55,7 @@ class Server:
         self._guarded = GuardedStore(store, disk, self._front.quota_of, self._front.tracing)
         self._store = cast(Store, self._guarded)
         self._draining = asyncio.Event()
+        self._late: LateMemories | None = None
         self._threads = Threads(
             read=CarryingExecutor(settings.read_connections, "read"),
             write=CarryingExecutor(1, "write"),
@@ -78,9 +80,10 @@ class Server:
             await front.listen()
         catalogue = Catalogue(self._store, self._encoder.description)
         self._create_default()
-        retrieval = Retrieval(catalogue, threads.read, settings)
+        late = self._late = LateMemories(catalogue, self._encoder, threads, settings, self._draining)
+        retrieval = Retrieval(catalogue, threads.read, settings, late)
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, front.services)
-        ingestion = Ingestion(catalogue, self._encoder, threads, settings, self._draining)
+        ingestion = Ingestion(catalogue, self._encoder, threads, settings, self._draining, late)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, front.services)
         bases = KnowledgeBases(catalogue, threads.read, threads.write, settings)
         knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, front.services)
@@ -91,6 +94,7 @@ class Server:
                 logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
         if settings.warm_up:
             await self._warm_up(catalogue)
+        late.start()
         front.open()
         await front.health.watch(self._guarded, catalogue)
         if settings.port_file is not None:
@@ -129,6 +133,8 @@ class Server:
         await self._front.drain()
         self._draining.set()
         await self._front.stop()
+        if self._late is not None:
+            await self._late.stop()
         for pool in (self._threads.prepare, self._threads.encode, self._threads.read, self._threads.write):
             await asyncio.get_running_loop().run_in_executor(None, pool.shutdown)
         self._store.close()

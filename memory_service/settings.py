@@ -111,6 +111,16 @@ class Settings(BaseSettings):
     )
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document, UTF-8")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
+    memory_writing: Literal["now", "later"] = Field(
+        "now",
+        description="memories of a stream that does not say: before a document is acknowledged, or after",
+    )
+    write_in_background: bool = Field(
+        True, description="write the memories left for later without being asked for them"
+    )
+    cold_wait_s: float = Field(
+        5.0, ge=0, description="how long a retrieval waits for memories that are not written yet"
+    )
     ingest_idle_timeout_s: float = Field(
         600.0, gt=0, description="an Ingest stream silent for longer is ended"
     )

@@ -32,7 +32,10 @@ class KnowledgeBase:
 
 @dataclass(frozen=True)
 class NewReference:
-    """One reference ready to be stored. vector: float32 [dimension]; crc32c: CRC-32C of the payload."""
+    """One reference ready to be stored. vector: float32 [dimension]; crc32c: CRC-32C of the payload.
+
+    The payload is empty, for all references of a document, where its memories are written later.
+    """
 
     memory_id: int
     text: str
@@ -145,13 +148,17 @@ def ordered_by_words(found: Sequence[Found], query: Query, number: int) -> list[
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a knowledge base holds; stored_bytes is on disk, with index and vectors."""
+    """What a knowledge base holds; stored_bytes is on disk, with index and vectors.
+
+    unwritten_documents: those with empty payloads, whose memories are still to be written.
+    """
 
     documents: int
     references: int
     payload_bytes: int
     text_bytes: int
     stored_bytes: int
+    unwritten_documents: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,10 @@ class Store(ABC):
 
         Whoever reads page after page compares the revision before and after: a batch may be written in between.
         """
+
+    @abstractmethod
+    def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
+        """Keys of at most `count` documents whose payloads are empty."""
 
     @abstractmethod
     def statistics(self, base: KnowledgeBase) -> Statistics:

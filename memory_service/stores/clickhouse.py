@@ -306,16 +306,27 @@ class ClickHouseStore(Store):
             for row in rows
         ]  # fmt: skip
 
+    def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
+        """See Store."""
+        require_sound(base)
+        rows = self._engine.rows(
+            "SELECT key FROM documents FINAL WHERE kb = {kb:UInt32} AND deleted = 0 AND payload_bytes = 0"
+            " LIMIT {count:UInt32}",
+            {"kb": base.number, "count": count},
+        )
+        return [row[0] for row in rows]
+
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""
-        documents, references, payload_bytes, text_bytes = self._engine.rows(
-            "SELECT count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes) FROM documents FINAL"
-            " WHERE kb = {kb:UInt32} AND deleted = 0",
+        documents, references, payload_bytes, text_bytes, unwritten = self._engine.rows(
+            "SELECT count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(payload_bytes = 0)"
+            " FROM documents FINAL WHERE kb = {kb:UInt32} AND deleted = 0",
             {"kb": base.number},
         )[0]
         return Statistics(
-            int(documents), int(references), int(payload_bytes), int(text_bytes), self._bytes_of(base)
-        )
+            int(documents), int(references), int(payload_bytes), int(text_bytes), self._bytes_of(base),
+            int(unwritten),
+        )  # fmt: skip
 
     def _bytes_of(self, base: KnowledgeBase) -> int:
         """What it takes on disk."""

@@ -46,14 +46,17 @@ class TinyEncoder:
             self.format.payload_bytes(memory.reference_tokens),
         )
 
-    def split(self, text: str, title: str) -> list[str]:
-        return split(text, title, self.count_tokens, self.description.reference_tokens)
+    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
+        return split(text, title, self.count_tokens, self.description.reference_tokens, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         return self.loaded.tokenizer.count(text)
 
+    def embed(self, references: Sequence[str]) -> np.ndarray:
+        return self.embedder.embed(references)
+
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        return EncodedReferences(self.embedder.embed(references), self.format.encode(self.write(references)))
+        return EncodedReferences(self.embed(references), self.format.encode(self.write(references)))
 
     def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
         return self.loaded.writer.write(references)

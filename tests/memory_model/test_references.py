@@ -47,3 +47,20 @@ def test_nothing_is_lost_and_nothing_is_too_long(text: str, limit: int) -> None:
     pieces = split(text, "T", len, limit=limit)
     assert all(len(piece) <= limit for piece in pieces)
     assert "".join("".join(p.removeprefix("T\n").split()) for p in pieces) == "".join(text.split())
+
+
+def test_an_overlap_repeats_whole_sentences_but_no_sentence_is_lost() -> None:
+    text = "A a a. B b b. C c c. D d d."
+    assert split(text, "", words, limit=7, overlap=3) == ["A a a. B b b.", "B b b. C c c.", "C c c. D d d."]
+    assert split("A a. B b b b b b b b.", "", words, limit=8, overlap=4) == ["A a.", "B b b b b b b b."]
+    with pytest.raises(InvalidInput, match="overlap"):
+        split(text, "", words, limit=7, overlap=4)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(0, 6))
+def test_with_any_overlap_every_sentence_is_there_in_order(lengths: list[int], overlap: int) -> None:
+    sentences = [" ".join(f"S{n}x{i}" for i in range(length)) + "." for n, length in enumerate(lengths)]
+    references = split(" ".join(sentences), "", words, limit=12, overlap=overlap)
+    assert all(words(reference) <= 12 for reference in references)
+    first_place = [next(r for r, text in enumerate(references) if s in text) for s in sentences]
+    assert first_place == sorted(first_place)

@@ -51,17 +51,19 @@ class HashEncoder:
         )
         self.encoded = 0
 
-    def split(self, text: str, title: str) -> list[str]:
-        return split(text, title, self.count_tokens, self.description.reference_tokens)
+    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
+        return split(text, title, self.count_tokens, self.description.reference_tokens, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
 
+    def embed(self, references: Sequence[str]) -> np.ndarray:
+        return np.stack([vector_of(text) for text in references])
+
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         self.encoded += len(references)
-        vectors = np.stack([vector_of(text) for text in references])
         return EncodedReferences(
-            vectors, [payload_of(t, self.description.identity.model_id) for t in references]
+            self.embed(references), [payload_of(t, self.description.identity.model_id) for t in references]
         )
 
     def check_payload(self, payload: bytes) -> None:

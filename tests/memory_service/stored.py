@@ -11,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from memory_service.pending import content_hash_of, memory_id_of
+from memory_service.content_hash import content_hash_of, memory_id_of
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,

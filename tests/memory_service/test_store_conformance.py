@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,25 @@ def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> No
     place.store.write(base, [second])
     assert sorted(keys_near(place.store, base, "three")) == ["a", "b"]
     assert place.store.check(base, deep=True) == []
+
+
+@every_store_slowly
+def test_documents_without_payloads_are_kept_found_and_named(place: OpenedStore) -> None:
+    base = place.new_base()
+    whole = document("whole", "one")
+    bare = document("bare", "two", "three")
+    bare = replace(bare, references=[replace(r, payload=b"", crc32c=0) for r in bare.references])
+    place.store.write(base, [bare])
+    place.store.write(base, [whole])
+    assert place.store.unwritten(base, 9) == ["bare"]
+    assert place.store.statistics(base).unwritten_documents == 1
+    found = place.store.retrieve(base, Query(vector_of("two")[None], 1))
+    assert {memory_id: bytes(payload) for memory_id, payload in found.payloads.items()} == {
+        bare.references[0].memory_id: b""
+    }
+    assert place.store.check(base, deep=True) == []
+    place.store.write(base, [replace(document("bare", "two", "three"), content_hash=bytes(32))])
+    assert place.store.unwritten(base, 9) == []
 
 
 @every_store_slowly

@@ -38,13 +38,17 @@ class NoEncoder:
             payload_bytes=PAYLOAD_BYTES,
         )
 
-    def split(self, text: str, title: str) -> list[str]:
+    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""
         return [text]
 
     def count_tokens(self, text: str) -> int:
         """See Encoder."""
         return len(text.split())
+
+    def embed(self, references: Sequence[str]) -> np.ndarray:
+        """See Encoder."""
+        raise NotImplementedError("the benchmark's stores are filled directly")
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder."""

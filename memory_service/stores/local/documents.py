@@ -250,6 +250,18 @@ class Documents:
         )[0]
         return int(documents), int(references), int(payloads), int(texts)
 
+    def unwritten(self, count: int) -> list[str]:
+        """Keys of at most `count` living documents without payloads."""
+        rows = self._rows(
+            "SELECT key FROM documents WHERE died IS NULL AND payload_bytes = 0 LIMIT ?", [count]
+        )
+        return [row[0] for row in rows]
+
+    def unwritten_count(self) -> int:
+        """Living documents without payloads."""
+        rows = self._rows("SELECT count(*) FROM documents WHERE died IS NULL AND payload_bytes = 0")
+        return int(rows[0][0])
+
     # Writing
 
     def commit(

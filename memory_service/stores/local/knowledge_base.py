@@ -182,10 +182,16 @@ class LocalKnowledgeBase:
         with disk_errors("reading"):
             return self._now().memories(after_id, count)
 
-    def sums(self) -> tuple[int, int, int, int, int]:
-        """(documents, references, payload bytes, text bytes, bytes on disk)."""
+    def sums(self) -> tuple[int, int, int, int, int, int]:
+        """(documents, references, payload bytes, text bytes, bytes on disk, documents without payloads)."""
         with disk_errors("reading"):
-            return (*self._now().generation.documents.sums(), self._view.generation.disk_bytes)
+            documents = self._now().generation.documents
+            return (*documents.sums(), self._view.generation.disk_bytes, documents.unwritten_count())
+
+    def unwritten(self, count: int) -> list[str]:
+        """Keys of documents without payloads."""
+        with disk_errors("reading"):
+            return self._now().generation.documents.unwritten(count)
 
     def problems(self, *, deep: bool) -> list[str]:
         """What is wrong, a sentence each."""

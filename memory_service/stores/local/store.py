@@ -234,6 +234,11 @@ class LocalStore(Store):
         with self._named(base) as opened:
             return opened.memories(after_id, count)
 
+    def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
+        """See Store."""
+        with self._named(base) as opened:
+            return opened.unwritten(count)
+
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""
         with self._named(base) as opened:

@@ -10,12 +10,21 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MemoryWriting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMORY_WRITING_UNSPECIFIED: _ClassVar[MemoryWriting]
+    MEMORY_WRITING_NOW: _ClassVar[MemoryWriting]
+    MEMORY_WRITING_LATER: _ClassVar[MemoryWriting]
+
 class IngestOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     INGEST_OUTCOME_UNSPECIFIED: _ClassVar[IngestOutcome]
     INGEST_OUTCOME_STORED: _ClassVar[IngestOutcome]
     INGEST_OUTCOME_REPLACED: _ClassVar[IngestOutcome]
     INGEST_OUTCOME_UNCHANGED: _ClassVar[IngestOutcome]
+MEMORY_WRITING_UNSPECIFIED: MemoryWriting
+MEMORY_WRITING_NOW: MemoryWriting
+MEMORY_WRITING_LATER: MemoryWriting
 INGEST_OUTCOME_UNSPECIFIED: IngestOutcome
 INGEST_OUTCOME_STORED: IngestOutcome
 INGEST_OUTCOME_REPLACED: IngestOutcome
@@ -30,12 +39,16 @@ class IngestRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[IngestStart, _Mapping]] = ..., item: _Optional[_Union[IngestItem, _Mapping]] = ...) -> None: ...
 
 class IngestStart(_message.Message):
-    __slots__ = ("knowledge_base", "create_if_missing")
+    __slots__ = ("knowledge_base", "create_if_missing", "memory_writing", "overlap_tokens")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     CREATE_IF_MISSING_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_WRITING_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     create_if_missing: bool
-    def __init__(self, knowledge_base: _Optional[str] = ..., create_if_missing: _Optional[bool] = ...) -> None: ...
+    memory_writing: MemoryWriting
+    overlap_tokens: int
+    def __init__(self, knowledge_base: _Optional[str] = ..., create_if_missing: _Optional[bool] = ..., memory_writing: _Optional[_Union[MemoryWriting, str]] = ..., overlap_tokens: _Optional[int] = ...) -> None: ...
 
 class IngestItem(_message.Message):
     __slots__ = ("sequence", "document", "prepared")

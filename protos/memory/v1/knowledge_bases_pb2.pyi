@@ -98,18 +98,20 @@ class GetStatisticsRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetStatisticsResponse(_message.Message):
-    __slots__ = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes")
+    __slots__ = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes", "unwritten_document_count")
     DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNWRITTEN_DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     document_count: int
     reference_count: int
     payload_bytes: int
     text_bytes: int
     stored_bytes: int
-    def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    unwritten_document_count: int
+    def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., unwritten_document_count: _Optional[int] = ...) -> None: ...
 
 class ExportKnowledgeBaseRequest(_message.Message):
     __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id")

@@ -111,7 +111,7 @@ class KnowledgeBasesServicer:
 
         The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
         Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
-        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, MEMORIES_UNWRITTEN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

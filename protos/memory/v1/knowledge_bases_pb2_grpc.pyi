@@ -48,7 +48,7 @@ class KnowledgeBasesStub:
 
     The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
     Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
-    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, MEMORIES_UNWRITTEN.
     """
 
 @_typing.type_check_only
@@ -71,7 +71,7 @@ class KnowledgeBasesAsyncStub(KnowledgeBasesStub):
 
     The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
     Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
-    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+    CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, MEMORIES_UNWRITTEN.
     """
 
 class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
@@ -127,7 +127,7 @@ class KnowledgeBasesServicer(metaclass=_abc_1.ABCMeta):
 
         The first message is the head, every other one a page. A stream that broke goes on with `after_id` and `revision`.
         Errors: KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, KNOWLEDGE_BASE_CHANGED (start anew), MODEL_MISMATCH,
-        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH.
+        CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, MEMORIES_UNWRITTEN.
         """
 
 def add_KnowledgeBasesServicer_to_server(servicer: KnowledgeBasesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
