@@ -11,6 +11,7 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._set = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._cancelled = False
 
@@ -23,9 +24,14 @@ class Cancellation:
         """Set it and call the callbacks, in this thread."""
         with self._lock:
             self._cancelled = True
+            self._set.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds, or when it is set."""
+        self._set.wait(seconds)
 
     def when_cancelled(self, callback: Callable[[], None]) -> None:
         """Call back at `cancel`, or at once if that has been."""

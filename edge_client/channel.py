@@ -10,6 +10,7 @@ import contextlib
 import ipaddress
 import json
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ RECEIVE_LIMIT_BYTES = 64 << 20
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 200, 5_000
 IDEMPOTENT = (("memory.v1.Retrieval", "Retrieve"), ("memory.v1.Models", "Describe"))
 """Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.pull`, from where they stopped."""
+
+CLOSING_S = 2.0
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -145,6 +148,16 @@ def open_async_channel(settings: ChannelSettings) -> grpc.aio.Channel:
     if settings.encrypted:
         return grpc.aio.secure_channel(settings.target, _credentials(settings), options=options)
     return grpc.aio.insecure_channel(settings.target, options=options)
+
+
+def close_channel(channel: grpc.Channel) -> None:
+    """Close the channel; returns at the latest after CLOSING_S, even when gRPC waits for a call that cannot end.
+
+    A call is such when an interrupt hit the thread that was beginning it (see `edge_client.interruptible`).
+    """
+    thread = threading.Thread(target=channel.close, name="memory3-close", daemon=True)
+    thread.start()
+    thread.join(CLOSING_S)
 
 
 def connection_state(channel: grpc.Channel) -> str:

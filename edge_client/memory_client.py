@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 
 from edge_client.call_errors import call_error
-from edge_client.channel import ChannelSettings, connection_state, open_channel
+from edge_client.channel import ChannelSettings, close_channel, connection_state, open_channel
 from edge_client.errors import RetrievalError, ServiceUnavailable
 from edge_client.retrieval_wire import Answer, Asking, Limits, joined, queries_of
 from memory_model.errors import InvalidInput
@@ -144,7 +144,7 @@ class MemoryClient:
     def close(self) -> None:
         """Close the channels; calls under way end with ServiceUnavailable."""
         for channel in self._channels:
-            channel.close()
+            close_channel(channel)
 
     def _stub(self, connection: int) -> retrieval_pb2_grpc.RetrievalStub:
         with self._lock:

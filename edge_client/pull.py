@@ -9,43 +9,33 @@ import hashlib
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-import grpc
-
-from edge_client.call_errors import call_error
+from edge_client.cancellation import Cancellation
 from edge_client.channel import ChannelSettings, open_channel
 from edge_client.errors import (
-    CertificateRefused,
-    DeadlineExceeded,
-    ServiceFailed,
     ServiceUnavailable,
 )
+from edge_client.interruptible import interruptible
+from edge_client.pull_calls import CALL_S, Calls
 from edge_client.staging import Staging
 from memory_model.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place
 from memory_model.digest import BLOCK_BYTES, file_sha256
 from memory_model.errors import CorruptFile, Memory3Error
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
-CALL_S = 60.0
-"""Deadline of one stream. A longer file takes several, each from where the last one stopped."""
-ATTEMPTS = 5
-"""Streams in a row that bring nothing before it gives up."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 LARGEST_MANIFEST_BYTES = 4 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-T = TypeVar("T")
 
 
 class Progress(Protocol):
     """Told how far it is: bytes of all, and what is being fetched."""
 
     def __call__(self, done_bytes: int, total_bytes: int, what: str) -> None:
-        """Called often, by the fetching thread."""
+        """Called often, by a thread that is not the caller's; what it raises ends the pull."""
 
 
 def silent(done_bytes: int, total_bytes: int, what: str) -> None:
@@ -57,25 +47,28 @@ def pull_bundle(
 ) -> Bundle:
     """Fetch the service's bundle to the folder `place`; an older bundle there is replaced when the new one is whole.
 
-    Interrupted, by whatever, the next call goes on where it stopped. Raises RetrievalErrors of the service,
+    Interrupted, by Ctrl-C or whatever, the next call goes on where it stopped. Raises RetrievalErrors of the service,
     DiskFull, PullUnderWay, InvalidInput for a place that holds something else, CorruptFile for a manifest that
     is none or a file that does not become what the manifest says.
     """
     check_place(place)
-    with Staging(place) as staging, open_channel(channel) as opened:
-        return _BundlePull(staging, models_pb2_grpc.ModelsStub(opened), channel, progress, call_s).run()
+
+    def fetch(cancellation: Cancellation) -> Bundle:
+        with Staging(place) as staging, open_channel(channel) as opened:
+            calls = Calls(channel, call_s, cancellation)
+            return _BundlePull(staging, models_pb2_grpc.ModelsStub(opened), calls, progress).run()
+
+    return interruptible(fetch)
 
 
 class _BundlePull:
     """One run. A file is NAME.part while it comes and NAME once its SHA-256 was found right."""
 
     def __init__(
-        self, staging: Staging, stub: models_pb2_grpc.ModelsStub, channel: ChannelSettings, progress: Progress,
-        call_s: float,
-    ) -> None:  # fmt: skip
+        self, staging: Staging, stub: models_pb2_grpc.ModelsStub, calls: Calls, progress: Progress
+    ) -> None:
         self._staging, self._folder = staging, staging.folder
-        self._stub, self._channel, self._call_s = stub, channel, call_s
-        self._progress = progress
+        self._stub, self._calls, self._progress = stub, calls, progress
         self._done_bytes = self._total_bytes = 0
 
     def run(self) -> Bundle:
@@ -108,7 +101,7 @@ class _BundlePull:
                     break
             return b"".join(pieces)
 
-        return persistently(fetch, lambda: 0)
+        return self._calls.persistently(fetch, lambda: 0)
 
     def _keep_only_parts_of(self, manifest: Manifest, raw: bytes) -> None:
         """Of an earlier run, keep what the manifest still wants; a part of another version of a file is of no use."""
@@ -149,14 +142,16 @@ class _BundlePull:
             whole.unlink()
         for _ in range(2):
             before = self._done_bytes
-            digest = persistently(lambda: self._fetch(name, entry, part), lambda: self._size(name))
+            digest = self._calls.persistently(
+                lambda: self._fetch(name, entry, part), lambda: self._size(name)
+            )
             if digest == entry.sha256:
                 os.replace(part, whole)
                 return
             part.unlink()
             self._done(before - self._done_bytes, name)
         raise CorruptFile(
-            f"{name} of the service at {self._channel.address} is not what its manifest says (SHA-256 differs):"
+            f"{name} of the service at {self._calls.channel.address} is not what its manifest says (SHA-256 differs):"
             " its operator exports the bundle again"
         )
 
@@ -193,10 +188,10 @@ class _BundlePull:
 
     def _stream(self, name: str, offset: int) -> Iterator[models_pb2.FetchBundleResponse]:
         call = self._stub.FetchBundle(
-            models_pb2.FetchBundleRequest(file=name, offset=offset), timeout=self._call_s,
-            metadata=self._channel.metadata,
+            models_pb2.FetchBundleRequest(file=name, offset=offset), timeout=self._calls.call_s,
+            metadata=self._calls.channel.metadata,
         )  # fmt: skip
-        return streamed(call, self._channel.address, self._call_s)
+        return self._calls.follow(call)
 
     def _done(self, more_bytes: int, name: str) -> None:
         self._done_bytes += more_bytes
@@ -219,31 +214,3 @@ def checked_manifest(raw: bytes) -> Manifest:
     if missing := [name for name in REQUIRED if name not in manifest.files]:
         raise CorruptFile(f"the service's {MANIFEST} does not list {', '.join(missing)}")
     return manifest
-
-
-def streamed(call: Any, address: str, timeout_s: float) -> Iterator[Any]:
-    """The messages of a stream, its errors as ours; whoever stops listening ends the call."""
-    try:
-        yield from call
-    except grpc.RpcError as error:
-        raise call_error(error, address, timeout_s) from error
-    finally:
-        call.cancel()
-
-
-def persistently(step: Callable[[], T], progress: Callable[[], int]) -> T:
-    """The step's value; a step that lost its connection is done again, for as long as that brings it further.
-
-    progress: grows when a step brought something. Raises the error of the last of ATTEMPTS vain steps.
-    """
-    vain, before = 0, progress()
-    while True:
-        try:
-            return step()
-        except (ServiceUnavailable, DeadlineExceeded, ServiceFailed) as error:
-            now = progress()
-            vain = 1 if now > before else vain + 1
-            before = now
-            if vain >= ATTEMPTS or isinstance(error, CertificateRefused):
-                raise
-            time.sleep(min(FIRST_PAUSE_S * 2 ** (vain - 1), LONGEST_PAUSE_S))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+from edge_client.cancellation import Cancellation
 from edge_client.channel import ChannelSettings, open_channel
 from edge_client.errors import (
     DamagedMemory,
@@ -22,6 +22,7 @@ from edge_client.errors import (
     RequestRefused,
     ServiceUnavailable,
 )
+from edge_client.interruptible import interruptible
 from edge_client.pack_files import (
     RECORD,
     PackedMemory,
@@ -30,7 +31,8 @@ from edge_client.pack_files import (
     PackWriter,
     check_pack_place,
 )
-from edge_client.pull import CALL_S, Progress, persistently, silent, streamed
+from edge_client.pull import Progress, silent
+from edge_client.pull_calls import CALL_S, Calls
 from edge_client.staging import Staging
 from memory_model.memory import Identity
 from protos.memory.v1 import knowledge_bases_pb2, knowledge_bases_pb2_grpc
@@ -55,19 +57,29 @@ def pull_pack(
     KnowledgeBaseChanging, DamagedMemory for a memory that came damaged.
     """
     check_pack_place(place)
-    with Staging(place) as staging, open_channel(channel) as opened:
-        stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(opened)
-        request = knowledge_bases_pb2.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)
-        if identity is not None:
-            request.model_id, request.codec_id = identity.model_id, identity.codec_id
-            request.memory_format_id = identity.memory_format_id
-        pull = _PackPull(staging, stub, channel, request, limit, progress, call_s)
-        for start in range(STARTS):
-            try:
-                return persistently(pull.run, lambda: pull.received)
-            except _Changed:
-                staging.clear()
-                time.sleep(_PAUSE_S * start)
+    request = knowledge_bases_pb2.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)
+    if identity is not None:
+        request.model_id, request.codec_id = identity.model_id, identity.codec_id
+        request.memory_format_id = identity.memory_format_id
+
+    def fetch(cancellation: Cancellation) -> PackManifest:
+        calls = Calls(channel, call_s, cancellation)
+        with Staging(place) as staging, open_channel(channel) as opened:
+            stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(opened)
+            return _fetched(_PackPull(staging, stub, request, limit, progress, calls), calls, staging)
+
+    return interruptible(fetch)
+
+
+def _fetched(pull: _PackPull, calls: Calls, staging: Staging) -> PackManifest:
+    """The pack whole, of one revision; raises KnowledgeBaseChanging."""
+    for start in range(STARTS):
+        try:
+            return calls.persistently(pull.run, lambda: pull.received)
+        except _Changed:
+            staging.clear()
+            calls.pause(_PAUSE_S * start)
+    knowledge_base = pull.knowledge_base
     raise KnowledgeBaseChanging(
         f"knowledge base {knowledge_base!r} was written to {STARTS} times while it was being fetched:"
         " run the same command when its ingestion is over"
@@ -82,12 +94,12 @@ class _PackPull:
     """One pack; `run` is one stream, from where the last one stopped."""
 
     def __init__(
-        self, staging: Staging, stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, channel: ChannelSettings,
-        request: knowledge_bases_pb2.ExportKnowledgeBaseRequest, limit: int | None, progress: Progress, call_s: float,
+        self, staging: Staging, stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub,
+        request: knowledge_bases_pb2.ExportKnowledgeBaseRequest, limit: int | None, progress: Progress, calls: Calls,
     ) -> None:  # fmt: skip
-        self._staging, self._stub, self._channel = staging, stub, channel
-        self._request, self._limit = request, limit
-        self._progress, self._call_s = progress, call_s
+        self.knowledge_base = request.name
+        self._staging, self._stub, self._calls = staging, stub, calls
+        self._request, self._limit, self._progress = request, limit, progress
         self._wanted = self._total_bytes = 0
         self.received = 0
 
@@ -122,7 +134,7 @@ class _PackPull:
         first = next(responses, None)
         if first is None or not first.HasField("head"):
             raise IncompatibleService(
-                f"the service at {self._channel.address} sent an export without its head"
+                f"the service at {self._calls.channel.address} sent an export without its head"
             )
         head = _head_of(first.head)
         if head.memories == 0:
@@ -154,9 +166,10 @@ class _PackPull:
         return manifest
 
     def _responses(self, request: knowledge_bases_pb2.ExportKnowledgeBaseRequest) -> _Responses:
-        call = self._stub.ExportKnowledgeBase(request, timeout=self._call_s, metadata=self._channel.metadata)
+        calls = self._calls
+        call = self._stub.ExportKnowledgeBase(request, timeout=calls.call_s, metadata=calls.channel.metadata)
         try:
-            yield from streamed(call, self._channel.address, self._call_s)
+            yield from calls.follow(call)
         except RequestRefused as error:
             if error.reason == "KNOWLEDGE_BASE_CHANGED":
                 raise _Changed from error

@@ -23,7 +23,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from edge_client import pull as pull_module
+from edge_client import pull_calls
 from edge_client.channel import ChannelSettings
 from edge_client.errors import DiskFull, PullUnderWay, RequestRefused, ServiceUnavailable
 from edge_client.pull import checked_manifest, pull_bundle
@@ -66,7 +66,7 @@ def address(offered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pull_calls, "FIRST_PAUSE_S", 0.01)
 
 
 def part(place: Path) -> Path:

@@ -1,0 +1,36 @@
+"""Work in a thread of its own, and an interrupt that hits only who waits for it."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from typing import NoReturn
+
+import pytest
+
+from edge_client.cancellation import Cancellation
+from edge_client.interruptible import interruptible
+
+
+def test_the_work_is_done_in_another_thread_and_its_value_and_errors_come_back() -> None:
+    assert interruptible(lambda _: threading.current_thread()) is not threading.current_thread()
+
+    def fails(_: Cancellation) -> NoReturn:
+        raise KeyError("of the work")
+
+    with pytest.raises(KeyError, match="of the work"):
+        interruptible(fails)
+
+
+def test_an_interrupt_cancels_the_work_and_waits_for_its_end() -> None:
+    ended = []
+
+    def work(cancellation: Cancellation) -> None:
+        cancellation.when_cancelled(lambda: ended.append("told"))
+        _thread.interrupt_main()
+        cancellation.sleep(60)
+        ended.append("over" if cancellation.cancelled else "not cancelled")
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(work)
+    assert ended == ["told", "over"]
