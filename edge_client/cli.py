@@ -62,6 +62,14 @@ LeadOption = Annotated[
     int | None,
     typer.Option("--lead", min=0, help="Tokens before a chunk's end at which overlap asks. [default: 16]"),
 ]
+PackOption = Annotated[
+    Path | None,
+    typer.Option("--pack", help="Folder of a memory pack, read when the service is away. [default: none]"),
+]
+OfflineOption = Annotated[
+    bool | None,
+    typer.Option("--offline", help="Never ask the service; with --pack, read that.", show_default=False),
+]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
 TopK = Annotated[
@@ -101,6 +109,8 @@ def ask(
     memory: Annotated[Memory, typer.Option(help="compare answers twice, without and with.")] = Memory.on,
     recall: RecallOption = None,
     lead: LeadOption = None,
+    pack: PackOption = None,
+    offline: OfflineOption = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -129,7 +139,13 @@ def ask(
         }  # fmt: skip
         results = {}
         with EdgeModel.open(
-            bundle, service, knowledge_base=knowledge_base, recall=recall, lead_tokens=lead
+            bundle,
+            service,
+            knowledge_base=knowledge_base,
+            recall=recall,
+            lead_tokens=lead,
+            pack=pack,
+            offline=offline,
         ) as model:
             for with_memory in {"on": [True], "off": [False], "compare": [False, True]}[memory.value]:
                 if memory is Memory.compare and not json_output:
@@ -156,6 +172,8 @@ def chat(
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Read memories.")] = True,
     recall: RecallOption = None,
     lead: LeadOption = None,
+    pack: PackOption = None,
+    offline: OfflineOption = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -174,7 +192,13 @@ def chat(
     with (
         _reported(),
         EdgeModel.open(
-            bundle, service, knowledge_base=knowledge_base, recall=recall, lead_tokens=lead
+            bundle,
+            service,
+            knowledge_base=knowledge_base,
+            recall=recall,
+            lead_tokens=lead,
+            pack=pack,
+            offline=offline,
         ) as model,
     ):
         options: SamplingOptions = {

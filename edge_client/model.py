@@ -16,6 +16,7 @@ from edge_client.decoder_graph import DecoderGraph
 from edge_client.engine import Engine
 from edge_client.memory_cache import MemoryCache
 from edge_client.memory_client import MemoryClient
+from edge_client.offline import open_pack
 from edge_client.overlap import Recalling, RecallMode, RecallPolicy
 from edge_client.recall import Recaller
 from edge_client.settings import EdgeSettings
@@ -67,17 +68,19 @@ class EdgeModel:
         """Open a bundle and name a service (neither is needed if the environment says them).
 
         settings: fields of EdgeSettings. The service is not called before the first question. Raises
-        MissingFile, CorruptFile and IdentityMismatch for the bundle.
+        MissingFile, CorruptFile and IdentityMismatch for the bundle and the memory pack, InvalidInput for a pack of
+        another knowledge base.
         """
         given = {"bundle": bundle, "service": service, **settings}
         chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
         opened = Bundle.open(chosen.bundle)
-        graph = DecoderGraph.open(opened.decoder, threads=chosen.threads)
+        graph = DecoderGraph.open(opened.decoder, threads=chosen.threads, provider=chosen.provider)
         memory_format = device_format(opened, chosen.provider)
         recaller = Recaller(
             opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
-            memory_format, cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)),
-            deadline_s=chosen.deadline_s, hedge_after_s=chosen.recall_policy.hedge_after_s,
+            memory_format, pack=open_pack(chosen, opened),
+            cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
+            hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = cls(opened, graph, recaller, chosen.recall_policy)
         model._settings = chosen
@@ -93,7 +96,8 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            deadline_s=settings.deadline_s, hedge_after_s=settings.recall_policy.hedge_after_s,
+            pack=mine.pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            hedge_after_s=settings.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
         model._settings = settings
@@ -202,7 +206,9 @@ class EdgeModel:
                 self._idle = text
 
 
-def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient:
+def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:
+    if settings.offline:
+        return None
     return MemoryClient(
         settings.channel, knowledge_base, bundle.identity, bundle.manifest.embedder_id,
         deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,

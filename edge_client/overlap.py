@@ -1,4 +1,4 @@
-"""Recall beside decoding: one background thread embeds, asks and decompresses while the decoder goes on.
+"""Recall beside decoding: a background thread embeds, asks and decompresses while the decoder goes on.
 
     session                                   worker thread
     ticket = worker.submit([query])  ----->   embed, call the service, check, decompress   (edge_client.recall)
@@ -6,7 +6,8 @@
     ticket.done()?  inject(result)   <-----   Recalls, resolved once
     not yet? decodes on, injects when it is done: state "late"
 
-Knows nothing about models and wires: whatever a Recaller does for a list of queries happens in the thread.
+Another thread is started, up to a few, when a recall would have to wait for another session's: a call that hangs
+costs its own session alone. Knows nothing about models and wires: what a Recaller does happens in the thread.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from memory_model.errors import InvalidInput
 
 WAITING_RECALLS = 32
 """Recalls that may wait for the worker; one more is skipped, because by then nobody will want it."""
+THREADS = 4
+"""Recalls under way at a time. They wait for the service at the same time, and compute one after the other."""
 CLOSING_S = 5.0
-"""How long `close` waits for the thread. What it may be in then (an embedding, a decoding) takes milliseconds."""
+"""How long `close` waits for the threads. What it may be in then (an embedding, a decoding) takes milliseconds."""
 
 
 class RecallMode(str, Enum):
@@ -141,27 +144,25 @@ class Ticket:
 
 
 class RecallWorker:
-    """One daemon thread that recalls for all sessions of a model, in the order of submission.
+    """Daemon threads that recall for all sessions of a model, begun in the order of submission.
 
     Thread-safe. `submit` never blocks and never raises for a chunk. `close` resolves all tickets and ends the
-    thread; it also happens when the worker is dropped or the program ends. Do not fork with one open.
+    threads; it also happens when the worker is dropped or the program ends. Do not fork with one open.
 
-    recaller: what the thread calls. waiting: recalls that may queue. clock: seconds, replaced in tests.
+    recaller: what the threads call, at the same time. waiting: recalls that may queue. threads: at most; all but
+    the first are started when they are needed. clock: seconds, replaced in tests.
     """
 
     def __init__(
         self, recaller: Recalling, *, policy: RecallPolicy | None = None, waiting: int = WAITING_RECALLS,
-        clock: Callable[[], float] = time.monotonic,
+        threads: int = THREADS, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.policy = policy or RecallPolicy()
         self._clock = clock
-        self._line = _Line(waiting)
-        self._thread = threading.Thread(
-            target=_serve, args=(self._line, recaller), name="memory3-recall", daemon=True
-        )
-        self._thread.start()
-        # The thread holds the line, not the worker: a worker that nobody holds any more is closed by this.
-        self._closing = weakref.finalize(self, _close, self._line, self._thread)
+        self._line = _Line(recaller, waiting, threads)
+        self._line.start_thread()
+        # The threads hold the line, not the worker: a worker that nobody holds any more is closed by this.
+        self._closing = weakref.finalize(self, _close, self._line)
 
     def submit(self, queries: Sequence[str], *, deadline_s: float | None = None) -> Ticket:
         """Ask for the memories of `queries`; deadline_s from now on, by default the policy's for a chunk."""
@@ -180,17 +181,19 @@ class RecallWorker:
         return self._line.closed
 
     def close(self) -> None:
-        """Resolve what waits as "skipped", end the call that is under way, and wait for the thread; idempotent."""
+        """Resolve what waits as "skipped", end the calls that are under way, and wait for the threads; idempotent."""
         self._closing()
 
 
 class _Line:
-    """Tickets that wait, and the one that is served."""
+    """Tickets that wait, those that are served, and the threads that serve them."""
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self, recaller: Recalling, longest: int, most_threads: int) -> None:
+        self.recaller = recaller
+        self.longest, self.most_threads = longest, most_threads
         self.waiting: deque[Ticket] = deque()
-        self.served: Ticket | None = None
+        self.served: set[Ticket] = set()
+        self.threads: list[threading.Thread] = []
         self.closed = False
         self.changed = threading.Condition()
 
@@ -204,51 +207,71 @@ class _Line:
             if len(self.waiting) >= self.longest:
                 return f"Busy: {len(self.waiting)} recalls wait already"
             self.waiting.append(ticket)
+            free = len(self.threads) - len(self.served)
+            if free < len(self.waiting) and len(self.threads) < self.most_threads:
+                self.start_thread()
             self.changed.notify()
             return ""
+
+    def start_thread(self) -> None:
+        """One more that serves."""
+        name = f"memory3-recall-{len(self.threads)}"
+        self.threads.append(threading.Thread(target=_work, args=(self,), name=name, daemon=True))
+        self.threads[-1].start()
 
     def next(self) -> Ticket | None:
         """The first ticket, waiting for one if need be; None when the line is closed."""
         with self.changed:
-            self.served = None
             while not self.waiting and not self.closed:
                 self.changed.wait()
             if self.closed:
                 return None
-            self.served = self.waiting.popleft()
-            return self.served
+            ticket = self.waiting.popleft()
+            self.served.add(ticket)
+            return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """It was served."""
+        with self.changed:
+            self.served.discard(ticket)
 
 
-def _serve(line: _Line, recaller: Recalling) -> None:
-    """The thread: one ticket after the other, until the line is closed."""
+def _work(line: _Line) -> None:
+    """A thread: one ticket after the other, until the line is closed."""
     while (ticket := line.next()) is not None:
-        if ticket.done():
-            continue
-        if (remaining_s := ticket.remaining_s) <= 0:
-            why = f"DeadlineExceeded: it waited {ticket.deadline_s:g} s for other recalls of this device"
-            ticket.resolve(_skipped(ticket.queries, why))
-            continue
-        queue_ms = 1e3 * (ticket.deadline_s - remaining_s) / len(ticket.queries)
-        try:
-            found = recaller.recall(ticket.queries, deadline_s=remaining_s, cancellation=ticket.cancellation)
-        except Exception as error:  # a fault of ours must cost a chunk, not all recalls to come
-            why = f"{type(error).__name__}: {error}"
-            found = [Recall(q, error=why, state="failed") for q in ticket.queries]
-        ticket.resolve([replace(r, times=replace(r.times, queue_ms=round(queue_ms, 3))) for r in found])
-        del ticket, found  # memories of megabytes are not kept until the next ticket
+        if not ticket.done():
+            ticket.resolve(_served(ticket, line.recaller))
+        line.leave(ticket)
+        del ticket  # memories of megabytes are not kept until the next one
 
 
-def _close(line: _Line, thread: threading.Thread) -> None:
+def _served(ticket: Ticket, recaller: Recalling) -> list[Recall]:
+    remaining_s = ticket.remaining_s
+    if remaining_s <= 0:
+        why = f"DeadlineExceeded: it waited {ticket.deadline_s:g} s for other recalls of this device"
+        return _skipped(ticket.queries, why)
+    queue_ms = round(1e3 * (ticket.deadline_s - remaining_s) / len(ticket.queries), 3)
+    try:
+        found = recaller.recall(ticket.queries, deadline_s=remaining_s, cancellation=ticket.cancellation)
+    except Exception as error:  # a fault of ours must cost a chunk, not all recalls to come
+        why = f"{type(error).__name__}: {error}"
+        return [Recall(q, error=why, state="failed") for q in ticket.queries]
+    return [replace(r, times=replace(r.times, queue_ms=queue_ms)) for r in found]
+
+
+def _close(line: _Line) -> None:
     with line.changed:
         line.closed = True
-        left = [*line.waiting, *([line.served] if line.served else [])]
+        left = [*line.waiting, *line.served]
         line.waiting.clear()
         line.changed.notify_all()
     for ticket in left:
         ticket.resolve(_skipped(ticket.queries, "Closed: the model was closed"))
         ticket.cancellation.cancel()
-    if thread is not threading.current_thread():
-        thread.join(CLOSING_S)
+    end = time.monotonic() + CLOSING_S
+    for thread in line.threads:
+        if thread is not threading.current_thread():
+            thread.join(max(end - time.monotonic(), 0.0))
 
 
 def _skipped(queries: Sequence[str], why: str) -> list[Recall]:

@@ -41,11 +41,13 @@ class MemoryPack:
     """An opened pack. Thread-safe: its files are mapped and only read.
 
     Opening compares sizes, and the checksums of what every search reads (records, vectors); the checksums of
-    texts and payloads are compared when they are read, and all of them by `verify`.
+    texts and payloads are compared when they are read, and all of them by `verify`. minimum_score: of searches that
+    name none.
     """
 
-    def __init__(self, folder: Path, manifest: PackManifest) -> None:
+    def __init__(self, folder: Path, manifest: PackManifest, minimum_score: float | None = None) -> None:
         self.folder = folder
+        self.minimum_score = minimum_score
         self.manifest = manifest
         count, dimension = manifest.memories, manifest.head.dimension
         self._records = mapped(folder / RECORDS).view(RECORD)
@@ -55,8 +57,9 @@ class MemoryPack:
 
     @classmethod
     def open(
-        cls, folder: str | Path, identity: Identity, embedder_id: str, *, verify: bool = True
-    ) -> MemoryPack:
+        cls, folder: str | Path, identity: Identity, embedder_id: str, *, verify: bool = True,
+        minimum_score: float | None = None,
+    ) -> MemoryPack:  # fmt: skip
         """Open the pack at `folder` for what this device can read.
 
         verify: False leaves out the checksums of vectors and records. Raises MissingFile, CorruptFile, and the
@@ -87,7 +90,7 @@ class MemoryPack:
             raise CorruptFile(
                 f"the pack at {folder} does not hold {manifest.memories} memories: pull it again"
             )
-        return cls(folder, manifest)
+        return cls(folder, manifest, minimum_score)
 
     def __len__(self) -> int:
         """Memories in the pack."""
@@ -118,6 +121,7 @@ class MemoryPack:
             raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
         if k < 1:
             raise InvalidInput(f"k must be positive, not {k}")
+        minimum_score = self.minimum_score if minimum_score is None else minimum_score
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(norms) & (norms > 0)).all():
             raise InvalidInput("query vectors must be finite and not zero")

@@ -39,6 +39,8 @@ CACHE_BYTES = 64 << 20
 """Of both tiers, unless another cache is given."""
 HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
+SERVICE_SHARE = 0.75
+"""Of a recall's deadline, what the service gets where a pack can answer instead."""
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
@@ -118,7 +120,8 @@ class Pack(Protocol):
 class Recaller:
     """The device's read path. Thread-safe: sessions share it, with its cache and what it knows of the service.
 
-    client: the service, asked first. pack: used when there is no client or the service does not answer.
+    client: the service, asked first. pack: used when there is no client or the service does not answer; the service
+    then has a part of the deadline, so that there is time left for it.
     deadline_s: of a recall that names none. hedge_after_s: see `Hedge`. clock: seconds, replaced in tests.
     """
 
@@ -138,6 +141,7 @@ class Recaller:
         self._circuit = Circuit(clock)
         self._states: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
 
     def recall(
         self, queries: Sequence[str], *, deadline_s: float | None = None, cancellation: Cancellation | None = None
@@ -176,11 +180,13 @@ class Recaller:
         if why_not and self.pack is None:
             return [Recall(q, error=why_not, state="skipped") for q in queries]
         started = time.perf_counter()
-        vectors = self.embedder.embed(queries)
+        with self._computing:
+            vectors = self.embedder.embed(queries)
         words = [query_words(q) for q in queries]
         embedded = time.perf_counter()
         k = self.memory_format.config.memory.memories_per_chunk
         held: dict[int, CachedMemory] = {}
+        share = 1.0 if self.pack is None else SERVICE_SHARE
         state: RecallState = "fetched"
         calls = 0
         try:
@@ -189,7 +195,7 @@ class Recaller:
             # Whoever asks with these ids keeps their bytes until the answer is there, whatever the cache evicts.
             held = self.cache.held(HELD_IDS)
             answer, calls = self._ask(
-                self.client, vectors, k, words, held, deadline_s - (embedded - started), cancellation
+                self.client, vectors, k, words, held, share * deadline_s - (embedded - started), cancellation
             )
         except (ServiceUnavailable, DeadlineExceeded) as error:
             why_not = why_not or _name(error)
@@ -200,7 +206,8 @@ class Recaller:
             stopped = isinstance(error, RecallCancelled)
             return _without(queries, _name(error), "skipped" if stopped else "failed", started, embedded)
         called = time.perf_counter()
-        chunks = self._hits.read(answer, held)
+        with self._computing:
+            chunks = self._hits.read(answer, held)
         done = time.perf_counter()
         times = _share(embedded - started, called - embedded, done - called, len(queries), answer)
         return [

@@ -30,7 +30,8 @@ class EdgeSettings(BaseSettings):
     memories are asked for. deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a
     generated chunk. hedge_after_ms: an unanswered request is sent once more after it; None estimates it from
     recent answers. memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a
-    memory pack (`edge-client pull --pack`), searched here when the service does not answer.
+    memory pack (`edge-client pull --pack`), searched here when the service does not answer. offline: the service is
+    never asked.
     """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True)
@@ -58,6 +59,7 @@ class EdgeSettings(BaseSettings):
     hedge_after_ms: float | None = Field(default=None, gt=0)
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     pack: Path | None = None
+    offline: bool = False
 
     @property
     def channel(self) -> ChannelSettings:

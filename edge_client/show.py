@@ -30,6 +30,13 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             notes.append(
                 Text(f"chunk {label}: {recalled.state}: {recalled.recall.error}{kept}", style="yellow")
             )
+        elif recalled.recall.service_error:
+            notes.append(
+                Text(
+                    f"chunk {label}: from the pack on this device, because {recalled.recall.service_error}",
+                    style="yellow",
+                )
+            )
         elif not recalled.recall.read:
             notes.append(Text(f"chunk {label}: the knowledge base has nothing near it", style="yellow"))
         for memory in recalled.recall.read:
@@ -93,6 +100,7 @@ def as_json(finished: Finished, recalls: Sequence[Recalled]) -> dict[str, Any]:
                 "query": r.recall.query,
                 "state": r.state,
                 "error": r.recall.error,
+                "service_error": r.recall.service_error,
                 "kept": r.kept,
                 "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
                 "times": asdict(r.recall.times),

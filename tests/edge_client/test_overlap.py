@@ -70,7 +70,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def worker(recalling: Recalling, clock: Clock) -> Iterator[RecallWorker]:
-    opened = RecallWorker(recalling, waiting=2, clock=clock)
+    opened = RecallWorker(recalling, waiting=2, threads=1, clock=clock)
     yield opened
     opened.close()
 
@@ -102,6 +102,33 @@ def test_one_daemon_thread_serves_in_order(worker: RecallWorker, recalling: Reca
     (thread,) = recalling.threads
     assert thread.daemon
     assert thread is not threading.current_thread()
+
+
+def test_a_recall_that_hangs_does_not_keep_another_session_waiting(recalling: Recalling) -> None:
+    worker = RecallWorker(recalling, threads=3)
+    hanging = worker.submit(["hangs"])
+    recalling.wait_begun()
+    others = [worker.submit([name]) for name in "abc"]
+    for _ in "ab":
+        recalling.wait_begun()
+    assert {*recalling.asked} == {("hangs",), ("a",), ("b",)}, "three at a time, and no more"
+    hanging.cancel()
+    recalling.wait_begun()
+    for _ in others:
+        recalling.go.release()
+    assert [queries_of(t.result()) for t in others] == [["a"], ["b"], ["c"]]
+    assert len(recalling.threads) == 3
+    worker.close()
+    assert not any(thread.is_alive() for thread in recalling.threads)
+
+
+def test_one_recall_after_the_other_needs_one_thread(recalling: Recalling) -> None:
+    worker = RecallWorker(recalling)
+    for name in "abc":
+        recalling.go.release()
+        assert worker.submit([name]).result()[0].state == "fetched"
+    worker.close()
+    assert len(recalling.threads) == 1
 
 
 def test_a_ticket_that_was_missed_is_late_and_says_so(worker: RecallWorker, recalling: Recalling) -> None:

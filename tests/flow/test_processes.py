@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.service_process import ServiceProcess
+from edge_client import EdgeModel, Finished, Recalled, Token
 
 PROGRAMS = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +115,48 @@ def test_after_sigterm_and_a_new_start_everything_is_there(flow: Flow) -> None:
     assert [m["text"] for m in after["memories"][0]["read"]] == [
         m["text"] for m in before["memories"][0]["read"]
     ]
+
+
+def test_when_the_service_is_killed_in_mid_answer_the_pack_stands_in_until_it_is_back(flow: Flow) -> None:
+    pack, address = flow.folder / "packs" / "default", flow.service.address
+    done = flow.program(
+        *("edge-client", "pull", "--service", address, "--pack", "default", "--out", pack),
+        *("--bundle", flow.bundle),
+    )
+    assert done.returncode == 0, done.stderr
+    with EdgeModel.open(flow.bundle, address, pack=pack, deadline_s=20) as model:
+
+        def answered() -> tuple[Recalled, Finished]:
+            recalled, *_, finished = session.send(QUESTION, max_tokens=24)
+            assert isinstance(recalled, Recalled)
+            assert isinstance(finished, Finished)
+            return recalled, finished
+
+        session = model.session()
+        events = session.send(QUESTION, max_tokens=24)
+        first, begun = next(events), next(events)
+        assert isinstance(first, Recalled)
+        assert isinstance(begun, Token)
+        assert first.state == "fetched"
+        flow.service.kill()
+        *_, finished = events
+        assert isinstance(finished, Finished)
+        assert ANSWER in finished.text
+        second, finished = answered()  # the conversation goes on
+        assert second.state == "offline"
+        assert "ServiceUnavailable" in second.recall.service_error
+        assert finished.text
+        assert not finished.without_memory
+        session = model.session()
+        alone, finished = answered()
+        assert [m.text for m in alone.recall.read] == [m.text for m in first.recall.read]
+        assert ANSWER in finished.text
+        flow.service = ServiceProcess.start(flow.folder, flow.bundle, listen=address)
+        end = time.monotonic() + 60  # the pauses in which it is not asked double up to half of that
+        while (back := answered()[0]).state == "offline" and time.monotonic() < end:
+            session = model.session()
+        assert back.state == "held"
+        assert back.recall.read
 
 
 def test_when_the_service_is_killed_the_device_answers_without_memory_and_says_so(flow: Flow) -> None:
