@@ -122,8 +122,9 @@ $(BUNDLE)/manifest.json: | $(READY)
 build/bundle-memory3-2b/manifest.json: | $(READY)
 	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
 
-docs: $(READY) ## write docs/commands.md from the programs' own help
+docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
 	$(BIN)/python -m docs.commands
+	$(BIN)/python -m docs.reference
 
 clean: ## remove what the commands made, keep .venv/
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -93,8 +93,8 @@ class CacheRows:
     def inject(self, memories: Sequence[ExplicitMemory]) -> bool:
         """Replace the memories in the slots by these, at most `memories_per_chunk`; True if views changed.
 
-        Every slot row not filled is zeroed and masked. Raises InvalidInput for too many memories, a wrong
-        shape or numbers that are not finite, and then changes nothing.
+        Read-only arrays are taken to be finite. Every slot row not filled is zeroed and masked. Raises
+        InvalidInput for too many memories, a wrong shape or numbers that are not finite, and then changes nothing.
         """
         memory = self.config.memory
         shape = (memory.budget, self.config.head_dim)
@@ -107,7 +107,8 @@ class CacheRows:
                 )
             if not 1 <= m.tokens <= memory.reference_tokens:
                 raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
-            if not is_finite(m):
+            # Who shares a memory has made it read-only and looked at its numbers (edge_client.hits): once is enough.
+            if m.keys.flags.writeable and not is_finite(m):
                 raise InvalidInput("a memory holds NaN or infinity")
         changed = bool(memories) != self.slots_in_use and bool(self.layout.layouts)
         if changed:

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from edge_client.overlap import RecallMode
 from edge_client.pull_command import pull
 from edge_client.sampling_options import SamplingOptions
 from edge_client.serve.command import serve
+from edge_client.terminal_chat import COMMANDS, Memory, TerminalChat, at_terminal, chatting
 from memory_model.errors import InvalidInput, Memory3Error
 
 EXIT_CODES = (
@@ -33,14 +33,6 @@ EXIT_CODES = (
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES)
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-
-
-class Memory(str, Enum):
-    """Whether an answer reads memories."""
-
-    on = "on"
-    off = "off"
-    compare = "compare"
 
 
 BundleOption = Annotated[
@@ -169,7 +161,7 @@ def chat(
     bundle: BundleOption = None,
     service: ServiceOption = None,
     knowledge_base: BaseOption = None,
-    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Read memories.")] = True,
+    memory: Annotated[Memory, typer.Option(help="compare answers twice, without and with.")] = Memory.on,
     recall: RecallOption = None,
     lead: LeadOption = None,
     pack: PackOption = None,
@@ -185,59 +177,31 @@ def chat(
     stop: Stop = None,
     seed: Seed = None,
 ) -> None:
-    """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer.
+    """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
 
-    Commands: /memories, /stats, /save FILE, /load FILE, /reset, /quit.
+    In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and beside
+    an answer stands which memories each chunk reads. Commands: /kb [NAME], /memory on|off|compare, /memories, /stats,
+    /history, /save FILE, /load FILE, /reset, /help, /quit.
     """
-    with (
-        _reported(),
-        EdgeModel.open(
-            bundle,
-            service,
-            knowledge_base=knowledge_base,
-            recall=recall,
-            lead_tokens=lead,
-            pack=pack,
+    options: SamplingOptions = {
+        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
+    }  # fmt: skip
+
+    def opened(name: str | None) -> EdgeModel:
+        return EdgeModel.open(
+            bundle, service, knowledge_base=name or knowledge_base, recall=recall, lead_tokens=lead, pack=pack,
             offline=offline,
-        ) as model,
-    ):
-        options: SamplingOptions = {
-            "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-            "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty,
-            "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
-        }  # fmt: skip
-        session = model.session()
-        recalls: list[Recalled] = []
-        finished: Finished | None = None
-        while (line := _line()) is not None:
-            command, _, argument = line.partition(" ") if line.startswith("/") else ("", "", "")
-            try:
-                if command in ("/quit", "/exit"):
-                    break
-                if command == "/reset":
-                    session = model.session()
-                    err.print("[dim]a new conversation[/]")
-                elif command == "/memories":
-                    err.print(show.memories_table(recalls))
-                elif command == "/stats" and finished is not None:
-                    err.print(show.statistics_table(finished, recalls))
-                elif command == "/save" and argument:
-                    session.save(argument)
-                    err.print(Text(f"saved to {argument}", style="dim"))
-                elif command == "/load" and argument:
-                    session = model.load_session(argument)
-                    err.print(Text(f"{len(session.messages)} messages from {argument}", style="dim"))
-                elif command:
-                    err.print("[dim]commands: /memories /stats /save FILE /load FILE /reset /quit[/]")
-                elif line:
-                    finished, recalls = _follow(session.send(line, memory=memory, **options))
-                    if finished.without_memory or any(m.refused for r in recalls for m in r.recall.read):
-                        err.print(show.memories_table(recalls, texts=False))
-            except Memory3Error as error:
-                _complain(type(error).__name__, str(error))
-            except KeyboardInterrupt:
-                session.cancel()
-                err.print("\n[dim](stopped)[/]")
+        )  # fmt: skip
+
+    with _reported():
+        from edge_client.terminal_input import TypedAtTerminal, TypedLines, history_file
+
+        live = at_terminal()
+        typed = TypedAtTerminal(COMMANDS, history_file()) if live else TypedLines()
+        with chatting(TerminalChat(opened, options, memory, live=live, out=out, err=err)) as conversation:
+            conversation.run(typed)
 
 
 def _follow(events: Iterator[Any], *, silent: bool = False) -> tuple[Finished, list[Recalled]]:
@@ -269,13 +233,6 @@ def _around(finished: Finished, recalls: Sequence[Recalled]) -> None:
 def _complain(what: str, message: str) -> None:
     """One line, never wrapped: it may hold a command to copy."""
     err.print(Text.assemble((f"{what}:", "red"), f" {message}"), soft_wrap=True)
-
-
-def _line() -> str | None:
-    try:
-        return input("you> " if sys.stdin.isatty() else "").strip()
-    except EOFError:
-        return None
 
 
 @contextmanager

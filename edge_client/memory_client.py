@@ -14,7 +14,13 @@ from edge_client.errors import RetrievalError, ServiceUnavailable
 from edge_client.retrieval_wire import Answer, Asking, Limits, joined, queries_of
 from memory_model.errors import InvalidInput
 from memory_model.memory import Identity
-from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2_grpc
+from protos.memory.v1 import (
+    knowledge_bases_pb2,
+    knowledge_bases_pb2_grpc,
+    models_pb2,
+    models_pb2_grpc,
+    retrieval_pb2_grpc,
+)
 
 
 class PendingAnswer:
@@ -140,6 +146,18 @@ class MemoryClient:
             raise call_error(error, self.address, self.deadline_s) from error
         self._keep_to(described)
         return described
+
+    def knowledge_bases(self) -> list[str]:
+        """Names of those that the service has, in order; raises a RetrievalError."""
+        stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channels[0])
+        try:
+            listed = stub.ListKnowledgeBases(
+                knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=self.deadline_s,
+                metadata=self._settings.metadata,
+            )  # fmt: skip
+        except grpc.RpcError as error:
+            raise call_error(error, self.address, self.deadline_s) from error
+        return sorted(base.name for base in listed.knowledge_bases)
 
     def close(self) -> None:
         """Close the channels; calls under way end with ServiceUnavailable."""

@@ -12,6 +12,14 @@ from rich.text import Text
 
 from edge_client.events import Finished, Recalled
 
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+
+
+def printable(text: str) -> str:
+    """The text with pictures for control characters: what a model or a document says moves no cursor."""
+    return text.translate(_PICTURES)
+
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:
     """The memories that were read, chunk by chunk: document, score, text; and why some were not."""
@@ -43,13 +51,13 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             document = f"{memory.title or memory.document_key} #{memory.chunk_number}"
             row: list[RenderableType] = [
                 label,
-                Text(document),
+                Text(printable(document)),
                 f"{memory.score:.3f}",
                 recalled.state,
             ]  # Text: a title is no markup
-            text = Text(memory.text or "")
+            text = Text(printable(memory.text or ""))
             if memory.refused:
-                text = Text(f"refused: {memory.refused}", style="red")
+                text = Text(printable(f"refused: {memory.refused}"), style="red")
             table.add_row(*row, *([text] if texts else []), style="dim" if memory.refused else None)
             label = ""
     return Group(table, *notes) if table.row_count else Group(*notes)

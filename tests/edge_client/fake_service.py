@@ -14,11 +14,22 @@ import grpc
 import numpy as np
 
 from memory_model.embedder import Embedder
-from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
+from protos.memory.v1 import (
+    knowledge_bases_pb2,
+    knowledge_bases_pb2_grpc,
+    models_pb2,
+    models_pb2_grpc,
+    retrieval_pb2,
+    retrieval_pb2_grpc,
+)
 
 
 @dataclass
-class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer):
+class FakeService(
+    retrieval_pb2_grpc.RetrievalServicer,
+    models_pb2_grpc.ModelsServicer,
+    knowledge_bases_pb2_grpc.KnowledgeBasesServicer,
+):
     """texts and payloads are one reference each; the rest says how to misbehave.
 
     before: called with a request's number, from 0, before it is answered; may wait, abort or change things.
@@ -38,6 +49,7 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
     requests: list[retrieval_pb2.RetrieveRequest] = field(default_factory=list)
     description: models_pb2.DescribeResponse = field(default_factory=models_pb2.DescribeResponse)
     address: str = ""
+    names: tuple[str, ...] = ("towns", "default")
 
     def __post_init__(self) -> None:
         self.vectors = self.embedder.embed(self.texts)
@@ -82,6 +94,14 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
     ) -> models_pb2.DescribeResponse:
         return self.description
 
+    def ListKnowledgeBases(
+        self, request: knowledge_bases_pb2.ListKnowledgeBasesRequest, context: grpc.ServicerContext
+    ) -> knowledge_bases_pb2.ListKnowledgeBasesResponse:
+        response = knowledge_bases_pb2.ListKnowledgeBasesResponse()
+        for name in self.names:
+            response.knowledge_bases.add(name=name)
+        return response
+
 
 @contextmanager
 def serving(service: FakeService) -> Iterator[FakeService]:
@@ -89,6 +109,7 @@ def serving(service: FakeService) -> Iterator[FakeService]:
     server = grpc.server(ThreadPoolExecutor(8))
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
+    knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(service, server)
     service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 from typing import NoReturn
 
@@ -27,7 +27,7 @@ def test_an_interrupt_cancels_the_work_and_waits_for_its_end() -> None:
 
     def work(cancellation: Cancellation) -> None:
         cancellation.when_cancelled(lambda: ended.append("told"))
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         cancellation.sleep(60)
         ended.append("over" if cancellation.cancelled else "not cancelled")
 

@@ -1,0 +1,209 @@
+"""`edge-client chat`: a conversation in the terminal, its commands, and what each answer read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from edge_client import show
+from edge_client.chat_session import ChatSession
+from edge_client.events import Event, Token
+from edge_client.interrupts import told_of_interrupts
+from edge_client.memory_client import MemoryClient
+from edge_client.model import EdgeModel
+from edge_client.recall import Recaller
+from edge_client.terminal_pane import AnswerView, show_live
+from memory_model.errors import InvalidInput, Memory3Error
+
+if TYPE_CHECKING:
+    from edge_client.answer_stream import AnswerStream
+    from edge_client.sampling_options import SamplingOptions
+    from edge_client.terminal_input import TypedText
+
+HELP = {
+    "/kb [NAME]": "which knowledge bases there are, or read another one from now on (a new conversation)",
+    "/memory on|off|compare": "read memories, do not, or answer both ways",
+    "/memories": "what the last answer read, with its text",
+    "/stats": "what the last answer cost",
+    "/history": "what was said",
+    "/save FILE": "write the conversation to a file",
+    "/load FILE": "go on with a saved one",
+    "/reset": "a new conversation",
+    "/help": "this list",
+    "/quit": "leave, as Ctrl-D does",
+}
+COMMANDS = [name.split()[0] for name in HELP]
+
+
+class Memory(str, Enum):
+    """Whether an answer reads memories."""
+
+    on = "on"
+    off = "off"
+    compare = "compare"
+
+
+class TerminalChat:
+    """One run of the program. Answers go to `out`; all that is around them to `err`.
+
+    opened: opens the model, with another knowledge base when one is named. live: show the pane while an answer
+    comes; otherwise its tokens are written as they are.
+    """
+
+    def __init__(
+        self, opened: Callable[[str | None], EdgeModel], options: SamplingOptions, memory: Memory, *, live: bool,
+        out: Console, err: Console,
+    ) -> None:  # fmt: skip
+        self._open, self._options, self._memory, self._live = opened, options, memory, live
+        self._out, self._err = out, err
+        self._model = opened(None)
+        self._session = self._model.session()
+        self._last = AnswerView()
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/kb": self._knowledge_base, "/memory": self._set_memory, "/memories": self._memories,
+            "/stats": self._statistics, "/history": self._history, "/save": self._save, "/load": self._load,
+            "/reset": self._reset, "/help": self._help,
+        }  # fmt: skip
+
+    def run(self, typed: TypedText) -> None:
+        """Until the end of what is typed, or /quit. Ctrl-C ends an answer, or what is being typed, and no more."""
+        while True:
+            try:
+                text = typed.read()
+            except KeyboardInterrupt:
+                self._say("(Ctrl-D or /quit leaves)")
+                continue
+            if text is None or text in ("/quit", "/exit"):
+                return
+            try:
+                if text.startswith("/"):
+                    name, _, argument = text.partition(" ")
+                    self._commands.get(name, self._help)(argument.strip())
+                elif text:
+                    self._answer(text)
+            except Memory3Error as error:
+                problem = Text.assemble((f"{type(error).__name__}:", "red"), f" {error}")
+                self._err.print(problem, soft_wrap=True)
+
+    def close(self) -> None:
+        """Close the model."""
+        self._model.close()
+
+    def _answer(self, text: str) -> None:
+        if self._memory is Memory.compare:
+            self._err.rule("without memory", align="left")
+            aside = self._model.session(messages=self._session.messages)
+            without = self._follow(aside, aside.send(text, memory=False, **self._options))
+            if _stopped(without):
+                self._say("(stopped)")
+                return
+            self._err.rule("with memory", align="left")
+        stream = self._session.send(text, memory=self._memory is not Memory.off, **self._options)
+        self._last = self._follow(self._session, stream)
+        finished = self._last.finished
+        if _stopped(self._last):
+            self._say("(stopped)")
+        refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
+        if finished is not None and (self._live or finished.without_memory or refused):
+            self._err.print(show.memories_table(self._last.recalls, texts=False))
+
+    def _follow(self, session: ChatSession, stream: AnswerStream) -> AnswerView:
+        with told_of_interrupts(session.cancel):
+            return show_live(stream, self._out) if self._live else _show_tokens(stream)
+
+    def _knowledge_base(self, name: str) -> None:
+        if not name:
+            client = self._client()
+            for known in client.knowledge_bases():
+                self._say(f"{'*' if known == client.knowledge_base else ' '} {known}")
+            return
+        model = self._open(name)
+        self._model.close()
+        self._model = model
+        self._reset("")
+        self._say(f"reading {name}")
+
+    def _client(self) -> MemoryClient:
+        recaller = self._model.recaller
+        if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
+            raise InvalidInput("no service is asked (--offline): leave that away to choose a knowledge base")
+        return recaller.client
+
+    def _set_memory(self, wanted: str) -> None:
+        try:
+            self._memory = Memory(wanted)
+        except ValueError:
+            raise InvalidInput(f"/memory takes on, off or compare, not {wanted!r}") from None
+        self._say(f"memory {wanted}")
+
+    def _memories(self, _: str) -> None:
+        self._err.print(show.memories_table(self._last.recalls))
+
+    def _statistics(self, _: str) -> None:
+        if self._last.finished is not None:
+            self._err.print(show.statistics_table(self._last.finished, self._last.recalls))
+
+    def _history(self, _: str) -> None:
+        for message in self._session.messages:
+            self._err.print(Text.assemble((f"{message['role']}> ", "bold"), message["content"]))
+
+    def _save(self, path: str) -> None:
+        if path:
+            self._session.save(path)
+            self._say(f"saved to {path}")
+        else:
+            self._help("")
+
+    def _load(self, path: str) -> None:
+        if path:
+            self._session = self._model.load_session(path)
+            self._say(f"{len(self._session.messages)} messages from {path}")
+        else:
+            self._help("")
+
+    def _reset(self, _: str) -> None:
+        self._session = self._model.session()
+        self._last = AnswerView()
+        self._say("a new conversation")
+
+    def _help(self, _: str) -> None:
+        self._say("commands:")
+        for name, what in HELP.items():
+            self._say(f"  {name:24}{what}")
+
+    def _say(self, text: str) -> None:
+        self._err.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def _stopped(view: AnswerView) -> bool:
+    return view.finished is not None and view.finished.reason == "cancelled"
+
+
+def _show_tokens(events: Iterable[Event]) -> AnswerView:
+    view = AnswerView()
+    for event in events:
+        view.take(event)
+        if isinstance(event, Token):
+            print(event.text, end="", flush=True)
+    print(flush=True)
+    return view
+
+
+@contextmanager
+def chatting(chat: TerminalChat) -> Iterator[TerminalChat]:
+    """Closes the model in the end."""
+    try:
+        yield chat
+    finally:
+        chat.close()
+
+
+def at_terminal() -> bool:
+    """Whether a person reads and types."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,40 @@
+"""The programs of docs/guides run as they stand there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from memory_model.bundle import Bundle
+from tests.edge_client.fake_service import FakeService
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+
+
+def run(name: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(GUIDES / name), *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300)
+
+
+def test_the_chat_app_is_short_and_answers_and_says_what_it_reads(tiny: Bundle, service: FakeService) -> None:
+    lines = "hello\n" + "too long " * 500 + "\nand Rome?\n"
+    done = run("chat_app.py", tiny.folder, service.address, stdin=lines)
+    assert done.returncode == 0, done.stderr
+    assert "reads Title" in done.stderr
+    assert "ContextFull" in done.stderr
+    assert done.stderr.count("tokens/s") == 2
+    assert len((GUIDES / "chat_app.py").read_text().strip().splitlines()) <= 21
+
+
+def test_two_questions_are_answered_at_once(tiny: Bundle, service: FakeService) -> None:
+    done = run("two_at_once.py", tiny.folder, service.address)
+    assert done.returncode == 0, done.stderr
+    benin, togo = [line for line in done.stdout.splitlines() if line.startswith("What is the")]
+    assert benin.startswith("What is the capital of Benin?")
+    assert togo.startswith("What is the highest point of Togo?")
+
+
+def test_the_page_names_every_program() -> None:
+    page = (GUIDES / "README.md").read_text()
+    assert all(f"]({path.name})" in page for path in GUIDES.glob("*.py"))
