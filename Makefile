@@ -16,11 +16,11 @@ CHECKED := protos memory_model memory_service edge_client deploy docs tests
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service http)
 
-.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality adapt factbook docs clean \
+.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
@@ -121,6 +121,9 @@ $(BUNDLE)/manifest.json: | $(READY)
 
 build/bundle-memory3-2b/manifest.json: | $(READY)
 	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
+
+overlap-quality: $(READY) ## what asking early costs in answers: exact against overlap, over a real service (LIMIT=n)
+	$(BIN)/python -m deploy.overlap_quality --bundle $(BUNDLE) $(if $(LIMIT),--limit $(LIMIT))
 
 docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
 	$(BIN)/python -m docs.commands

@@ -16,7 +16,6 @@ import numpy as np
 from memory_model.embedder import Embedder
 from protos.memory.v1 import (
     knowledge_bases_pb2,
-    knowledge_bases_pb2_grpc,
     models_pb2,
     models_pb2_grpc,
     retrieval_pb2,
@@ -25,11 +24,7 @@ from protos.memory.v1 import (
 
 
 @dataclass
-class FakeService(
-    retrieval_pb2_grpc.RetrievalServicer,
-    models_pb2_grpc.ModelsServicer,
-    knowledge_bases_pb2_grpc.KnowledgeBasesServicer,
-):
+class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsServicer):
     """texts and payloads are one reference each; the rest says how to misbehave.
 
     before: called with a request's number, from 0, before it is answered; may wait, abort or change things.
@@ -109,7 +104,15 @@ def serving(service: FakeService) -> Iterator[FakeService]:
     server = grpc.server(ThreadPoolExecutor(8))
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
-    knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(service, server)
+    listing = grpc.unary_unary_rpc_method_handler(
+        service.ListKnowledgeBases,
+        request_deserializer=knowledge_bases_pb2.ListKnowledgeBasesRequest.FromString,
+        response_serializer=knowledge_bases_pb2.ListKnowledgeBasesResponse.SerializeToString,
+    )
+    methods = {"ListKnowledgeBases": listing}
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("memory.v1.KnowledgeBases", methods),)
+    )
     service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

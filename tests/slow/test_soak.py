@@ -1,20 +1,29 @@
-"""Memory stays flat over many answers. MEMORY3_SOAK_S says how long (default 600 seconds)."""
+"""Memory, threads and open files stay flat over many answers, also while the service fails.
+
+MEMORY3_SOAK_S says how long (default 600 seconds).
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 
 from edge_client import DecoderGraph, EdgeModel, Recall, RecallMode, RecallPolicy
+from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 
 SECONDS = float(os.environ.get("MEMORY3_SOAK_S", "600"))
 WARM_UP_ANSWERS = 40
 GROWTH_BYTES = 8 << 20
+SPARE = 8
+"""Threads and files: gRPC's servers keep some that come and go."""
+FAULTS = (None, (grpc.StatusCode.INTERNAL, "broken"), None, (grpc.StatusCode.UNAVAILABLE, "away"))
 
 
 class NewMemories:
@@ -33,6 +42,10 @@ class NewMemories:
         return Recall(query, tuple(self.format.decode(payloads)), payloads=tuple(payloads))
 
 
+def threads_and_files() -> tuple[int, int]:
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -42,8 +55,13 @@ def resident_bytes() -> int:
 @pytest.mark.timeout(SECONDS + 300)
 def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
     bundle = tiny_bundle(tmp_path)
+    payloads = format_of(tiny_loaded()).encode([random_memory(tiny_config(), n) for n in range(7)])
+    texts = [f"Fact {n}." for n in range(7)]
     policy = RecallPolicy(RecallMode.overlap, lead_tokens=4)
-    with EdgeModel(bundle, DecoderGraph.open(bundle.decoder), NewMemories(), policy) as model:
+    with (
+        serving(FakeService(bundle.embedder(), texts, payloads)) as service,
+        EdgeModel(bundle, DecoderGraph.open(bundle.decoder), NewMemories(), policy) as model,
+    ):
 
         def answer(number: int) -> None:
             session = model.session()
@@ -59,13 +77,24 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
             list(
                 model.generate(f"Another {number}", max_tokens=20, temperature=50.0, seed=number, logprobs=3)
             )
+            with EdgeModel.open(bundle.folder, service.address, deadline_s=0.2) as connected:
+                service.abort = FAULTS[number % len(FAULTS)]
+                service.delay_s = 0.3 if number % 5 == 0 else 0.0
+                list(connected.generate(f"What is the code of Lima, {number}?", max_tokens=20))
+            service.requests.clear()
 
         for number in range(WARM_UP_ANSWERS):
             answer(number)
+        threads, files = threads_and_files()
         before, until = resident_bytes(), time.monotonic() + SECONDS
         while time.monotonic() < until:
             number += 1
             answer(number)
         grown = resident_bytes() - before
+        more_threads, more_files = (
+            now - then for now, then in zip(threads_and_files(), (threads, files), strict=True)
+        )
     print(f"{number} rounds, {grown / 2**20:.1f} MiB grown from {before / 2**20:.0f} MiB")
     assert grown < GROWTH_BYTES
+    assert more_threads <= SPARE
+    assert more_files <= SPARE
