@@ -189,18 +189,15 @@ def chat(
         "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
     }  # fmt: skip
 
-    def opened(name: str | None) -> EdgeModel:
-        return EdgeModel.open(
-            bundle, service, knowledge_base=name or knowledge_base, recall=recall, lead_tokens=lead, pack=pack,
-            offline=offline,
-        )  # fmt: skip
-
     with _reported():
         from edge_client.terminal_input import TypedAtTerminal, TypedLines, history_file
 
         live = at_terminal()
         typed = TypedAtTerminal(COMMANDS, history_file()) if live else TypedLines()
-        with chatting(TerminalChat(opened, options, memory, live=live, out=out, err=err)) as conversation:
+        model = EdgeModel.open(
+            bundle, service, knowledge_base=knowledge_base, recall=recall, lead_tokens=lead, pack=pack, offline=offline
+        )  # fmt: skip
+        with chatting(TerminalChat(model, options, memory, live=live, out=out, err=err)) as conversation:
             conversation.run(typed)
 
 

@@ -52,17 +52,14 @@ class Memory(str, Enum):
 class TerminalChat:
     """One run of the program. Answers go to `out`; all that is around them to `err`.
 
-    opened: opens the model, with another knowledge base when one is named. live: show the pane while an answer
-    comes; otherwise its tokens are written as they are.
+    model: closed by `close`. live: show the pane while an answer comes; otherwise its tokens are written as they are.
     """
 
     def __init__(
-        self, opened: Callable[[str | None], EdgeModel], options: SamplingOptions, memory: Memory, *, live: bool,
-        out: Console, err: Console,
+        self, model: EdgeModel, options: SamplingOptions, memory: Memory, *, live: bool, out: Console, err: Console
     ) -> None:  # fmt: skip
-        self._open, self._options, self._memory, self._live = opened, options, memory, live
+        self._model, self._options, self._memory, self._live = model, options, memory, live
         self._out, self._err = out, err
-        self._model = opened(None)
         self._session = self._model.session()
         self._last = AnswerView()
         self._commands: dict[str, Callable[[str], None]] = {
@@ -123,7 +120,7 @@ class TerminalChat:
             for known in client.knowledge_bases():
                 self._say(f"{'*' if known == client.knowledge_base else ' '} {known}")
             return
-        model = self._open(name)
+        model = self._model.with_knowledge_base(name)
         self._model.close()
         self._model = model
         self._reset("")

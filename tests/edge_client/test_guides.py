@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deploy.app_process import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 
@@ -33,6 +34,15 @@ def test_two_questions_are_answered_at_once(tiny: Bundle, service: FakeService) 
     benin, togo = [line for line in done.stdout.splitlines() if line.startswith("What is the")]
     assert benin.startswith("What is the capital of Benin?")
     assert togo.startswith("What is the highest point of Togo?")
+
+
+def test_the_openai_client_reads_text_and_what_it_is_from(
+    tiny: Bundle, service: FakeService, tmp_path: Path
+) -> None:
+    with AppProcess.start(tmp_path, tiny.folder, service.address) as app:
+        done = run("through_openai.py", f"http://127.0.0.1:{app.port}/v1")
+    assert done.returncode == 0, done.stderr
+    assert "[chunk 0: fetched]" in done.stderr
 
 
 def test_the_page_names_every_program() -> None:
