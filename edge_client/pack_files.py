@@ -31,9 +31,9 @@ RECORDS, VECTORS, PAYLOADS, TEXTS = FILES = ("records.bin", "vectors.bin", "payl
 RECORD = np.dtype(
     [("memory_id", "<u8"), ("payload_offset", "<u8"), ("text_offset", "<u8"), ("payload_bytes", "<u4"),
      ("text_bytes", "<u4"), ("key_bytes", "<u2"), ("title_bytes", "<u2"), ("chunk_number", "<u4"),
-     ("payload_crc32c", "<u4"), ("text_crc32c", "<u4"), ("vector_crc32c", "<u4")]
+     ("payload_crc32c", "<u4"), ("text_crc32c", "<u4"), ("vector_crc32c", "<u4"), ("record_crc32c", "<u4")]
 )  # fmt: skip
-"""text_bytes: of key, title and text together."""
+"""text_bytes: of key, title and text together. record_crc32c: of the record's bytes before it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class PackWriter:
             records.append(
                 (memory.memory_id, self.bytes[PAYLOADS], self.bytes[TEXTS], len(memory.payload), len(text),
                  len(memory.key), len(memory.title), memory.chunk_number, memory.payload_crc32c,
-                 google_crc32c.value(text), google_crc32c.value(memory.vector))
+                 google_crc32c.value(text), google_crc32c.value(memory.vector), 0)
             )  # fmt: skip
             for name, data in ((PAYLOADS, memory.payload), (TEXTS, text), (VECTORS, memory.vector)):
                 self._files[name].write(data)
@@ -151,7 +151,9 @@ class PackWriter:
             self.last_id = memory.memory_id
         for name in (PAYLOADS, TEXTS, VECTORS):
             self._files[name].flush()
-        self._files[RECORDS].write(np.array(records, RECORD).tobytes())
+        page = np.array(records, RECORD)
+        page["record_crc32c"] = [_checksum(record.tobytes()) for record in page]
+        self._files[RECORDS].write(page.tobytes())
         self._files[RECORDS].flush()
         self.bytes[RECORDS] += len(records) * RECORD.itemsize
         self.count += len(records)
@@ -188,17 +190,22 @@ def whole_records(folder: Path, dimension: int) -> np.ndarray:
     step = 4 * dimension
     payload_end = text_end = 0
     for number, record in enumerate(records.tolist()):
-        _, payload_at, text_at, payload_bytes, text_bytes, _, _, _, *checksums = record
+        _, payload_at, text_at, payload_bytes, text_bytes, _, _, _, *checksums, own = record
         parts = (
             payloads[payload_at : payload_at + payload_bytes],
             texts[text_at : text_at + text_bytes],
             vectors[number * step : (number + 1) * step],
         )
         in_order = (payload_at, text_at) == (payload_end, text_end)
-        if not in_order or [google_crc32c.value(bytes(part)) for part in parts] != checksums:
+        right = own == _checksum(raw[number * RECORD.itemsize : (number + 1) * RECORD.itemsize])
+        if not (right and in_order) or [google_crc32c.value(bytes(part)) for part in parts] != checksums:
             return records[:number]
         payload_end, text_end = payload_at + payload_bytes, text_at + text_bytes
     return records
+
+
+def _checksum(record: bytes) -> int:
+    return int(google_crc32c.value(record[:-4]))
 
 
 def mapped(path: Path) -> np.ndarray:

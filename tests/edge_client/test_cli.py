@@ -60,6 +60,8 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
         "decompress_ms",
         "inject_ms",
         "queue_ms",
+        "search_ms",
+        "fetch_ms",
     }
     assert data["statistics"]["generated_tokens"] == 20
 

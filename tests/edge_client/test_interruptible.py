@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -22,6 +23,15 @@ def test_the_work_is_done_in_another_thread_and_its_value_and_errors_come_back()
         interruptible(fails)
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C as in a terminal, also where the tests run in the background and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 def test_an_interrupt_cancels_the_work_and_waits_for_its_end() -> None:
     ended = []
 
