@@ -90,7 +90,8 @@ def _write(
 def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: dict[str, object]) -> None:
     """Serves the store until SIGTERM."""
     configure_logs("warning", "json")
-    asyncio.run(_serve(ready, Settings(listen="127.0.0.1:0", store=url, **more), dimension))  # type: ignore[arg-type]
+    settings = Settings(listen="127.0.0.1:0", store=url, warm_up=False, **more)  # type: ignore[arg-type]
+    asyncio.run(_serve(ready, settings, dimension))
 
 
 async def _serve(ready: Callable[[int], None], settings: Settings, dimension: int) -> None:
