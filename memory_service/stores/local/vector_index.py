@@ -44,9 +44,9 @@ _RANGE_TRAINING_VECTORS = 65536
 class IndexRule:
     """From how many rows on which index is used; the tail of rows it does not cover; how hard it searches."""
 
-    hnsw_from: int = 4096
+    hnsw_from: int = 1024
     ivf_from: int = 2_000_000
-    tail_rows: int = 1024
+    tail_rows: int = 256
     rows_at_once: int = 4
     search_candidates: int = 40
     lists_searched: int = 64
