@@ -18,9 +18,9 @@ async def main() -> None:
     """Both questions are decoded at once; the loop is free meanwhile."""
     questions = ["What is the capital of Benin?", "What is the highest point of Togo?"]
     async with await AsyncEdgeModel.open(*sys.argv[1:]) as model:
-        async with asyncio.timeout(120):
-            for line in await asyncio.gather(*(answer(model, question) for question in questions)):
-                print(line)
+        answers = asyncio.gather(*(answer(model, question) for question in questions))
+        for line in await asyncio.wait_for(answers, timeout=120):
+            print(line)
 
 
 asyncio.run(main())
