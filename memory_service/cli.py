@@ -1,4 +1,4 @@
-"""`memory-service`: serve, ingest, kb, keys and doctor."""
+"""`memory-service`: serve, ingest, kb, keys, backup, restore and doctor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from memory_service.backup_commands import backup, restore
 from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings
@@ -28,6 +29,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud ha
 kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
 app.add_typer(kb_app, name="kb")
 app.add_typer(keys_app, name="keys")
+app.command()(backup)
+app.command()(restore)
 
 Address = Annotated[
     str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")

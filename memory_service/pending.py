@@ -183,6 +183,14 @@ def _read_prepared(document: PendingDocument, prepared: pb.PreparedDocument, enc
         document.vectors.append(vector)
         document.payloads.append(payload or None)
     document.texts = texts
+    if prepared.content_hash:
+        if len(prepared.content_hash) != 32 or document.missing():
+            raise BadRequest(
+                "content_hash has 32 bytes and goes with references that have embedding and payload",
+                field="content_hash",
+            )
+        document.content_hash = prepared.content_hash
+        return
     document.content_hash = content_hash_of(document.title, document.metadata, parts)
 
 

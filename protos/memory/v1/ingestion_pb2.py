@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/ingestion.proto\x12\tmemory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"j\n\rIngestRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.memory.v1.IngestStartH\x00\x12%\n\x04item\x18\x02 \x01(\x0b\x32\x15.memory.v1.IngestItemH\x00\x42\t\n\x07message\"\x8a\x01\n\x0bIngestStart\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\r\"\x83\x01\n\nIngestItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\'\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x03 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"\x9a\x01\n\x08\x44ocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x33\n\x08metadata\x18\x04 \x03(\x0b\x32!.memory.v1.Document.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xce\x01\n\x10PreparedDocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x30\n\nreferences\x18\x03 \x03(\x0b\x32\x1c.memory.v1.PreparedReference\x12;\n\x08metadata\x18\x04 \x03(\x0b\x32).memory.v1.PreparedDocument.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x11PreparedReference\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tembedding\x18\x02 \x01(\x0c\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\xd9\x01\n\x0eIngestResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.memory.v1.IngestStartedH\x00\x12\x32\n\x0c\x61\x63knowledged\x18\x02 \x01(\x0b\x32\x1a.memory.v1.AcknowledgementH\x00\x12,\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1a.memory.v1.DocumentFailureH\x00\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x19.memory.v1.IngestProgressH\x00\x42\t\n\x07message\"_\n\rIngestStarted\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x1c\n\x14\x64ocument_limit_bytes\x18\x02 \x01(\x04\x12\x18\n\x10reference_tokens\x18\x03 \x01(\r\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.memory.v1.IngestOutcome\x12\x17\n\x0freference_count\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\"\xd5\x01\n\x0f\x44ocumentFailure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12:\n\x08metadata\x18\x06 \x03(\x0b\x32(.memory.v1.DocumentFailure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x0eIngestProgress\x12\x16\n\x0eitems_received\x18\x01 \x01(\x04\x12\x16\n\x0eitems_answered\x18\x02 \x01(\x04\x12\x1a\n\x12references_written\x18\x03 \x01(\x04\">\n\rDeleteRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"G\n\x0e\x44\x65leteResponse\x12\x19\n\x11\x64ocuments_deleted\x18\x01 \x01(\r\x12\x1a\n\x12references_deleted\x18\x02 \x01(\x04\"W\n\x12GetDocumentRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x13\n\x0breturn_text\x18\x03 \x01(\x08\"\xa0\x02\n\x13GetDocumentResponse\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12>\n\x08metadata\x18\x03 \x03(\x0b\x32,.memory.v1.GetDocumentResponse.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\x0c\x12-\n\tstored_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nreferences\x18\x06 \x03(\x0b\x32\x1a.memory.v1.StoredReference\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\x0fStoredReference\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\x14\n\x0c\x63hunk_number\x18\x02 \x01(\r\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text*a\n\rMemoryWriting\x12\x1e\n\x1aMEMORY_WRITING_UNSPECIFIED\x10\x00\x12\x16\n\x12MEMORY_WRITING_NOW\x10\x01\x12\x18\n\x14MEMORY_WRITING_LATER\x10\x02*\x85\x01\n\rIngestOutcome\x12\x1e\n\x1aINGEST_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15INGEST_OUTCOME_STORED\x10\x01\x12\x1b\n\x17INGEST_OUTCOME_REPLACED\x10\x02\x12\x1c\n\x18INGEST_OUTCOME_UNCHANGED\x10\x03\x32\xdb\x01\n\tIngestion\x12\x41\n\x06Ingest\x12\x18.memory.v1.IngestRequest\x1a\x19.memory.v1.IngestResponse(\x01\x30\x01\x12=\n\x06\x44\x65lete\x12\x18.memory.v1.DeleteRequest\x1a\x19.memory.v1.DeleteResponse\x12L\n\x0bGetDocument\x12\x1d.memory.v1.GetDocumentRequest\x1a\x1e.memory.v1.GetDocumentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/ingestion.proto\x12\tmemory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"j\n\rIngestRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.memory.v1.IngestStartH\x00\x12%\n\x04item\x18\x02 \x01(\x0b\x32\x15.memory.v1.IngestItemH\x00\x42\t\n\x07message\"\x8a\x01\n\x0bIngestStart\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\r\"\x83\x01\n\nIngestItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\'\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x03 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"\x9a\x01\n\x08\x44ocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x33\n\x08metadata\x18\x04 \x03(\x0b\x32!.memory.v1.Document.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe4\x01\n\x10PreparedDocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x30\n\nreferences\x18\x03 \x03(\x0b\x32\x1c.memory.v1.PreparedReference\x12;\n\x08metadata\x18\x04 \x03(\x0b\x32).memory.v1.PreparedDocument.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x11PreparedReference\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tembedding\x18\x02 \x01(\x0c\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\xd9\x01\n\x0eIngestResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.memory.v1.IngestStartedH\x00\x12\x32\n\x0c\x61\x63knowledged\x18\x02 \x01(\x0b\x32\x1a.memory.v1.AcknowledgementH\x00\x12,\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1a.memory.v1.DocumentFailureH\x00\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x19.memory.v1.IngestProgressH\x00\x42\t\n\x07message\"_\n\rIngestStarted\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x1c\n\x14\x64ocument_limit_bytes\x18\x02 \x01(\x04\x12\x18\n\x10reference_tokens\x18\x03 \x01(\r\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.memory.v1.IngestOutcome\x12\x17\n\x0freference_count\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\"\xd5\x01\n\x0f\x44ocumentFailure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12:\n\x08metadata\x18\x06 \x03(\x0b\x32(.memory.v1.DocumentFailure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x0eIngestProgress\x12\x16\n\x0eitems_received\x18\x01 \x01(\x04\x12\x16\n\x0eitems_answered\x18\x02 \x01(\x04\x12\x1a\n\x12references_written\x18\x03 \x01(\x04\">\n\rDeleteRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"G\n\x0e\x44\x65leteResponse\x12\x19\n\x11\x64ocuments_deleted\x18\x01 \x01(\r\x12\x1a\n\x12references_deleted\x18\x02 \x01(\x04\"W\n\x12GetDocumentRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x13\n\x0breturn_text\x18\x03 \x01(\x08\"\xa0\x02\n\x13GetDocumentResponse\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12>\n\x08metadata\x18\x03 \x03(\x0b\x32,.memory.v1.GetDocumentResponse.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\x0c\x12-\n\tstored_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nreferences\x18\x06 \x03(\x0b\x32\x1a.memory.v1.StoredReference\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\x0fStoredReference\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\x14\n\x0c\x63hunk_number\x18\x02 \x01(\r\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text*a\n\rMemoryWriting\x12\x1e\n\x1aMEMORY_WRITING_UNSPECIFIED\x10\x00\x12\x16\n\x12MEMORY_WRITING_NOW\x10\x01\x12\x18\n\x14MEMORY_WRITING_LATER\x10\x02*\x85\x01\n\rIngestOutcome\x12\x1e\n\x1aINGEST_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15INGEST_OUTCOME_STORED\x10\x01\x12\x1b\n\x17INGEST_OUTCOME_REPLACED\x10\x02\x12\x1c\n\x18INGEST_OUTCOME_UNCHANGED\x10\x03\x32\xdb\x01\n\tIngestion\x12\x41\n\x06Ingest\x12\x18.memory.v1.IngestRequest\x1a\x19.memory.v1.IngestResponse(\x01\x30\x01\x12=\n\x06\x44\x65lete\x12\x18.memory.v1.DeleteRequest\x1a\x19.memory.v1.DeleteResponse\x12L\n\x0bGetDocument\x12\x1d.memory.v1.GetDocumentRequest\x1a\x1e.memory.v1.GetDocumentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,10 +40,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._loaded_options = None
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_MEMORYWRITING']._serialized_start=2275
-  _globals['_MEMORYWRITING']._serialized_end=2372
-  _globals['_INGESTOUTCOME']._serialized_start=2375
-  _globals['_INGESTOUTCOME']._serialized_end=2508
+  _globals['_MEMORYWRITING']._serialized_start=2297
+  _globals['_MEMORYWRITING']._serialized_end=2394
+  _globals['_INGESTOUTCOME']._serialized_start=2397
+  _globals['_INGESTOUTCOME']._serialized_end=2530
   _globals['_INGESTREQUEST']._serialized_start=73
   _globals['_INGESTREQUEST']._serialized_end=179
   _globals['_INGESTSTART']._serialized_start=182
@@ -55,35 +55,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOCUMENT_METADATAENTRY']._serialized_start=564
   _globals['_DOCUMENT_METADATAENTRY']._serialized_end=611
   _globals['_PREPAREDDOCUMENT']._serialized_start=614
-  _globals['_PREPAREDDOCUMENT']._serialized_end=820
+  _globals['_PREPAREDDOCUMENT']._serialized_end=842
   _globals['_PREPAREDDOCUMENT_METADATAENTRY']._serialized_start=564
   _globals['_PREPAREDDOCUMENT_METADATAENTRY']._serialized_end=611
-  _globals['_PREPAREDREFERENCE']._serialized_start=822
-  _globals['_PREPAREDREFERENCE']._serialized_end=891
-  _globals['_INGESTRESPONSE']._serialized_start=894
-  _globals['_INGESTRESPONSE']._serialized_end=1111
-  _globals['_INGESTSTARTED']._serialized_start=1113
-  _globals['_INGESTSTARTED']._serialized_end=1208
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1211
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1358
-  _globals['_DOCUMENTFAILURE']._serialized_start=1361
-  _globals['_DOCUMENTFAILURE']._serialized_end=1574
+  _globals['_PREPAREDREFERENCE']._serialized_start=844
+  _globals['_PREPAREDREFERENCE']._serialized_end=913
+  _globals['_INGESTRESPONSE']._serialized_start=916
+  _globals['_INGESTRESPONSE']._serialized_end=1133
+  _globals['_INGESTSTARTED']._serialized_start=1135
+  _globals['_INGESTSTARTED']._serialized_end=1230
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1233
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1380
+  _globals['_DOCUMENTFAILURE']._serialized_start=1383
+  _globals['_DOCUMENTFAILURE']._serialized_end=1596
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_start=564
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_end=611
-  _globals['_INGESTPROGRESS']._serialized_start=1576
-  _globals['_INGESTPROGRESS']._serialized_end=1668
-  _globals['_DELETEREQUEST']._serialized_start=1670
-  _globals['_DELETEREQUEST']._serialized_end=1732
-  _globals['_DELETERESPONSE']._serialized_start=1734
-  _globals['_DELETERESPONSE']._serialized_end=1805
-  _globals['_GETDOCUMENTREQUEST']._serialized_start=1807
-  _globals['_GETDOCUMENTREQUEST']._serialized_end=1894
-  _globals['_GETDOCUMENTRESPONSE']._serialized_start=1897
-  _globals['_GETDOCUMENTRESPONSE']._serialized_end=2185
+  _globals['_INGESTPROGRESS']._serialized_start=1598
+  _globals['_INGESTPROGRESS']._serialized_end=1690
+  _globals['_DELETEREQUEST']._serialized_start=1692
+  _globals['_DELETEREQUEST']._serialized_end=1754
+  _globals['_DELETERESPONSE']._serialized_start=1756
+  _globals['_DELETERESPONSE']._serialized_end=1827
+  _globals['_GETDOCUMENTREQUEST']._serialized_start=1829
+  _globals['_GETDOCUMENTREQUEST']._serialized_end=1916
+  _globals['_GETDOCUMENTRESPONSE']._serialized_start=1919
+  _globals['_GETDOCUMENTRESPONSE']._serialized_end=2207
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_start=564
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_end=611
-  _globals['_STOREDREFERENCE']._serialized_start=2187
-  _globals['_STOREDREFERENCE']._serialized_end=2273
-  _globals['_INGESTION']._serialized_start=2511
-  _globals['_INGESTION']._serialized_end=2730
+  _globals['_STOREDREFERENCE']._serialized_start=2209
+  _globals['_STOREDREFERENCE']._serialized_end=2295
+  _globals['_INGESTION']._serialized_start=2533
+  _globals['_INGESTION']._serialized_end=2752
 # @@protoc_insertion_point(module_scope)

@@ -80,7 +80,7 @@ class Document(_message.Message):
     def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., text: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PreparedDocument(_message.Message):
-    __slots__ = ("key", "title", "references", "metadata")
+    __slots__ = ("key", "title", "references", "metadata", "content_hash")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,11 +92,13 @@ class PreparedDocument(_message.Message):
     TITLE_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     key: str
     title: str
     references: _containers.RepeatedCompositeFieldContainer[PreparedReference]
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    content_hash: bytes
+    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ...) -> None: ...
 
 class PreparedReference(_message.Message):
     __slots__ = ("text", "embedding", "payload")
