@@ -33,6 +33,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """`default_deadline_s`: for unary calls without one; `stream_idle_s`: for a client to take a message."""
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
+        self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,6 +63,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/memory.v1."):
             return handler
+        known, wrapped = self._wrapped.get(method, (None, None))
+        if known is not handler or wrapped is None:
+            wrapped = self._wrap(method, handler)
+            self._wrapped[method] = (handler, wrapped)
+        return wrapped
+
+    def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler:
         decode = _lenient(handler.request_deserializer, method)
         encode = _serializer(handler.response_serializer)
         if handler.request_streaming and handler.response_streaming:
@@ -119,7 +127,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _serializer(serializer: Any) -> Any:
-    """Leaves bytes as they are: a behaviour may answer with the wire's own, see `wire`."""
+    """Leaves bytes as they are: a behaviour may answer with the wire's own, see `wire`. None takes nothing else."""
+    if serializer is None:
+        return None
 
     def encode(response: Any) -> bytes:
         return response if type(response) is bytes else serializer(response)
@@ -128,6 +138,9 @@ def _serializer(serializer: Any) -> Any:
 
 
 def _lenient(deserializer: Any, method: str) -> Any:
+    if deserializer is None:
+        return None
+
     def decode(raw: bytes) -> Any:
         try:
             return deserializer(raw)

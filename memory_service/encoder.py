@@ -20,6 +20,7 @@ from memory_service.errors import PayloadCorrupt
 from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
+    from memory_model.memory import ExplicitMemory
     from memory_service.settings import Settings
 
 
@@ -145,8 +146,11 @@ class ModelEncoder:
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder."""
         vectors = self._embedder.embed(references)
-        memories = self._writer.write(references, batch_size=self._batch_size)
-        return EncodedReferences(vectors, self._format.encode(memories))
+        return EncodedReferences(vectors, self._format.encode(self.write_memories(references)))
+
+    def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
+        """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
+        return self._writer.write(references, batch_size=self._batch_size)
 
     def check_payload(self, payload: bytes) -> None:
         """See Encoder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from concurrent.futures import Executor
@@ -15,8 +14,9 @@ from memory_service.identity import require_readable
 from memory_service.late_memories import LateMemories
 from memory_service.limits import MAX_HELD_IDS
 from memory_service.metrics import observe_retrieval
+from memory_service.read_queue import ReadQueue
 from memory_service.settings import Settings
-from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.stores import KnowledgeBase, Query
 from memory_service.vectors import read_vectors
 from memory_service.wire import response_parts, server_times
 from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
@@ -32,7 +32,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         self, catalogue: Catalogue, readers: Executor, settings: Settings, late: LateMemories
     ) -> None:
         self._catalogue = catalogue
-        self._readers = readers
+        self._reads = ReadQueue(catalogue.store, readers, settings.read_connections)
         self._settings = settings
         self._late = late
         self._waiting = 0
@@ -51,25 +51,18 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         self._waiting += 1
         asked = time.perf_counter_ns()
         try:
-            retrieved, began, ended = await asyncio.get_running_loop().run_in_executor(
-                self._readers, self._read, base, query
-            )
+            answer = await self._reads.retrieve(base, query)
+            queued_ns = answer.began_ns - asked + time.perf_counter_ns() - answer.ended_ns
+            retrieved = answer.retrieved
             if b"" in retrieved.payloads.values():
                 retrieved = await self._late.complete(base, query, retrieved, context.time_remaining())
-                ended = time.perf_counter_ns()
         finally:
             self._waiting -= 1
         parts = response_parts(retrieved)
         total_us = (time.perf_counter_ns() - arrived) // 1000
-        queue_us = (began - asked + time.perf_counter_ns() - ended) // 1000
-        times = (retrieved.search_us, retrieved.fetch_us, total_us, queue_us, retrieved.rank_us)
+        times = (retrieved.search_us, retrieved.fetch_us, total_us, queued_ns // 1000, retrieved.rank_us)
         observe_retrieval(*times)
         return b"".join((*parts, server_times(*times)))
-
-    def _read(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int, int]:
-        """What the store finds, and when it was asked and answered; in a thread."""
-        began = time.perf_counter_ns()
-        return self._catalogue.store.retrieve(base, query), began, time.perf_counter_ns()
 
     def _query(self, request: retrieval_pb2.RetrieveRequest, base: KnowledgeBase) -> Query:
         """The request as a checked Query; raises the errors retrieval.proto lists."""

@@ -131,6 +131,12 @@ class Settings(BaseSettings):
     rerank_candidates: int = Field(
         50, ge=1, le=1000, description="nearest by vector that a query's words put in order"
     )
+    payload_cache_bytes: int = Field(
+        256 << 20, ge=0, description="payloads kept in memory, for stores in an engine; 0 keeps none"
+    )
+    word_cache_bytes: int = Field(
+        64 << 20, ge=0, description="words of references kept in memory; 0 keeps none"
+    )
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
@@ -151,6 +157,7 @@ class Settings(BaseSettings):
             read_connections=self.read_connections, read_only=self.store_read_only,
             password=self.store_password.get_secret_value(),
             cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
+            payload_cache_bytes=self.payload_cache_bytes, word_cache_bytes=self.word_cache_bytes,
         )  # fmt: skip
 
     @classmethod

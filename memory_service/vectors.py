@@ -28,7 +28,8 @@ def read_vectors(
         )  # fmt: skip
     vectors = np.frombuffer(raw, "<f4").reshape(-1, dimension)
     # Squares of float32 fit into float64, so a norm is finite exactly when all of its numbers are.
-    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    wide = vectors.astype(np.float64)
+    norms = np.sqrt((wide * wide).sum(axis=1))
     bad = ~(np.isfinite(norms) & (norms > 0))
     if bad.any():
         row = int(bad.argmax())

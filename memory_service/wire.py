@@ -33,8 +33,12 @@ _POSITIVE_ZERO = b"\0\0\0\0"
 
 def varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; `number` is not negative."""
-    if number < 0x80:
+    if number < 1 << 7:
         return bytes((number,))
+    if number < 1 << 14:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)

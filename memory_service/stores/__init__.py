@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_model.words import order, query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
 from memory_service.identity import WriterIdentity
 from memory_service.stores.address import parse_address
@@ -135,15 +134,6 @@ class Retrieved:
     search_us: int
     fetch_us: int
     rank_us: int = 0
-
-
-def ordered_by_words(found: Sequence[Found], query: Query, number: int) -> list[Found]:
-    """The k best of the candidates of query `number`, by vector and words together; candidates have their text."""
-    texts = [text_words(hit.text or "") for hit in found]
-    titles = [query_words(hit.title) for hit in found]
-    scores = [hit.score for hit in found]
-    best = order(query.words[number], scores, texts, titles, query.maximum_drop)[: query.k]
-    return [found[n] if query.return_text else replace(found[n], text=None) for n in best]
 
 
 @dataclass(frozen=True)
@@ -288,7 +278,8 @@ class StoreOptions:
 
     read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
     cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
-    MyScale's vector index.
+    MyScale's vector index. payload_cache_bytes: of payloads that an engine keeps in memory (file:// has the system's
+    own cache of its file). word_cache_bytes: of words of references, see `word_ranking`.
     """
 
     read_connections: int = 2
@@ -297,6 +288,8 @@ class StoreOptions:
     cluster: str = ""
     vector_index: str = ""
     timeout_s: float = 30.0
+    payload_cache_bytes: int = 0
+    word_cache_bytes: int = 64 << 20
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
@@ -308,7 +301,9 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if address.engine == "file":
         from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
 
-        return LocalStore(address.path, read_only=options.read_only)
+        return LocalStore(
+            address.path, read_only=options.read_only, word_cache_bytes=options.word_cache_bytes
+        )
     if options.read_only:
         raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
     from memory_service.stores.clickhouse import ClickHouseStore  # the engine takes a second to import

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from memory_service.bounded_cache import BoundedCache
 from memory_service.errors import (
     DocumentNotFound,
     KnowledgeBaseDamaged,
@@ -32,7 +33,6 @@ from memory_service.stores import (
     StoredVersion,
     StoreOptions,
     Written,
-    ordered_by_words,
     problem_text,
     require_sound,
 )
@@ -51,6 +51,7 @@ from memory_service.stores.soundness import (
     find_changed_payloads,
     find_problems,
 )
+from memory_service.stores.word_ranking import Candidate, WordRanking
 from memory_service.stores.writer_claim import Repeater, WriterClaim, WriterElsewhere
 
 # Keys in one statement: as text in an address they stay below the megabyte that a server takes.
@@ -66,9 +67,11 @@ class ClickHouseStore(Store):
     writes (`writer_claim`); others read, see what it wrote within seconds, and take its place when it is gone.
     """  # noqa: D205
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, payload_cache_bytes: int, word_cache_bytes: int) -> None:
         """Opens the tables; the process that may write first puts them in order."""
         self._engine = engine
+        self._hot: BoundedCache[bytes] = BoundedCache(payload_cache_bytes, len)
+        self._ranking = WordRanking(word_cache_bytes)
         self._write_lock = threading.RLock()
         self._masked: set[int] = set()  # knowledge bases whose deleted rows the index still finds
         self._claim = WriterClaim(engine) if engine.dialect.shared else None
@@ -87,7 +90,11 @@ class ClickHouseStore(Store):
         """Opens the engine at an address; raises StoreUnavailable."""
         engine = Engine(address, options)
         try:
-            return cls(engine)
+            return cls(
+                engine,
+                payload_cache_bytes=options.payload_cache_bytes,
+                word_cache_bytes=options.word_cache_bytes,
+            )
         except BaseException:
             engine.close()
             raise
@@ -201,21 +208,24 @@ class ClickHouseStore(Store):
         started = time.perf_counter_ns()
         for _ in range(2):
             with self._engine.reader() as client:
-                hits = [self._search(client, base, number, query) for number in range(len(query.vectors))]
+                found = [self._search(client, base, number, query) for number in range(len(query.vectors))]
+                hits, rank_ns = [of_query for of_query, _ in found], sum(ranked for _, ranked in found)
                 searched = time.perf_counter_ns()
                 wanted = {hit.memory_id for of_query in hits for hit in of_query} - query.held_ids
-                payloads = self._payloads(client, base.number, wanted)
+                payloads = self._hot_payloads(client, base.number, wanted)
             missing = wanted - payloads.keys()
             if not missing:
                 done = time.perf_counter_ns()
-                return Retrieved(hits, payloads, (searched - started) // 1000, (done - searched) // 1000)
+                search_us, rank_us = (searched - started - rank_ns) // 1000, rank_ns // 1000
+                return Retrieved(hits, payloads, search_us, (done - searched) // 1000, rank_us)
             # A document was replaced between the two reads: the second search finds its successor.
         raise KnowledgeBaseDamaged(
             f"knowledge base {base.name!r}: memory {min(missing)} has no payload: run `memory-service doctor`",
             knowledge_base=base.name,
         )
 
-    def _search(self, client: Any, base: KnowledgeBase, number: int, query: Query) -> list[Found]:
+    def _search(self, client: Any, base: KnowledgeBase, number: int, query: Query) -> tuple[list[Found], int]:
+        """The hits of query `number`, and how long ordering them by words took, in ns."""
         by_words = bool(query.words and query.words[number])
         dialect = self._engine.dialect
         search = Search(
@@ -224,11 +234,34 @@ class ClickHouseStore(Store):
         )  # fmt: skip
         found = search.nearest(
             query.vectors[number], max(query.k, query.candidates) if by_words else query.k,
-            metadata_filter=query.metadata_filter, with_text=query.return_text or by_words,
+            metadata_filter=query.metadata_filter, with_text=query.return_text,
         )  # fmt: skip
         if query.minimum_score is not None:
             found = [hit for hit in found if hit.score >= query.minimum_score]
-        return ordered_by_words(found, query, number) if by_words else found
+        if not (by_words and found):
+            return found, 0
+        started = time.perf_counter_ns()
+
+        def texts(memory_ids: Sequence[int]) -> dict[int, str]:
+            rows = client.query(
+                f"SELECT id, text FROM references_{base.identity.dimension} WHERE kb = {base.number}"
+                f" AND id IN ({', '.join(map(str, memory_ids))}) SETTINGS max_threads = 1"
+            ).result_rows
+            return {int(memory_id): text for memory_id, text in rows}
+
+        candidates = [Candidate(hit.memory_id, hit.score, hit.title) for hit in found]
+        best = self._ranking.best(base.number, query.words[number], candidates, query.maximum_drop, texts)
+        return [found[place] for place in best[: query.k]], time.perf_counter_ns() - started
+
+    def _hot_payloads(self, client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:
+        """Payloads from memory where they are there, the rest from the engine."""
+        payloads = self._hot.get_many(kb, memory_ids)
+        if cold := memory_ids - payloads.keys():
+            read = self._payloads(client, kb, cold)
+            # An empty one is still to be written, see `late_memories`.
+            self._hot.put_many(kb, {one: payload for one, payload in read.items() if payload})
+            payloads.update(read)
+        return payloads
 
     @staticmethod
     def _payloads(client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:

@@ -181,3 +181,10 @@ def test_no_call_waits_for_ever(client: Client) -> None:
     assert client.retrieval.Retrieve(
         retrieval_pb2.RetrieveRequest(knowledge_base="facts", query_vectors=raw)
     ).results
+
+
+def test_payloads_that_are_kept_in_memory_are_those_of_the_store(client: Client) -> None:
+    query = vector_of(texts()[7])[None]
+    first, again = client.retrieve("facts", query), client.retrieve("facts", query)
+    assert [hit.payload for hit in again.results[0].hits] == [hit.payload for hit in first.results[0].hits]
+    assert again.results[0].hits[0].payload == payload_of(texts()[7], identity_of("test").model_id)

@@ -14,13 +14,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_model.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
 from memory_service.stores import NewDocument, Query, Retrieved, StoredMemory, Written
 from memory_service.stores.digest import digest
@@ -39,11 +37,10 @@ from memory_service.stores.local.living import Living
 from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.stored_document import StoredRow, now_ms, to_stored
 from memory_service.stores.local.vector_index import VectorIndex
-from memory_service.stores.local.view import View, WordCounter, unit
+from memory_service.stores.local.view import View, unit
+from memory_service.stores.word_ranking import WordRanking
 
 _FIRST = "g0001"
-# Texts whose words are kept: a question's candidates are often the last one's. Some 2 KB each.
-_COUNTED_TEXTS = 8192
 _READERS_PATIENCE = 4
 
 
@@ -69,9 +66,6 @@ class LocalKnowledgeBase:
         self._unchecked = False
         self._saved_rows = 0
         self._current = (0, 0)
-        self._counter = WordCounter(
-            lru_cache(_COUNTED_TEXTS)(text_words), lru_cache(_COUNTED_TEXTS)(query_words)
-        )
         self._view = self._view_of(generation)
 
     def _view_of(self, generation: Generation, index: VectorIndex | None = None) -> View:
@@ -162,10 +156,10 @@ class LocalKnowledgeBase:
     def _is_behind(self, view: View) -> bool:
         return view.generation.commits.has_more() or state_of(self.folder) != self._current
 
-    def retrieve(self, query: Query) -> Retrieved:
-        """See Store."""
+    def retrieve(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved:
+        """See Store; `kb` is the number that `ranking` knows the knowledge base by."""
         with disk_errors("reading"):
-            return self._now().retrieve(query, self._counter)
+            return self._now().retrieve(query, kb, ranking)
 
     def living(self, keys: Sequence[str]) -> dict[str, StoredRow]:
         """The documents of these keys; absent ones are left out."""

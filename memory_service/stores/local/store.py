@@ -42,6 +42,7 @@ from memory_service.stores.local.current import mark_damaged
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.register import Register
 from memory_service.stores.local.rules import LocalRules
+from memory_service.stores.word_ranking import WordRanking
 
 _IDLE_S = 2.0
 _RETRY_S = 60.0
@@ -53,7 +54,14 @@ class LocalStore(Store):
     What the one acknowledged, the others find at once. A thread of its own grows indexes and compacts.
     """
 
-    def __init__(self, path: Path, rules: LocalRules | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rules: LocalRules | None = None,
+        *,
+        read_only: bool = False,
+        word_cache_bytes: int = 64 << 20,
+    ) -> None:
         """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used.
 
         read_only: methods that write raise StoreUnavailable; checksums are left to the process that writes, but each
@@ -63,6 +71,7 @@ class LocalStore(Store):
         self._rules = rules or LocalRules()
         self._lock = None if read_only else FolderLock(path)
         self._change = threading.RLock()
+        self._ranking = WordRanking(word_cache_bytes)
         self._open: dict[int, LocalKnowledgeBase] = {}
         self._wake = threading.Event()
         self._closing = False
@@ -200,7 +209,7 @@ class LocalStore(Store):
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
         with self._named(base) as opened:
-            return opened.retrieve(query)
+            return opened.retrieve(query, base.number, self._ranking)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from memory_model.words import order
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, Query, Retrieved, StoredMemory
 from memory_service.stores.local.documents import Hit
 from memory_service.stores.local.generation import Generation
 from memory_service.stores.local.living import Living
 from memory_service.stores.local.vector_index import VectorIndex, best_of, nearest_among
-
-
-@dataclass(frozen=True)
-class WordCounter:
-    """How texts and titles become words, remembered by whoever keeps it."""
-
-    texts: Callable[[str], np.ndarray]
-    titles: Callable[[str], list[int]]
+from memory_service.stores.word_ranking import Candidate, WordRanking
 
 
 @dataclass(frozen=True)
@@ -34,12 +26,14 @@ class View:
     index: VectorIndex
     rows: int
 
-    def retrieve(self, query: Query, counter: WordCounter) -> Retrieved:
-        """See Store. Payloads are slices of the mapped file."""
+    def retrieve(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved:
+        """See Store; `kb` is the number that `ranking` knows the knowledge base by. Payloads are slices of the map."""
         started = time.perf_counter_ns()
         vectors = self.generation.vectors.rows(self.rows)
         among = self._among(query.metadata_filter) if query.metadata_filter else None
-        found = [self._search(vectors, among, query, number, counter) for number in range(len(query.vectors))]
+        found = [
+            self._search(vectors, among, query, number, kb, ranking) for number in range(len(query.vectors))
+        ]
         searched = time.perf_counter_ns()
         rank_us = sum(ranked_ns for _, ranked_ns in found) // 1000
         rows = {row: hit for of_query, _ in found for row, _, hit in of_query}
@@ -64,8 +58,9 @@ class View:
         return rows[rows < self.rows]
 
     def _search(
-        self, vectors: np.ndarray, among: np.ndarray | None, query: Query, number: int, counter: WordCounter
-    ) -> tuple[list[tuple[int, float, Hit]], int]:
+        self, vectors: np.ndarray, among: np.ndarray | None, query: Query, number: int, kb: int,
+        ranking: WordRanking,
+    ) -> tuple[list[tuple[int, float, Hit]], int]:  # fmt: skip
         """(row, score, hit) of query `number`, best first; and how long ordering them by words took, in ns."""
         words = query.words[number] if query.words else ()
         vector = unit(query.vectors[number])
@@ -81,14 +76,22 @@ class View:
         numbers, cosines = rows.tolist(), scores.tolist()
         if not numbers:
             return [], 0
-        hits = self.generation.documents.hits(numbers, with_text=bool(words) or query.return_text)
+        hits = self.generation.documents.hits(numbers, with_text=query.return_text)
         if missing := [row for row in numbers if row not in hits]:
             raise KnowledgeBaseDamaged(f"row {missing[0]} has no text: run `memory-service doctor`")
         best, started = list(range(len(numbers))), time.perf_counter_ns()
         if words:
-            counts = [counter.texts(hits[row].text or "") for row in numbers]
-            titles = [counter.titles(hits[row].title) for row in numbers]
-            best = order(words, cosines, counts, titles, query.maximum_drop)[: query.k]
+            candidates = [
+                Candidate(hits[row].memory_id, score, hits[row].title)
+                for row, score in zip(numbers, cosines, strict=True)
+            ]
+            row_of = {hits[row].memory_id: row for row in numbers}
+
+            def texts(memory_ids: Sequence[int]) -> dict[int, str]:
+                read = self.generation.documents.hits([row_of[one] for one in memory_ids], with_text=True)
+                return {hit.memory_id: hit.text or "" for hit in read.values()}
+
+            best = ranking.best(kb, words, candidates, query.maximum_drop, texts)[: query.k]
         ranked_ns = time.perf_counter_ns() - started if words else 0
         return [(numbers[place], cosines[place], hits[numbers[place]]) for place in best], ranked_ns
 

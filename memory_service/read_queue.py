@@ -1,0 +1,112 @@
+"""Retrievals on their way to the store's reading threads: what waits together goes and comes back together.
+
+To wake a thread for each retrieval, and the event loop for each answer, costs as much as a fast store's search. So a
+thread that is awake takes what waits, another one is woken only when the first in the queue has waited `_HOLD_NS`, and
+answers go back in groups: when nothing is left to do, or when the first of a group is that old. A slow store's answers
+therefore hardly wait for each other, and a lone caller never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import deque
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from memory_service.stores import KnowledgeBase, Query, Retrieved, Store
+
+_HOLD_NS = 500_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the store found; when it was asked and when it had answered, by `time.perf_counter_ns`."""
+
+    retrieved: Retrieved
+    began_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    base: KnowledgeBase
+    query: Query
+    answer: asyncio.Future[Answer]
+    since_ns: int
+    context: contextvars.Context
+
+
+_Done = list[tuple[_Waiting, "Answer | BaseException"]]
+
+
+class ReadQueue:
+    """Belongs to the event loop that calls `retrieve`."""
+
+    def __init__(self, store: Store, readers: Executor, threads: int) -> None:
+        """threads: of `readers` that may work for this queue at the same time."""
+        self._store = store
+        self._readers = readers
+        self._threads = threads
+        self._waiting: deque[_Waiting] = deque()
+        self._awake = 0
+        self._lock = threading.Lock()
+
+    async def retrieve(self, base: KnowledgeBase, query: Query) -> Answer:
+        """The store's answer, raised if it is an error. A caller that is gone is not asked for."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(
+            base, query, loop.create_future(), time.perf_counter_ns(), contextvars.copy_context()
+        )
+        with self._lock:
+            self._waiting.append(waiting)
+            late = waiting.since_ns - self._waiting[0].since_ns > _HOLD_NS
+            wake = self._awake == 0 or (late and self._awake < self._threads)
+            self._awake += wake
+        if wake:
+            try:
+                self._readers.submit(self._work, loop)
+            except BaseException:
+                with self._lock:
+                    self._awake -= 1
+                raise
+        return await waiting.answer
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: takes what waits until nothing is left."""
+        done: _Done = []
+        oldest_ns = 0
+        while True:
+            with self._lock:
+                waiting = self._waiting.popleft() if self._waiting else None
+                if waiting is None and not done:
+                    self._awake -= 1
+                    return
+            if waiting is None or (done and time.perf_counter_ns() - oldest_ns > _HOLD_NS):
+                loop.call_soon_threadsafe(_deliver, done)
+                done = []
+            if waiting is None or waiting.answer.cancelled():
+                continue
+            done.append((waiting, self._ask(waiting)))
+            if len(done) == 1:
+                oldest_ns = time.perf_counter_ns()
+
+    def _ask(self, waiting: _Waiting) -> Answer | BaseException:
+        began_ns = time.perf_counter_ns()
+        try:
+            retrieved = waiting.context.run(self._store.retrieve, waiting.base, waiting.query)
+        except BaseException as error:
+            return error
+        return Answer(retrieved, began_ns, time.perf_counter_ns())
+
+
+def _deliver(done: _Done) -> None:
+    for waiting, answer in done:
+        if waiting.answer.done():
+            continue  # its caller is gone
+        if isinstance(answer, BaseException):
+            waiting.answer.set_exception(answer)
+        else:
+            waiting.answer.set_result(answer)

@@ -1,0 +1,95 @@
+"""Callers that share the way to the store get each their own answer, whatever happens to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memory_service.errors import StoreUnavailable
+from memory_service.read_queue import ReadQueue
+from memory_service.stores import KnowledgeBase, Query, Retrieved
+from tests.memory_service.encoders import identity_of
+
+BASE = KnowledgeBase(1, "base", "", identity_of("test"), datetime.now(timezone.utc))
+
+
+class NumberedStore:
+    """Answers with the query's own number; fails for negative ones; counts how many are asked at once."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self.inside = self.most_inside = self.asked = 0
+
+    def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
+        with self._lock:
+            self.asked += 1
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+        time.sleep(self._seconds)
+        with self._lock:
+            self.inside -= 1
+        number = int(query.vectors[0, 0])
+        if number < 0:
+            raise StoreUnavailable(f"query {number}")
+        return Retrieved([], {number: b""}, 0, 0)
+
+
+def query(number: int) -> Query:
+    return Query(np.full((1, 4), number, np.float32), 5)
+
+
+def queue_on(store: NumberedStore, threads: int) -> tuple[ReadQueue, ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(threads)
+    held: Any = store
+    return ReadQueue(held, pool, threads), pool
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002])
+async def test_every_caller_gets_its_own_answer_or_its_own_error(seconds: float) -> None:
+    store = NumberedStore(seconds)
+    queue, pool = queue_on(store, 2)
+
+    async def caller(number: int) -> None:
+        for turn in range(5):
+            wanted = number * 10 + turn
+            if number % 4 == 3:
+                with pytest.raises(StoreUnavailable, match=str(-wanted)):
+                    await queue.retrieve(BASE, query(-wanted))
+            else:
+                assert (await queue.retrieve(BASE, query(wanted))).retrieved.payloads == {wanted: b""}
+
+    await asyncio.gather(*map(caller, range(1, 24)))
+    assert store.most_inside <= 2
+    pool.shutdown()
+
+
+async def test_a_slow_store_gets_more_than_one_thread() -> None:
+    store = NumberedStore(0.02)
+    queue, pool = queue_on(store, 2)
+
+    async def caller(number: int) -> None:
+        await asyncio.sleep(0.002 * number)
+        await queue.retrieve(BASE, query(number))
+
+    await asyncio.gather(*map(caller, range(8)))
+    assert store.most_inside == 2
+    pool.shutdown()
+
+
+async def test_a_caller_that_is_gone_is_not_asked_for_and_the_others_are_answered() -> None:
+    store = NumberedStore(0.02)
+    queue, pool = queue_on(store, 1)
+    first, gone, last = (asyncio.create_task(queue.retrieve(BASE, query(n))) for n in range(3))
+    await asyncio.sleep(0.005)
+    gone.cancel()
+    assert [list((await task).retrieved.payloads) for task in (first, last)] == [[0], [2]]
+    assert store.asked == 2
+    pool.shutdown()
