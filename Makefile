@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service http)
+BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
 .PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook docs clean \
     bench bench-report bench-peers llama $(BENCHES)
@@ -102,6 +102,14 @@ bench-shape: build/bundle-memory3-2b/manifest.json ## bench-decode for the paper
 bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
 bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
 bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
+
+bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
+
+bench-capacity: $(READY) ## memory, disk and search time by the number of references
+
+.PHONY: capacity
+capacity: $(READY) ## write docs/operations/capacity.md from what `make bench-capacity` measured
+	$(BIN)/python -m deploy.bench.service.capacity_page
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 

@@ -32,6 +32,7 @@ class Collection:
     dimension: int = 1024
     queries: int = 1000
     seed: int = 0
+    payload_bytes: int = PAYLOAD_BYTES
 
     @cached_property
     def _space(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,9 +99,9 @@ class Collection:
         return np.random.default_rng([self.seed, 5]).bytes(_POOL_BYTES)
 
     def payload(self, reference: int) -> bytes:
-        """PAYLOAD_BYTES bytes that no other reference has."""
-        start = reference * 977 % (_POOL_BYTES - PAYLOAD_BYTES)
-        return reference.to_bytes(8, "little") + self._pool[start : start + PAYLOAD_BYTES - 8]
+        """`payload_bytes` bytes that no other reference has."""
+        start = reference * 977 % (_POOL_BYTES - self.payload_bytes)
+        return reference.to_bytes(8, "little") + self._pool[start : start + self.payload_bytes - 8]
 
     def text(self, reference: int) -> str:
         """As many words as a reference has; rare ones rarely."""

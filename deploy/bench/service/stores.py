@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
 
 _BATCH = 512
+_SETTLE_S = 6.0
+"""A local store's index takes in its last rows when nobody has written for a while."""
 
 
 class NoEncoder:
@@ -70,6 +73,7 @@ def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> N
                 progress(len(vectors[start : start + _BATCH]))
         if hasattr(store, "wait_until_maintained"):
             store.wait_until_maintained()
+            time.sleep(_SETTLE_S)
     finally:
         store.close()
 
