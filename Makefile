@@ -92,7 +92,7 @@ build/llama/.ready: | $(READY)
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
 bench: $(BUNDLE)/manifest.json build/bundle-memory3-2b/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
-	$(BIN)/python -m deploy.bench all --quick; status=$$?; $(MAKE) --no-print-directory bench-report; exit $$status
+	$(BIN)/python -m deploy.bench all --quick --page docs/benchmarks.md --html build/bench/report.html
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
 bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG

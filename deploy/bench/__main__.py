@@ -22,6 +22,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
+Page = Annotated[Path | None, typer.Option(help="Page whose marked part is written, with figures.")]
+Html = Annotated[Path | None, typer.Option(help="A page of its own with everything inside.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The file's quick settings: to try it out.")]
 
 
@@ -60,8 +62,10 @@ def run_all(
     quick: Quick = False,
     leave_out: Annotated[list[str] | None, typer.Option(help="A scenario not to measure.")] = None,
     out: Out = result_files.RESULTS,
+    page: Page = None,
+    html: Html = None,
 ) -> None:
-    """Measure every scenario, one after the other; exits with 2 at the end if any failed."""
+    """Measure every scenario, one after the other, and write the reports; exits with 2 at the end if any failed."""
     failed = []
     for name in scenario_names():
         if name in (leave_out or ()):
@@ -73,6 +77,7 @@ def run_all(
         except (ScenarioFailed, Memory3Error, OSError) as error:
             _tell(error)
             failed.append(name)
+    write_report(out, page, html)
     if failed:
         console.print(f"without a result: {', '.join(failed)}")
         raise typer.Exit(2)
@@ -107,10 +112,8 @@ def compare(
 @app.command("report")
 def write_report(
     folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = result_files.RESULTS,
-    page: Annotated[
-        Path | None, typer.Option(help="Page whose marked part is written, with figures.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="A page of its own with everything inside.")] = None,
+    page: Page = None,
+    html: Html = None,
 ) -> None:
     """Write results as tables of docs/benchmarks.md (--page), as one HTML file (--html), or both."""
     with _errors_for_people():

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deploy.bench import result_files
-from deploy.bench.report import in_order
+from deploy.bench.report import in_order, of_this_version
 from deploy.bench.scenario import ScenarioFailed, Sheet
 from deploy.bench.scenario_file import find_scenario
 from deploy.bench.tables import machine_line
@@ -33,12 +33,16 @@ def write(folder: Path, path: Path) -> list[str]:
         )
     names = [str(result["name"]) for result in results]
     contents = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in names)
-    sections = "\n".join(_section(result) for result in results)
+    sections = []
+    for result in results:
+        with of_this_version(result):
+            sections.append(_section(result))
+    lines = "\n".join(sections)
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Benchmarks</title>'
         f"<style>{_STYLE}</style></head><body><h1>Benchmarks</h1>\n"
         "<p>Ratios are medians over interleaved rounds; brackets are 95 % bootstrap intervals.</p>"
-        f"<ul>{contents}</ul>\n{sections}\n</body></html>\n"
+        f"<ul>{contents}</ul>\n{lines}\n</body></html>\n"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")

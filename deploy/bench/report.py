@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,24 @@ def write(folder: Path, page: Path = PAGE, images: Path | None = None) -> list[s
             f"{page} lacks the lines {BEGIN!r} and {END!r} between which results are written"
         )
     results = in_order(result_files.read_all(folder))
-    sections = [section(result, page, images) for result in results]
+    sections = []
+    for result in results:
+        with of_this_version(result):
+            sections.append(section(result, page, images))
     page.write_text(before + "\n\n".join([BEGIN, *sections, END]) + after, encoding="utf-8")
     return [str(result["name"]) for result in results]
+
+
+@contextmanager
+def of_this_version(result: Mapping[str, Any]) -> Iterator[None]:
+    """Turn a key that the tables need and the result lacks into ScenarioFailed."""
+    try:
+        yield
+    except KeyError as error:
+        name = result["name"]
+        raise ScenarioFailed(
+            f"the result {name} lacks {error}: another version measured it; run `make bench-{name}` again"
+        ) from error
 
 
 def in_order(results: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:

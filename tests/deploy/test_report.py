@@ -62,3 +62,15 @@ def test_the_html_file_can_be_read_alone(tmp_path, results):
 def test_a_report_of_nothing_says_what_to_do(tmp_path):
     with pytest.raises(ScenarioFailed, match="make bench"):
         html_report.write(tmp_path / "none", tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("write", [lambda r, p: report.write(r, p), lambda r, p: html_report.write(r, p)])
+def test_a_result_of_another_version_is_told_with_what_to_do(tmp_path, results, write):
+    old = made_result("old")
+    del old["ratio"], old["intervals"]
+    old["settings"] = {}
+    result_files.write(old, results / "old.json")
+    page = tmp_path / "page.md"
+    page.write_text(f"{report.BEGIN}\n{report.END}")
+    with pytest.raises(ScenarioFailed, match=r"the result old lacks .*make bench-old"):
+        write(results, page)
