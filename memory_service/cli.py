@@ -76,6 +76,25 @@ def serve(
         asyncio.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 
+@app.command()
+def migrate(
+    store: Annotated[Optional[str], typer.Option(help=_STORES)] = None,  # noqa: UP045
+    config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
+) -> None:
+    """Bring a store to this version's format and end; `serve` does the same when it starts."""
+    from memory_service.stores import open_store
+
+    with errors_for_people():
+        settings = load_settings(config, {"store": store} if store else {})
+        address = parse_address(settings.store)
+        opened = open_store(settings.store, settings.store_options())
+        try:
+            count = len(opened.knowledge_bases())
+        finally:
+            opened.close()
+        typer.echo(f"{address} is up to date, {count} knowledge bases")
+
+
 def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
     """Settings from the command line, the environment and the file; raises InvalidInput, MissingFile."""
     import os

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from http.server import HTTPServer
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,6 +14,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    make_wsgi_app,
     start_http_server,
 )
 
@@ -62,16 +65,17 @@ def observe_retrieval(search_us: int, fetch_us: int, total_us: int, queue_us: in
 
 
 class MetricsPort:
-    """The HTTP server that Prometheus asks, in a thread of its own."""
+    """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`) ask, in a thread of its own."""
 
     def __init__(self, listen: str) -> None:
         """listen: host:port; port 0 takes a free one. Raises InvalidInput when it cannot be opened."""
         host, _, port = listen.rpartition(":")
         try:
-            self._server: HTTPServer
+            self._server: WSGIServer
             self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
         except OSError as error:
             raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
+        self._server.set_app(_answer)
         self.port: int = self._server.server_port
 
     def close(self) -> None:
@@ -79,3 +83,15 @@ class MetricsPort:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+_metrics = make_wsgi_app(REGISTRY)
+
+
+def _answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    """`/ready` says what gRPC's health says, for probes that know no TLS; everything else is the metrics."""
+    if environ.get("PATH_INFO") != "/ready":
+        return _metrics(environ, start)
+    ready = REGISTRY.get_sample_value(_named("ready")) == 1
+    start("200 OK" if ready else "503 Service Unavailable", [("Content-Type", "text/plain")])
+    return [b"ready\n" if ready else b"not ready\n"]

@@ -13,7 +13,7 @@ from memory_service.errors import BadRequest, Overloaded
 from memory_service.identity import require_readable
 from memory_service.late_memories import LateMemories
 from memory_service.limits import MAX_HELD_IDS
-from memory_service.metrics import observe_retrieval
+from memory_service.metrics import REFUSED, observe_retrieval
 from memory_service.read_queue import ReadQueue
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query
@@ -43,6 +43,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         """See retrieval.proto; the response as the wire has it."""
         arrived = time.perf_counter_ns()
         if self._waiting >= self._settings.max_waiting_retrievals:
+            REFUSED.labels(Overloaded.reason).inc()
             raise Overloaded(
                 f"{self._waiting} retrievals wait already: try again a little later", waiting=self._waiting
             )

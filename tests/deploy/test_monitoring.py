@@ -1,0 +1,96 @@
+"""Dashboard and alerts: every query can be parsed, and asks for what the service really exports."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
+
+from deploy.helm_docs import CHART
+from deploy.kube_tools import ROOT
+from memory_service import metrics
+from memory_service.metrics import REGISTRY, MetricsPort
+
+SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
+ADDED = {"instance", "le"}  # by Prometheus, and by histograms
+
+
+def exported() -> dict[str, set[str]]:
+    """Names of series with the labels they have."""
+    found: dict[str, set[str]] = {}
+    for metric in vars(metrics).values():
+        if isinstance(metric, MetricWrapperBase):
+            for suffix in SUFFIXES[metric._type]:
+                found[metric._name + suffix] = set(metric._labelnames)
+    for family in REGISTRY.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set(sample.labels))
+    return found
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".+")
+    for rule in alerts():
+        yield rule["alert"], rule["expr"]
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    for part in ("expr", "lhs", "rhs", "vector_selector", "param"):
+        if getattr(node, part, None) is not None:
+            yield from selectors(getattr(node, part))
+    for argument in getattr(node, "args", None) or []:
+        yield from selectors(argument)
+
+
+@pytest.mark.parametrize(("where", "query"), list(queries()), ids=lambda v: v if len(v) < 40 else "")
+def test_a_query_asks_for_what_the_service_exports(where: str, query: str) -> None:
+    known = exported()
+    asked = list(selectors(promql_parser.parse(query)))
+    assert asked
+    for selector in asked:
+        assert selector.name in known, where
+        used = {m.name for m in selector.matchers.matchers}
+        assert used <= known[selector.name] | ADDED, where
+
+
+def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
+    page = "docs/operations/runbooks.md"
+    titles = re.findall(r"^## (.+)$", (ROOT / page).read_text(), re.M)
+    told = {f"{page}#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')}" for title in titles}
+    assert len({rule["alert"] for rule in alerts()}) == len(alerts())
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["runbook"] in told
+
+
+def test_the_metrics_port_tells_probes_whether_the_service_is_ready() -> None:
+    port = MetricsPort("127.0.0.1:0")
+    address = f"http://127.0.0.1:{port.port}"
+    try:
+        metrics.READY.set(1)
+        assert urllib.request.urlopen(f"{address}/ready", timeout=10).read() == b"ready\n"
+        metrics.READY.set(0)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{address}/ready", timeout=10)
+        assert b"memory_service_ready 0.0" in urllib.request.urlopen(f"{address}/metrics", timeout=10).read()
+    finally:
+        port.close()
