@@ -45,6 +45,10 @@ def serve(
         str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
     ] = None,
     store: Annotated[Optional[str], typer.Option(help=_STORES)] = None,  # noqa: UP045
+    processes: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="processes that share the port; not for chdb://"),
+    ] = None,
     port_file: Annotated[Optional[Path], typer.Option(help="file that gets the port when ready")] = None,  # noqa: UP045
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
@@ -63,7 +67,7 @@ def serve(
     from memory_service.server import serve_until_signal
 
     given = {
-        "listen": listen, "store": store, "port_file": port_file,
+        "listen": listen, "store": store, "processes": processes, "port_file": port_file,
         "bundle": bundle, "embedder": embedder, "model": model,
         "keys": keys, "insecure": insecure,
     }  # fmt: skip

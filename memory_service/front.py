@@ -49,10 +49,14 @@ class Services(grpc.GenericRpcHandler):
 class Front:
     """The gRPC server with everything around the services. Calls are refused with NOT_READY until `open`."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Raises InvalidInput, MissingFile, CorruptFile when the settings do not go together."""
+    def __init__(self, settings: Settings, also_listen: str = "") -> None:
+        """also_listen: the private address of the one of several processes that writes.
+
+        Raises InvalidInput, MissingFile, CorruptFile when the settings do not go together.
+        """
         self.port = 0
         self.listening = False
+        self._also_listen = also_listen
         self._settings = settings
         self.security = security = Security.of(settings)
         self.tracing = Tracing(settings.traces_endpoint)
@@ -95,6 +99,8 @@ class Front:
             reflection.enable_server_reflection(names, server)
         try:
             self.port = self.security.add_port(server, settings.listen)
+            if self._also_listen:
+                server.add_insecure_port(self._also_listen)
         except RuntimeError as error:
             raise StoreUnavailable(
                 f"cannot listen on {settings.listen}: the address is taken or not ours"
@@ -142,7 +148,7 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", settings.message_limit_bytes),
         ("grpc.max_send_message_length", -1),
         # Two services on one port would share the calls between them; the second is to fail instead.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(settings.processes > 1)),
         # Devices may keep an idle channel alive through their NATs; their pings are no abuse.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),

@@ -10,6 +10,7 @@ import grpc
 
 from memory_service.catalogue import Catalogue
 from memory_service.errors import BadRequest, Overloaded
+from memory_service.forwarding import Forwarding
 from memory_service.identity import require_readable
 from memory_service.late_memories import LateMemories
 from memory_service.limits import MAX_HELD_IDS
@@ -29,12 +30,19 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     """The read path. Lives on the event loop; only the store call leaves it."""
 
     def __init__(
-        self, catalogue: Catalogue, readers: Executor, settings: Settings, late: LateMemories
+        self,
+        catalogue: Catalogue,
+        readers: Executor,
+        settings: Settings,
+        late: LateMemories,
+        elsewhere: Forwarding | None = None,
     ) -> None:
+        """elsewhere: the process that can write memories, where this one cannot."""
         self._catalogue = catalogue
         self._reads = ReadQueue(catalogue.store, readers, settings.read_connections)
         self._settings = settings
         self._late = late
+        self._elsewhere = elsewhere
         self._waiting = 0
 
     async def Retrieve(  # type: ignore[override]  # bytes in place of the message, see `wire`
@@ -56,6 +64,8 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             queued_ns = answer.began_ns - asked + time.perf_counter_ns() - answer.ended_ns
             retrieved = answer.retrieved
             if b"" in retrieved.payloads.values():
+                if self._elsewhere is not None:
+                    return await self._elsewhere.retrieve(request, context)
                 retrieved = await self._late.complete(base, query, retrieved, context.time_remaining())
         finally:
             self._waiting -= 1

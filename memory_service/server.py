@@ -18,6 +18,7 @@ from memory_service.catalogue import Catalogue
 from memory_service.disk_watermark import DiskWatermark
 from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseNotFound
+from memory_service.forwarding import Forwarding
 from memory_service.front import Front
 from memory_service.guarded_store import GuardedStore
 from memory_service.ingest_stream import Threads
@@ -26,6 +27,7 @@ from memory_service.knowledge_bases import KnowledgeBases
 from memory_service.late_memories import LateMemories
 from memory_service.logs import logger
 from memory_service.models import Models
+from memory_service.processes import private_socket, readers, require_shareable
 from memory_service.retrieval import Retrieval
 from memory_service.settings import Settings
 from memory_service.stores import Query, Store, open_store
@@ -42,9 +44,19 @@ class Server:
     """One service process, on the event loop that called `start`; the store and the model have threads."""
 
     def __init__(
-        self, settings: Settings, encoder: Encoder, store: Store, front: Front | None = None
+        self,
+        settings: Settings,
+        encoder: Encoder,
+        store: Store,
+        front: Front | None = None,
+        *,
+        writer: str = "",
     ) -> None:
-        """front: one that listens already; without, `start` listens. Raises what Front raises."""
+        """front: one that listens already; without, `start` listens. Raises what Front raises.
+
+        writer: for one of several processes that only retrieves, where the one is that answers all else.
+        """
+        self._writer = writer
         self._front = front or Front(settings)
         self._settings = settings
         self._encoder = encoder
@@ -81,20 +93,20 @@ class Server:
         catalogue = Catalogue(self._store, self._encoder.description)
         self._create_default()
         late = self._late = LateMemories(catalogue, self._encoder, threads, settings, self._draining)
-        retrieval = Retrieval(catalogue, threads.read, settings, late)
+        forwarding = Forwarding(self._writer) if self._writer else None
+        retrieval = Retrieval(catalogue, threads.read, settings, late, forwarding)
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, front.services)
-        ingestion = Ingestion(catalogue, self._encoder, threads, settings, self._draining, late)
-        ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, front.services)
-        bases = KnowledgeBases(catalogue, threads.read, threads.write, settings)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, front.services)
-        models = Models(self._encoder.description, settings, threads.read)
-        models_pb2_grpc.add_ModelsServicer_to_server(models, front.services)
+        if forwarding is not None:
+            front.services.add_generic_rpc_handlers((forwarding,))
+        else:
+            self._add_writing(catalogue, late)
         for base in self._store.knowledge_bases():
             if problem := base.problem or catalogue.mismatch(base):
                 logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
         if settings.warm_up:
             await self._warm_up(catalogue)
-        late.start()
+        if forwarding is None:
+            late.start()
         front.open()
         await front.health.watch(self._guarded, catalogue)
         if settings.port_file is not None:
@@ -104,6 +116,16 @@ class Server:
             store=str(parse_address(settings.store)),  # shown without its password
             keys=front.security.keys is not None, tls=front.security.certificates is not None,
         )  # fmt: skip
+
+    def _add_writing(self, catalogue: Catalogue, late: LateMemories) -> None:
+        """What only the process with the model answers."""
+        front, threads, settings = self._front, self._threads, self._settings
+        ingestion = Ingestion(catalogue, self._encoder, threads, settings, self._draining, late)
+        ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, front.services)
+        bases = KnowledgeBases(catalogue, threads.read, threads.write, settings)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, front.services)
+        models = Models(self._encoder.description, settings, threads.read)
+        models_pb2_grpc.add_ModelsServicer_to_server(models, front.services)
 
     def _create_default(self) -> None:
         name = self._settings.default_knowledge_base
@@ -149,12 +171,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
-    """Listens, loads model and store, serves until SIGTERM or SIGINT, then stops gracefully."""
+    """Listens, loads model and store, serves until SIGTERM or SIGINT, then stops gracefully; one of several processes
+    where the settings say so.
+    """  # noqa: D205
+    require_shareable(settings)
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_stop.set)
-    front = Front(settings)
+    several = contextlib.AsyncExitStack()
+    also_listen = several.enter_context(private_socket()) if settings.processes > 1 else ""
+    front = Front(settings, also_listen)
     await front.listen()
     logger().info("listening", listen=settings.listen, port=front.port)
     stop = asyncio.create_task(told_to_stop.wait())
@@ -169,8 +196,13 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
         server = Server(settings, encoder, store, front)
         if not told_to_stop.is_set():
             await server.start()
+            if also_listen:
+                await several.enter_async_context(
+                    readers(settings, encoder.description, front.port, also_listen)
+                )
         await stop
     finally:
+        await several.aclose()
         stop.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await (server.stop() if server is not None else front.stop())

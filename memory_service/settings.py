@@ -56,6 +56,9 @@ class Settings(BaseSettings):
     )
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
+    processes: int = Field(
+        1, ge=1, le=256, description="that share the port: one writes, all retrieve; not for chdb://"
+    )
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -29,21 +30,31 @@ class Service:
 
 @contextlib.contextmanager
 def service(
-    folder: Path, *, seconds_per_reference: float = 0.0, bundle: Path | None = None
+    folder: Path,
+    *,
+    seconds_per_reference: float = 0.0,
+    bundle: Path | None = None,
+    engine: str = "chdb",
+    **environment: str,
 ) -> Iterator[Service]:
-    """The service on a store in `folder`; killed at the end if it still runs. bundle: what it offers to devices."""
+    """The service on a store in `folder`; killed at the end if it still runs. bundle: what it offers to devices.
+
+    environment: settings as MEMORY_SERVICE_….
+    """
     port_file, log = folder / "port", folder / "log"
     port_file.unlink(missing_ok=True)
     with log.open("ab") as stream:
         command = [
             sys.executable,
             str(SCRIPT),
-            str(folder / "store"),
+            f"{engine}://{folder / 'store'}",
             str(port_file),
             str(seconds_per_reference),
             *([str(bundle)] if bundle else []),
         ]
-        process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT)
+        process = subprocess.Popen(
+            command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment}
+        )
     try:
         deadline = time.monotonic() + 300
         while not port_file.exists():

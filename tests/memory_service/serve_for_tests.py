@@ -32,7 +32,7 @@ if __name__ == "__main__":
     configure_logs("info", "json")
     settings = Settings(
         listen="127.0.0.1:0",
-        store=f"chdb://{store}",
+        store=store if "://" in store else f"chdb://{store}",
         port_file=Path(port_file),
         ingest_batch_references=8,
         shutdown_grace_s=10.0,
