@@ -35,19 +35,28 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._stream_idle_s = stream_idle_s
         self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
         self._under_way = 0
+        self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def name_what_is_cut(self) -> None:
+        """From here on a call that is cancelled is one that the end of the grace cut off, and is logged by name."""
+        self._stopping = True
 
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
         await self._idle.wait()
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, method: str) -> Iterator[None]:
         self._under_way += 1
         self._idle.clear()
         try:
             yield
+        except asyncio.CancelledError:
+            if self._stopping:
+                logger().warning("call_cut", method=method)
+            raise
         finally:
             self._under_way -= 1
             if self._under_way == 0:
@@ -84,7 +93,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            with self._counted():
+            with self._counted(method):
                 return await answered(request, context)
 
         async def answered(request: Any, context: grpc.aio.ServicerContext) -> Any:
@@ -104,7 +113,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _streaming(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
-            with self._counted():
+            with self._counted(method):
                 await answered(request, context)
 
         async def answered(request: Any, context: grpc.aio.ServicerContext) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,13 +12,13 @@ import grpc
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from memory_service.backup_commands import backup, restore
+from memory_service.ingest_command import ingest
 from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
-from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings
+from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, Settings
 from memory_service.stores.address import parse_address
 from memory_service.terminal import errors_for_people, plain
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
@@ -31,6 +30,7 @@ app.add_typer(kb_app, name="kb")
 app.add_typer(keys_app, name="keys")
 app.command()(backup)
 app.command()(restore)
+app.command()(ingest)
 
 Address = Annotated[
     str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
@@ -118,79 +118,6 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
         raise InvalidInput(f"wrong settings: {wrong}") from error
     except ValueError as error:
         raise InvalidInput(f"the settings file {config} is not TOML: {error}") from error
-
-
-@app.command()
-def ingest(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help=".jsonl, .txt and .md files, or folders of them")
-    ],
-    address: Address = DEFAULT_ADDRESS,
-    kb: Annotated[str, typer.Option("--kb", help="knowledge base to write to")] = DEFAULT_KNOWLEDGE_BASE,
-    create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
-    journals: Annotated[Optional[Path], typer.Option(help="folder of the resume journals")] = None,  # noqa: UP045
-) -> None:
-    """Write documents into a knowledge base; run the same command again to go on after Ctrl-C."""
-    from memory_service.documents import count_documents, find_sources
-    from memory_service.journal import state_folder
-
-    console = Console(stderr=True, highlight=False)
-    with errors_for_people():
-        sources = find_sources(files)
-        total = sum(count_documents(source) for source in sources)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[more]}"),
-        )
-        with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-            task = progress.add_task("documents", total=total, more="")
-            summary = asyncio.run(
-                _ingest(address, kb, sources, journals or state_folder(), create, console, progress, task)
-            )
-    counts = (
-        ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
-        or "nothing to do"
-    )
-    typer.echo(f"{total} documents: {counts}; {summary.references} references")
-    if summary.interrupted:
-        console.print("interrupted: run the same command again to go on")
-        raise typer.Exit(130)
-    if summary.failures:
-        raise typer.Exit(1)
-
-
-async def _ingest(
-    address: str, kb: str, sources: list[Path], journals: Path, create: bool,
-    console: Console, progress: Progress, task: TaskID,
-) -> Any:  # fmt: skip
-    from memory_service.ingest_client import Answer, IngestClient
-
-    def show(answer: Answer) -> None:
-        if answer.outcome == "failed":
-            where = f"{answer.document.source}: {answer.document.key}"
-            console.print(
-                f"[red]failed[/] {plain(where)}: {answer.reason}: {plain(answer.message)}", soft_wrap=True
-            )
-        progress.update(task, advance=1, more=f"{client.summary.references} references")
-
-    client = IngestClient(address, kb, sources, journals, create=create, on_answer=show)
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(client.run())
-
-    def on_interrupt() -> None:
-        if client.summary.interrupted:
-            running.cancel()
-        else:
-            console.print("stopping after what is under way; Ctrl-C again stops at once")
-            client.interrupt()
-
-    loop.add_signal_handler(signal.SIGINT, on_interrupt)
-    try:
-        return await running
-    except asyncio.CancelledError:
-        return client.summary
 
 
 def _call(address: str, call: Callable[[Any], Awaitable[Any]]) -> Any:

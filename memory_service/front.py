@@ -124,6 +124,7 @@ class Front:
     async def stop(self) -> None:
         """Ends what is under way after its grace, and closes the ports."""
         grace_s = self._settings.shutdown_grace_s
+        self._calls.name_what_is_cut()
         stopping = asyncio.create_task(self.server.stop(grace_s))
         idle = asyncio.create_task(self._calls.wait_until_idle())
         await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)

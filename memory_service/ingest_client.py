@@ -12,8 +12,9 @@ from typing import Any
 
 import grpc
 
-from memory_service.documents import SourceDocument, read_documents
+from memory_service.formats import SourceDocument, read_documents
 from memory_service.journal import Journal
+from memory_service.near_duplicates import NearDuplicates
 from memory_service.remote import RemoteError, channel_to, remote_error
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc, knowledge_bases_pb2, knowledge_bases_pb2_grpc
@@ -24,13 +25,27 @@ _SAVE_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a document: stored, replaced, unchanged, failed, or skipped because the journal has it."""
+    """What became of a document: stored, replaced, unchanged, failed, duplicate, or skipped: the journal has it."""
 
     document: SourceDocument
     outcome: str
     references: int = 0
     reason: str = ""
     message: str = ""
+
+
+@dataclass(frozen=True)
+class IngestChoices:
+    """How to ingest. create: the knowledge base where it is missing; attempts: connections lost in a row, without an
+    answer in between, before it gives up; memory_writing, overlap_tokens: see IngestStart; near_duplicates: documents
+    that nearly equal an earlier one of this ingestion are left out.
+    """  # noqa: D205
+
+    create: bool = True
+    attempts: int = 5
+    memory_writing: pb.MemoryWriting = pb.MEMORY_WRITING_UNSPECIFIED
+    overlap_tokens: int = 0
+    near_duplicates: NearDuplicates | None = None
 
 
 @dataclass
@@ -41,6 +56,11 @@ class Summary:
     references: int = 0
     failures: list[Answer] = field(default_factory=list)
     interrupted: bool = False
+
+    @property
+    def done(self) -> int:
+        """Documents that have their answer."""
+        return sum(self.outcomes.values())
 
     def add(self, answer: Answer) -> None:
         """Counts one answer."""
@@ -61,16 +81,15 @@ class IngestClient:
     """One ingestion of some files. Use once, on one event loop; `interrupt` ends it after what is under way."""
 
     def __init__(
-        self, address: str, knowledge_base: str, sources: Sequence[Path], journals: Path, *,
-        create: bool = True, attempts: int = 5, on_answer: Callable[[Answer], None] = lambda _: None,
+        self, address: str, knowledge_base: str, sources: Sequence[Path], journals: Path,
+        choices: IngestChoices | None = None, *, on_answer: Callable[[Answer], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`attempts`: connections lost in a row, without an answer in between, before it gives up."""
+        """journals: the folder that knows how far each file has come."""
         self._address = address
         self._knowledge_base = knowledge_base
         self._sources = sources
         self._journal_folder = journals
-        self._create = create
-        self._attempts = attempts
+        self._choices = choices or IngestChoices()
         self._on_answer = on_answer
         self._journals: dict[Path, Journal] = {}
         self._unanswered: dict[int, SourceDocument] = {}
@@ -92,13 +111,13 @@ class IngestClient:
             async with channel_to(self._address) as channel:
                 await self._open_journals(channel)
                 while True:
-                    answered = sum(self.summary.outcomes.values())
+                    answered = self.summary.done
                     try:
                         await self._stream(channel, documents)
                         break
                     except RemoteError as error:
-                        lost = 1 if sum(self.summary.outcomes.values()) > answered else lost + 1
-                        if not error.retryable or lost >= self._attempts or self._stop.is_set():
+                        lost = 1 if self.summary.done > answered else lost + 1
+                        if not error.retryable or lost >= self._choices.attempts or self._stop.is_set():
                             raise
                         with contextlib.suppress(asyncio.TimeoutError):
                             await asyncio.wait_for(self._stop.wait(), min(0.25 * 2**lost, 8.0))
@@ -120,7 +139,7 @@ class IngestClient:
                 request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
                 base = (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=5)).knowledge_base
             except grpc.aio.AioRpcError as error:
-                if error.code() != grpc.StatusCode.NOT_FOUND or not self._create:
+                if error.code() != grpc.StatusCode.NOT_FOUND or not self._choices.create:
                     raise
                 new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=name)
                 base = (await bases.CreateKnowledgeBase(new, timeout=30)).knowledge_base
@@ -136,12 +155,19 @@ class IngestClient:
         for source in self._sources:
             for document in read_documents(source):
                 sequence += 1
+                twin = self._twin(document)
                 if self._journals[source].has(document.number):
                     self._answer(Answer(document, "skipped"))
                 elif document.error:
                     self._answer(Answer(document, "failed", reason="UNREADABLE", message=document.error))
+                elif twin:
+                    self._answer(Answer(document, "duplicate", message=f"nearly equals {twin}"))
                 else:
                     yield sequence, document
+
+    def _twin(self, document: SourceDocument) -> str:
+        near = self._choices.near_duplicates
+        return near.twin(document.key, document.text) if near and not document.error else ""
 
     async def _stream(
         self, channel: grpc.aio.Channel, documents: Iterator[tuple[int, SourceDocument]]
@@ -150,7 +176,11 @@ class IngestClient:
         call = ingestion_pb2_grpc.IngestionStub(channel).Ingest()
         sender: asyncio.Task[None] | None = None
         try:
-            await call.write(pb.IngestRequest(start=pb.IngestStart(knowledge_base=self._knowledge_base)))
+            start = pb.IngestStart(
+                knowledge_base=self._knowledge_base, memory_writing=self._choices.memory_writing,
+                overlap_tokens=self._choices.overlap_tokens,
+            )  # fmt: skip
+            await call.write(pb.IngestRequest(start=start))
             async for response in call:
                 kind = response.WhichOneof("message")
                 if kind == "started":

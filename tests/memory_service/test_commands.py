@@ -55,10 +55,10 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert done.exit_code == 1
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
     for part in (
-        "facts.jsonl: b: DOCUMENT_EMPTY",
-        "line 3: `key` and `text`",
+        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY",
+        "facts.jsonl, line 3: UNREADABLE: `key` and `text`",
         "line 4",
-        "line 5: not valid UTF-8",
+        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
         "bad.txt",
     ):
         assert part in done.stderr, part
@@ -85,6 +85,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
     assert process.returncode == 130, err
     assert "run the same command again" in err
     stored = int(out.split(": ")[1].split(" stored")[0])
+    assert f"interrupted: {stored} of 400 documents done, run the same command again to go on" in err
     assert 0 < stored < 400
     rest = command(running, "ingest", facts, "--kb", "many")
     assert (
