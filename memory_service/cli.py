@@ -184,15 +184,9 @@ def kb_show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
     typer.echo(f"created_at: {base.created_at.ToJsonString()}\nstate: {_state(base)}")
     if base.problem:
         typer.echo(f"problem: {base.problem}")
-    for field in (
-        "document_count",
-        "unwritten_document_count",
-        "reference_count",
-        "payload_bytes",
-        "text_bytes",
-        "stored_bytes",
-    ):
+    for field in ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes"):
         typer.echo(f"{field}: {getattr(counts, field)}")
+    typer.echo(f"without_memories_yet: {counts.unwritten_document_count}")
 
 
 @kb_app.command("delete")
