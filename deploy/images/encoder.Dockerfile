@@ -28,7 +28,8 @@ LABEL org.opencontainers.image.title="memory-encoder" org.opencontainers.image.l
 COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
 ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle HOME=/tmp
+    MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle \
+    MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp
 USER 10001:10001
 WORKDIR /srv/memories
 STOPSIGNAL SIGTERM

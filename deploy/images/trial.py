@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -20,11 +21,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
 BASE = "localhost/memory3/trial-base:bookworm"
 IMAGE = "localhost/memory3/memory-service:trial"
-DOCUMENT = '{"id": "mirren", "title": "Lighthouse of Mirren", "text": "height: 47 metres\\nbuilt: 1871"}\n'
+DOCUMENT = '{"key": "mirren", "title": "Lighthouse of Mirren", "text": "height: 47 metres\\nbuilt: 1871"}\n'
 QUESTION, EXPECTED = "How high is the lighthouse of Mirren?", "47"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -47,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         if rebuild or not _exists(IMAGE):
             _base()
             _build()
-        _say(f"size: {_size(IMAGE) / 1e9:.2f} GB unpacked")
+        _say(f"size: {_size(IMAGE)} unpacked")
         _try()
     except (subprocess.CalledProcessError, RuntimeError) as error:
         print(f"failed: {error}", file=sys.stderr)
@@ -116,8 +119,9 @@ def _settings_of_pip() -> list[str]:
     return [*options, "--env", "PIP_CERT=/certificates.pem"] if _CERTIFICATES.is_file() else options
 
 
-def _size(image: str) -> int:
-    return int(_run("inspect", "--type", "image", "--format", "{{.Docker.Size}}", image, quiet=True) or 0)
+def _size(image: str) -> str:
+    listed = json.loads(_run("images", "--json", image, quiet=True))
+    return str(listed[0]["size"])
 
 
 def _try() -> None:
@@ -127,15 +131,15 @@ def _try() -> None:
     container = _run("from", "--pull-never", IMAGE, quiet=True)
     try:
         with _serving(container, address):
-            _inside(container, "memory-service", "doctor", "--service", address)
+            _inside(container, "memory-service", "doctor", "--address", address)
             _inside(
                 container,
                 "sh",
                 "-c",
-                f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --service {address}",
+                f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}",
             )
             said = _inside(
-                container, "edge-client", "ask", QUESTION, "--service", address, "--require-memories"
+                container, "edge-client", "ask", QUESTION, "--service", address, "--require-memory"
             )
             if EXPECTED not in said:
                 raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
@@ -163,10 +167,11 @@ def _serving(container: str, address: str) -> Iterator[None]:
         _wait(address, process)
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        inside = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        for child in inside[-1:]:  # the service itself: buildah does not pass the signal on
+            child.send_signal(signal.SIGTERM)
         code = process.wait(timeout=60)
-    if code not in (0, 128 + signal.SIGTERM, -signal.SIGTERM):
+    if code != 0:
         raise RuntimeError(f"the service ended with {code} after SIGTERM")
 
 
