@@ -87,7 +87,7 @@ def reading(
     texts = [r.text for r in facts.references]
     if corpus is None:
         return facts, rng.sample(texts, min(references, len(texts)))
-    chosen = rng.sample(texts, min(references // 2, len(texts)))
+    chosen = rng.sample(texts, min(references // 3, len(texts)))  # prose is less alike and loses more
     passages = training_passages(corpus, without=held_out_titles(data))
     limit = loaded.config.memory.reference_tokens
     while len(chosen) < references:
@@ -97,7 +97,7 @@ def reading(
             chosen.append(rng.choice(pieces))
     rng.shuffle(chosen)
     prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False)
-    return Mixture({"facts": (1.0, facts), "prose": (1.0, prose)}, seed), chosen
+    return Mixture({"facts": (1.0, facts), "prose": (2.0, prose)}, seed), chosen
 
 
 def codec_curve(
