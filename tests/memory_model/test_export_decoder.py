@@ -214,7 +214,7 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     alone = decoder_graph(weights_of(model), model.config, precision, 300)
     alone.save(tmp_path / "alone.onnx", external=True)
     largest = (tmp_path / "alone.onnx.data").stat().st_size
-    assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.2 * largest
+    assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.5 * largest  # only the tables of angles twice
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits = []
     for file in (path, tmp_path / "alone.onnx"):

@@ -147,7 +147,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 
 SCENARIO = Scenario(
     name="http",
-    summary="time to first token and tokens per second through edge-client serve, against the SDK",
+    summary="Time to first token and tokens per second through edge-client serve, against the SDK.",
     settings=HttpSettings,
     measure=measure,
     promised=(
