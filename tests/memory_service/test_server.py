@@ -71,7 +71,7 @@ def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
         over.set()
 
     encoder = Stuck()
-    with running(tmp_path, encoder, ingest_batch_references=4) as (client, _):
+    with running(tmp_path, encoder, ingest_batch_references=4, warm_up=False) as (client, _):
         call = client.ingestion.Ingest(requests(), timeout=300)
         next(call)
         before = -1
