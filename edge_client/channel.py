@@ -119,6 +119,9 @@ def channel_options(settings: ChannelSettings, *, own_connection: bool = False) 
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),  # an idle connection must outlive the NATs on its way
         ("grpc.http2.max_pings_without_data", 0),
+        # gRPC keeps a diary of every channel, and of many that are closed: tens of kilobytes each that nobody reads.
+        ("grpc.enable_channelz", 0),
+        ("grpc.max_channel_trace_event_memory_per_node", 0),
         ("grpc.initial_reconnect_backoff_ms", FIRST_BACKOFF_MS),
         ("grpc.min_reconnect_backoff_ms", FIRST_BACKOFF_MS),
         ("grpc.max_reconnect_backoff_ms", LONGEST_BACKOFF_MS),

@@ -95,6 +95,9 @@ class RecallStatistics:
     cache: CacheStatistics
 
 
+_NOT_ASKED = "Offline: the service is not asked (--offline, or none was named)"
+
+
 class Asking(Protocol):
     """What is needed of a client: `edge_client.memory_client`."""
 
@@ -176,7 +179,7 @@ class Recaller:
     ) -> list[Recall]:
         if not queries:
             return []
-        why_not = self._circuit.why_not() if self.client else "Offline: no service was named"
+        why_not = self._circuit.why_not() if self.client else _NOT_ASKED
         if why_not and self.pack is None:
             return [Recall(q, error=why_not, state="skipped") for q in queries]
         started = time.perf_counter()

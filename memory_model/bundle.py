@@ -105,7 +105,10 @@ class Bundle:
         """
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
-            raise MissingFile(f"no bundle at {folder}: make one with `memory-model export --out {folder}`")
+            raise MissingFile(
+                f"no bundle at {folder}: fetch the service's with `edge-client pull`,"
+                " or make one with `memory-model export`"
+            )
         try:
             text = (folder / MANIFEST).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

@@ -64,7 +64,7 @@ class Entrance(grpc.aio.ServerInterceptor):
             access = self._access(handler_call_details)
             self._rates.admit(access.tenant)
             if not self.ready:
-                raise NotReady("the service is starting: its store and model are being loaded")
+                raise NotReady("the service loads its store and model: try again in some seconds")
         except ServiceError as error:
             CALLS.labels(method if self.ready else "", error.code.name).inc()
             return _refusing(method, error, request_id)

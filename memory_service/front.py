@@ -103,7 +103,7 @@ class Front:
                 server.add_insecure_port(self._also_listen)
         except RuntimeError as error:
             raise StoreUnavailable(
-                f"cannot listen on {settings.listen}: the address is taken or not ours"
+                f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
             ) from error
         if settings.metrics_listen:
             self._metrics = MetricsPort(settings.metrics_listen)

@@ -56,7 +56,9 @@ def require_free(listen: str) -> None:
         try:
             probe.bind((host.strip("[]"), int(port)))
         except OSError as error:
-            raise StoreUnavailable(f"cannot listen on {listen}: the address is taken or not ours") from error
+            raise StoreUnavailable(
+                f"cannot listen on {listen}: the address is taken or not ours; choose another with --listen"
+            ) from error
 
 
 @contextlib.contextmanager

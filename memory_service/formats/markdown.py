@@ -14,6 +14,8 @@ from memory_service.formats.text import of_text
 
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _PARSER = MarkdownIt("commonmark").enable("table")
+_LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
+"""How a line of facts begins: `Paid leave: 31 days`."""
 
 
 def read(source: Path) -> Iterator[SourceDocument]:
@@ -50,11 +52,15 @@ def sentence(heading: str) -> str:
 
 
 def _inline(token: Token) -> str:
-    """The words of inline text."""
-    parts = []
+    """The words of inline text. A wrapped line runs on; one that begins with a label stays a line of its own."""
+    lines, kept = [""], [True]
     for child in token.children or ():
         if child.type in ("text", "code_inline", "image"):
-            parts.append(child.content)
+            lines[-1] += child.content
         elif child.type in ("softbreak", "hardbreak"):
-            parts.append("\n" if child.type == "hardbreak" else " ")
-    return "".join(parts).strip()
+            lines.append("")
+            kept.append(child.type == "hardbreak")
+    words = lines[0]
+    for line, keep in zip(lines[1:], kept[1:], strict=True):
+        words += ("\n" if keep or _LABEL.match(line) else " ") + line
+    return words.strip()

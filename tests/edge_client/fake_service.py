@@ -101,7 +101,10 @@ class FakeService(retrieval_pb2_grpc.RetrievalServicer, models_pb2_grpc.ModelsSe
 @contextmanager
 def serving(service: FakeService) -> Iterator[FakeService]:
     """Run the service on a free port of this machine while the block lasts."""
-    server = grpc.server(ThreadPoolExecutor(8))
+    quiet = [("grpc.enable_channelz", 0), ("grpc.max_channel_trace_event_memory_per_node", 0)]
+    server = grpc.server(
+        ThreadPoolExecutor(8), options=quiet
+    )  # no diary of connections, see `edge_client.channel`
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
     listing = grpc.unary_unary_rpc_method_handler(

@@ -411,7 +411,7 @@ def test_without_a_service_the_pack_is_read(tiny: Bundle, service: FakeService) 
     recaller = recaller_of(tiny, None, pack=client_of(tiny, service.address))
     (found,) = recaller.recall([QUERY])
     assert (found.state, found.error, len(found.memories)) == ("offline", "", 5)
-    assert found.service_error == "Offline: no service was named"
+    assert found.service_error == "Offline: the service is not asked (--offline, or none was named)"
 
 
 def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
@@ -433,4 +433,7 @@ def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService)
 
 def test_with_neither_service_nor_pack_it_says_so(tiny: Bundle) -> None:
     (found,) = recaller_of(tiny, None).recall([QUERY])
-    assert (found.state, found.error) == ("skipped", "Offline: no service was named")
+    assert (found.state, found.error) == (
+        "skipped",
+        "Offline: the service is not asked (--offline, or none was named)",
+    )

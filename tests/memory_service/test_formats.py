@@ -145,3 +145,12 @@ def test_near_duplicates_are_found_and_newer_versions_are_none() -> None:
     assert near.twin("e", "short.") == "d"
     with pytest.raises(InvalidInput):
         NearDuplicates(1.5)
+
+
+def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_path: Path) -> None:
+    page = tmp_path / "handbook.md"
+    page.write_text("Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet\nat noon.\n")
+    (document,) = read(page)
+    assert (
+        document.text == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
+    )
