@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from playwright.sync_api import Locator, Page, expect
 
 QUESTION = "What is the total area of Benin?"
 ANSWER = "112,622"
+ENDLESS = (Path(__file__).parent / "endless.js").read_text()
 
 
 def question(page: Page) -> Locator:
@@ -15,6 +18,12 @@ def question(page: Page) -> Locator:
 def ask(page: Page, text: str) -> None:
     question(page).fill(text)
     question(page).press("Enter")
+
+
+def answer_without_end(page: Page) -> None:
+    """Until a reload no answer ends by itself: what stops or leaves one in the midst does not depend on how
+    much the model has to say."""
+    page.evaluate(ENDLESS)
 
 
 def answers(page: Page) -> Locator:

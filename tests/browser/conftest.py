@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from tests.browser.day import ROOT, Day
 
@@ -20,6 +28,8 @@ OPTIONS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TIMEOUT_MS = 90_000
+# The app computes on the cores that the browser draws with.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,8 @@ class Day:
         self.folder, self._bundle = folder, bundle
         self.service = ServiceProcess.start(folder, bundle)
         self._ingest()
-        patient = {
-            "EDGE_CLIENT_DEADLINE_S": "30",
-            "EDGE_CLIENT_CHUNK_DEADLINE_S": "30",
-        }  # nothing depends on speed
+        # Nothing here depends on speed.
+        patient = {"EDGE_CLIENT_DEADLINE_S": "30", "EDGE_CLIENT_CHUNK_DEADLINE_S": "30"}
         self.app = AppProcess.start(
             folder, bundle, self.service.address, "--recall", "exact", environment=patient
         )

@@ -1,5 +1,5 @@
 async (hostile) => {
-  const text = hostile.join("\\n\\n");
+  const text = hostile.join("\n\n");
   const chunk = {chunk: 0, generated: false, position: 0, from: 0, state: "fetched", error: "", service_error: "", kept: 0,
     query: text, blocked_ms: 1, times: {embed_ms: 1, call_ms: 2, server_ms: 1, decompress_ms: 1, inject_ms: 1, queue_ms: 0},
     read: hostile.map((h, i) => ({memory_id: String(i), document_key: h, title: h, chunk_number: 0, score: 0.5,

@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.chat_page import (
     ANSWER,
     QUESTION,
+    answer_without_end,
     ask,
     ask_and_wait,
     last_answer,
@@ -58,7 +59,8 @@ def test_memories_that_are_here_already_are_held(open_page: OpenPage) -> None:
 
 def test_a_long_answer_is_stopped_and_asked_again(open_page: OpenPage) -> None:
     page = open_page()
-    set_settings(page, mode="off", max_tokens="1500", repetition_penalty="1.3")
+    answer_without_end(page)
+    set_settings(page, mode="off", max_tokens="1500")
     ask(page, LONG)
     expect(last_answer(page)).to_have_attribute("data-status", "writing")
     page.keyboard.press("Escape")
@@ -94,7 +96,7 @@ def test_a_document_is_uploaded_and_asked_about_at_once(
     page.get_by_role("button", name="Add a document").click()
     page.get_by_label("Into the knowledge base").fill("firm")
     page.locator("#u-files").set_input_files([handbook])
-    expect(page.locator("#u-list")).to_contain_text("ready: 1 memories")
+    expect(page.locator("#u-list")).to_contain_text("ready: 1 memory")
     picture(page, "upload")
     page.locator("#upload-dialog").get_by_role("button", name="Done").click()
     expect(page.get_by_label("Knowledge base", exact=True)).to_have_value("firm")
@@ -117,15 +119,20 @@ def test_the_service_dies_in_mid_conversation_and_comes_back(
     day.kill_service()
     try:
         answer = ask_and_wait(page, "What is the capital of Benin?", 2)
+        expect(answer).to_contain_text("with 1 memory from before")
+        page.get_by_role("button", name="New chat").click()
+        answer = ask_and_wait(page, QUESTION)
         expect(answer).to_contain_text("Answered from the weights alone")
+        expect(answer).not_to_contain_text(ANSWER)
         expect(page.locator("#service")).to_have_text("offline")
         expect(page.locator("#offline")).to_contain_text("until it is back")
+        page.mouse.move(700, 30)
         picture(page, "offline")
     finally:
         day.start_service()
     expect(page.locator("#service")).to_have_text("online")
     expect(page.locator("#offline")).to_be_hidden()
-    answer = ask_and_wait(page, QUESTION, 3)
+    answer = ask_and_wait(page, QUESTION, 2)
     expect(answer).to_contain_text(ANSWER)
     expect(answer).not_to_contain_text("weights alone")
 
@@ -142,7 +149,8 @@ def test_a_reload_keeps_the_conversation_and_it_goes_on(open_page: OpenPage) -> 
 
 def test_a_reload_in_the_midst_of_an_answer_says_so(open_page: OpenPage) -> None:
     page = open_page()
-    set_settings(page, mode="off", max_tokens="1500", repetition_penalty="1.3")
+    answer_without_end(page)
+    set_settings(page, mode="off", max_tokens="1500")
     ask(page, LONG)
     expect(last_answer(page)).to_have_attribute("data-status", "writing")
     page.wait_for_timeout(1500)  # what was written is kept every second
@@ -157,7 +165,8 @@ def test_two_tabs_share_the_conversations_and_do_not_answer_over_each_other(open
     ask_and_wait(one, "Hello there")
     two = open_page(context=one.context, path=f"/{one.url[one.url.index('#') :]}")
     expect(last_answer(two)).to_be_visible()
-    set_settings(one, max_tokens="1500", repetition_penalty="1.3")
+    answer_without_end(one)
+    set_settings(one, max_tokens="1500")
     ask(one, LONG)
     expect(last_answer(one)).to_have_attribute("data-status", "writing")
     ask(two, "Me too")

@@ -35,5 +35,8 @@ export function toast(text, kind = "") {
   setTimeout(() => shown.remove(), kind === "error" ? 9000 : 4000);
 }
 
+/** "1 memory", "2 memories". */
+export const memories = (number) => `${number} ${number === 1 ? "memory" : "memories"}`;
+
 export const round = (value, digits = 0) =>
   Number(value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });

@@ -33,7 +33,7 @@ export async function look() {
   }
   byId("upload").hidden = !told.uploads;
   if (!told.reachable) {
-    tell("offline", "offline", `No service at ${told.address}: answers come from the weights alone until it is back.`);
+    tell("offline", "offline", `No service at ${told.address}: answers read no new memories until it is back.`);
     if (!bases.length) drawBases();
   } else {
     tell("online", "online", "");

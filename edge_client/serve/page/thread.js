@@ -1,6 +1,6 @@
 // The conversation as it is read: questions, answers, and under each answer its chunks and what it cost.
 
-import { byId, h, icon, round, toast } from "./dom.js";
+import { byId, h, icon, memories, round, toast } from "./dom.js";
 import { show } from "./markdown.js";
 import { names, plain, stateOf } from "./timeline.js";
 
@@ -60,8 +60,7 @@ export class AnswerView {
     let kind = "dim";
     if (answer.status === "failed") [text, kind] = [plain(answer.error), "bad"];
     else if (failed || (answer.without && !busy)) {
-      const none = !answer.chunks.some((chunk) => chunk.read.length);
-      text = `${none ? "Answered from the weights alone" : "Some chunks went without new memories"}: ${
+      text = `${without(answer.chunks)}: ${
         failed ? plain(failed.error).replace(/[.:]$/, "") : "the service did not answer"}.`;
       kind = "warn";
     } else if (answer.chunks.some((chunk) => chunk.state === "offline")) {
@@ -77,7 +76,7 @@ export class AnswerView {
     if (this.strip.childElementCount !== chunks.length || chunks.some((c, i) => this.strip.children[i].dataset.state !== stateOf(c))) {
       const labels = names(chunks);
       this.strip.replaceChildren(...chunks.map((chunk, i) => {
-        const title = `${labels[i]}: ${chunk.read.length} memories, ${stateOf(chunk)}`;
+        const title = `${labels[i]}: ${memories(chunk.read.length)}, ${stateOf(chunk)}`;
         return h("button", { class: "bead", "data-state": stateOf(chunk), title, "aria-label": title, onclick: () => this.select(i) },
           String(chunk.read.filter((memory) => !memory.refused).length));
       }));
@@ -88,6 +87,13 @@ export class AnswerView {
     await navigator.clipboard.writeText(this.answer.content);
     toast("Copied.");
   }
+}
+
+/** What an answer did without: a memory that an earlier one had read is read on when no new one can be had. */
+function without(chunks) {
+  if (chunks.some((chunk) => chunk.read.length)) return "Some chunks went without new memories";
+  const kept = Math.max(0, ...chunks.map((chunk) => chunk.kept));
+  return kept ? `Answered without new memories, with ${memories(kept)} from before` : "Answered from the weights alone";
 }
 
 function cost(answer) {

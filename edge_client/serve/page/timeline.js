@@ -1,6 +1,6 @@
 // The panel beside the text: for every 64-token chunk the memories it read, from where, and what that cost.
 
-import { byId, h, round } from "./dom.js";
+import { byId, h, memories, round } from "./dom.js";
 
 const MEANINGS = {
   fetched: "from the service",
@@ -58,7 +58,7 @@ function summary(answer) {
   return h(
     "div", { class: "summary" },
     h("p", {}, Object.entries(counts).map(([state, n]) => h("span", { class: "state", "data-state": state }, `${n} ${state}`))),
-    h("p", { class: "dim" }, `${documents.size} ${documents.size === 1 ? "document" : "documents"}${held}.`),
+    h("p", { class: "dim" }, `${documents.size || "No"} ${documents.size > 1 ? "documents" : "document"}${held}.`),
   );
 }
 
@@ -110,17 +110,17 @@ function memoryRow(chunk, memory) {
 
 function problem(chunk) {
   if (chunk.error) {
-    const kept = chunk.kept ? ` ${chunk.kept} memories from before are read on.` : "";
-    return h("p", { class: "problem" }, `${plain(chunk.error)}${kept}`);
+    const kept = chunk.kept ? ` Read on from before: ${memories(chunk.kept)}.` : "";
+    return h("p", { class: "problem" }, `${plain(chunk.error).replace(/[.:]$/, "")}.${kept}`);
   }
   if (chunk.service_error) return h("p", { class: "problem" }, plain(chunk.service_error));
   if (!chunk.read.length) return h("p", { class: "dim" }, "Nothing in the knowledge base is near.");
   return null;
 }
 
-/** An error without the name of its class and what the connection library said of it. */
+/** An error without the name of its class and what the connection library said of it; commands in quotes. */
 export function plain(error) {
-  const text = error.replace(/^\w+: /, "").replace(/\s*\([^()]*(\([^()]*\)[^()]*)*\)/, "");
+  const text = error.replace(/^\w+: /, "").replace(/`([^`]*)`/g, "“$1”").replace(/\s*\([^()]*(\([^()]*\)[^()]*)*\)/, "");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 

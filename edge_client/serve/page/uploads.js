@@ -1,7 +1,7 @@
 // Documents into a knowledge base, one after the other, each with its progress.
 
 import * as api from "./api.js";
-import { byId, h } from "./dom.js";
+import { byId, h, memories } from "./dom.js";
 import * as service from "./service.js";
 import { plain } from "./timeline.js";
 
@@ -51,21 +51,21 @@ async function send(base, file, bar, state) {
   let expected = 0;
   const clock = setInterval(() => {
     const seconds = Math.round((performance.now() - begun) / 1000);
-    if (expected) state.textContent = `writing about ${expected} memories, ${seconds} s`;
+    if (expected) state.textContent = `writing about ${memories(expected)}, ${seconds} s`;
   }, 1000);
   state.textContent = "sending";
   try {
     for await (const step of api.upload(base, file)) {
       if (step.state === "sent") {
         expected = step.references_expected;
-        state.textContent = `writing about ${expected} memories`;
+        state.textContent = `writing about ${memories(expected)}`;
       } else if (step.state === "writing") {
         bar.value = Math.min(step.references / expected, 0.98);
       } else if (step.state === "failed") {
         throw new Error(step.message);
       } else {
         bar.value = 1;
-        state.textContent = `ready: ${step.references} memories${step.outcome === "unchanged" ? ", nothing new" : ""}`;
+        state.textContent = `ready: ${memories(step.references)}${step.outcome === "unchanged" ? ", nothing new" : ""}`;
         state.className = "good";
         await service.refresh(base);
       }
