@@ -40,13 +40,19 @@ def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0)
 
 
 def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> str | None:
-    """The last `limit` content tokens up to `end`, as text; None if the chunk itself holds none."""
+    """The last `limit` content tokens up to `end`, as text, a line a turn; None if the chunk itself holds none."""
     if not any(prompt.content[start:end]):
         return None
-    said = [
-        token for token, is_content in zip(prompt.ids[:end], prompt.content[:end], strict=True) if is_content
-    ]
-    return tokenizer.decode(said[-limit:]).strip() or None
+    turns: list[list[int]] = []
+    was_content, left = False, limit
+    for token, is_content in zip(prompt.ids[end - 1 :: -1], prompt.content[end - 1 :: -1], strict=True):
+        if is_content and left:
+            if not was_content:
+                turns.append([])
+            turns[-1].append(token)
+            left -= 1
+        was_content = is_content
+    return "\n".join(tokenizer.decode(turn[::-1]).strip() for turn in turns[::-1]).strip() or None
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
