@@ -48,6 +48,7 @@ def process_group(device: str) -> Iterator[DeviceMesh]:
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(hours=12))
     try:
         yield init_device_mesh(device, (dist.get_world_size(),))
+        dist.barrier()  # nobody leaves while another still talks to him
     finally:
         dist.destroy_process_group()
 
