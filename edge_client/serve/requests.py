@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -113,9 +114,9 @@ class _Sampled(_Strict):
             "logprobs": self.wanted_logprobs(),
         }  # fmt: skip
 
+    @abstractmethod
     def wanted_logprobs(self) -> int | None:
         """How many likely tokens are told of beside each; None: not even its own probability."""
-        raise NotImplementedError
 
     @property
     def schema_asked(self) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import google_crc32c
 import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from memory_model.errors import InvalidInput
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.identity import WriterIdentity
 from memory_service.logs import configure_logs
@@ -21,6 +22,7 @@ from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
 
 _BATCH = 512
+_FILLED = "the benchmark's stores are filled directly: nothing is ingested or embedded here"
 _SETTLE_S = 6.0
 """A local store's index takes in its last rows when nobody has written for a while."""
 
@@ -51,11 +53,11 @@ class NoEncoder:
 
     def embed(self, references: Sequence[str]) -> np.ndarray:
         """See Encoder."""
-        raise NotImplementedError("the benchmark's stores are filled directly")
+        raise InvalidInput(_FILLED)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder."""
-        raise NotImplementedError("the benchmark's stores are filled directly")
+        raise InvalidInput(_FILLED)
 
     def check_payload(self, payload: bytes) -> None:
         """See Encoder."""
