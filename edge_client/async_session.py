@@ -50,6 +50,10 @@ class AsyncChatSession:
         """As `ChatSession.send`; arguments are checked at once, before the first event is awaited."""
         return events_of(self._session.send(text, memory=memory, **options))
 
+    def take_back(self) -> str:
+        """As `ChatSession.take_back`."""
+        return self._session.take_back()
+
     def cancel(self) -> None:
         """End the answer that is under way; its iteration gets Finished with reason "cancelled"."""
         self._session.cancel()

@@ -84,6 +84,20 @@ class ChatSession:
             self._answer = weakref.ref(stream)
         return stream
 
+    def take_back(self) -> str:
+        """Forget the last question and its answer, and return the question; what was read before stays in the cache.
+
+        Raises InvalidInput where nothing was asked yet, SessionBusy, ModelClosed.
+        """
+        with self._lock:
+            self._check_free()
+            if [m["role"] for m in self._messages[-2:]] != ["user", "assistant"]:
+                raise InvalidInput("there is no question to take back: ask one first")
+            *kept, question, _ = self._messages
+            self._spelled = {place: ids for place, ids in self._spelled.items() if place < len(kept)}
+            self._messages = kept
+            return question["content"]
+
     def cancel(self) -> None:
         """End the answer that is under way within one step of the decoder; nothing if there is none. Any thread."""
         answer = self._answer() if self._answer else None

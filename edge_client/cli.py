@@ -42,7 +42,7 @@ ServiceOption = Annotated[
     str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
 ]
 BaseOption = Annotated[
-    str | None, typer.Option("--knowledge-base", help="Whose memories are read. [default: default]")
+    str | None, typer.Option("--knowledge-base", "--kb", help="Whose memories are read. [default: default]")
 ]
 RecallOption = Annotated[
     RecallMode | None,
@@ -180,8 +180,8 @@ def chat(
     """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
 
     In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and beside
-    an answer stands which memories each chunk reads. Commands: /kb [NAME], /memory on|off|compare, /memories, /stats,
-    /history, /save FILE, /load FILE, /reset, /help, /quit.
+    an answer stands which memories each chunk reads. Commands: /kb [NAME], /memory on|off|compare, /retry, /add FILE,
+    /memories, /stats, /history, /save FILE, /load FILE, /reset, /help, /quit.
     """
     options: SamplingOptions = {
         "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,

@@ -29,7 +29,8 @@ def doctor(
         str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
     ] = None,
     knowledge_base: Annotated[
-        str | None, typer.Option("--knowledge-base", help="Whose memories are read. [default: default]")
+        str | None,
+        typer.Option("--knowledge-base", "--kb", help="Whose memories are read. [default: default]"),
     ] = None,
     provider: Annotated[
         str | None, typer.Option("--provider", help="auto, cpu, cuda or tensorrt. [default: auto]")

@@ -71,7 +71,7 @@ class MemoryClient:
 
     identity, embedder_id: what this device can read; the service refuses a knowledge base of another.
     deadline_s: of a call that names none. payload_bytes: largest payload that this device's codec makes, if known.
-    What the service takes in one request is asked for beside the first call, and kept to from then on.
+    settings: how the service is reached. What it takes in one request is asked for beside the first call, and kept to.
     Processes: open it after a fork, in each process its own.
     """
 
@@ -85,7 +85,7 @@ class MemoryClient:
         self.knowledge_base = knowledge_base
         self.deadline_s = deadline_s
         self._asking = Asking(knowledge_base, identity, embedder_id, minimum_score)
-        self._settings = channel
+        self.settings = channel
         self._limits = Limits(payload_bytes=payload_bytes)
         self._negotiation: grpc.Future | None = None
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class MemoryClient:
             vectors, self._limits, k=k, words=words, held_ids=held_ids, return_text=return_text
         )
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
-        stub, metadata = self._stub(connection), self._settings.metadata
+        stub, metadata = self._stub(connection), self.settings.metadata
         try:
             calls = [
                 stub.Retrieve.future(request, timeout=timeout_s, metadata=metadata) for request in requests
@@ -140,7 +140,7 @@ class MemoryClient:
         """What the service runs; raises a RetrievalError."""
         try:
             described = self._models.Describe(
-                models_pb2.DescribeRequest(), timeout=self.deadline_s, metadata=self._settings.metadata
+                models_pb2.DescribeRequest(), timeout=self.deadline_s, metadata=self.settings.metadata
             )
         except grpc.RpcError as error:
             raise call_error(error, self.address, self.deadline_s) from error
@@ -153,7 +153,7 @@ class MemoryClient:
         try:
             listed = stub.ListKnowledgeBases(
                 knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=self.deadline_s,
-                metadata=self._settings.metadata,
+                metadata=self.settings.metadata,
             )  # fmt: skip
         except grpc.RpcError as error:
             raise call_error(error, self.address, self.deadline_s) from error
@@ -167,7 +167,7 @@ class MemoryClient:
     def _stub(self, connection: int) -> retrieval_pb2_grpc.RetrievalStub:
         with self._lock:
             while len(self._channels) <= connection:
-                self._channels.append(open_channel(self._settings, own_connection=True))
+                self._channels.append(open_channel(self.settings, own_connection=True))
             return retrieval_pb2_grpc.RetrievalStub(self._channels[connection])
 
     def _negotiate(self) -> None:
@@ -176,7 +176,7 @@ class MemoryClient:
             if self._negotiation is not None:
                 return
             self._negotiation = self._models.Describe.future(
-                models_pb2.DescribeRequest(), timeout=self.deadline_s, metadata=self._settings.metadata
+                models_pb2.DescribeRequest(), timeout=self.deadline_s, metadata=self.settings.metadata
             )
         self._negotiation.add_done_callback(self._negotiated)
 

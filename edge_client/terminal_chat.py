@@ -13,12 +13,14 @@ from rich.text import Text
 
 from edge_client import show
 from edge_client.chat_session import ChatSession
+from edge_client.documents import document_of
 from edge_client.events import Event, Token
 from edge_client.interrupts import told_of_interrupts
 from edge_client.memory_client import MemoryClient
 from edge_client.model import EdgeModel
 from edge_client.recall import Recaller
 from edge_client.terminal_pane import AnswerView, show_live
+from edge_client.upload import add_document
 from memory_model.errors import InvalidInput, Memory3Error
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 HELP = {
     "/kb [NAME]": "which knowledge bases there are, or read another one from now on (a new conversation)",
     "/memory on|off|compare": "read memories, do not, or answer both ways",
+    "/retry": "answer the last question again",
+    "/add FILE": "a text file into the knowledge base, read from the next question on",
     "/memories": "what the last answer read, with its text",
     "/stats": "what the last answer cost",
     "/history": "what was said",
@@ -63,9 +67,9 @@ class TerminalChat:
         self._session = self._model.session()
         self._last = AnswerView()
         self._commands: dict[str, Callable[[str], None]] = {
-            "/kb": self._knowledge_base, "/memory": self._set_memory, "/memories": self._memories,
-            "/stats": self._statistics, "/history": self._history, "/save": self._save, "/load": self._load,
-            "/reset": self._reset, "/help": self._help,
+            "/kb": self._knowledge_base, "/memory": self._set_memory, "/retry": self._retry, "/add": self._add,
+            "/memories": self._memories, "/stats": self._statistics, "/history": self._history,
+            "/save": self._save, "/load": self._load, "/reset": self._reset, "/help": self._help,
         }  # fmt: skip
 
     def run(self, typed: TypedText) -> None:
@@ -81,7 +85,9 @@ class TerminalChat:
             try:
                 if text.startswith("/"):
                     name, _, argument = text.partition(" ")
-                    self._commands.get(name, self._help)(argument.strip())
+                    if name not in self._commands:
+                        raise InvalidInput(f"there is no command {name}; there are: {', '.join(COMMANDS)}")
+                    self._commands[name](argument.strip())
                 elif text:
                     self._answer(text)
             except Memory3Error as error:
@@ -120,6 +126,10 @@ class TerminalChat:
             for known in client.knowledge_bases():
                 self._say(f"{'*' if known == client.knowledge_base else ' '} {known}")
             return
+        if name not in (known := self._client().knowledge_bases()):
+            raise InvalidInput(
+                f"there is no knowledge base {name!r}; there are: {', '.join(known) or 'none'}"
+            )
         model = self._model.with_knowledge_base(name)
         self._model.close()
         self._model = model
@@ -139,6 +149,18 @@ class TerminalChat:
             raise InvalidInput(f"/memory takes on, off or compare, not {wanted!r}") from None
         self._say(f"memory {wanted}")
 
+    def _retry(self, _: str) -> None:
+        self._answer(self._session.take_back())
+
+    def _add(self, path: str) -> None:
+        client, document = self._client(), document_of(_named("/add", path))
+        try:
+            with self._err.status(f"writing {document.key} into {client.knowledge_base}"):
+                said = add_document(client.settings, client.knowledge_base, document)
+        except KeyboardInterrupt:
+            said = "(stopped)"
+        self._say(said)
+
     def _memories(self, _: str) -> None:
         self._err.print(show.memories_table(self._last.recalls))
 
@@ -151,18 +173,12 @@ class TerminalChat:
             self._err.print(Text.assemble((f"{message['role']}> ", "bold"), message["content"]))
 
     def _save(self, path: str) -> None:
-        if path:
-            self._session.save(path)
-            self._say(f"saved to {path}")
-        else:
-            self._help("")
+        self._session.save(_named("/save", path))
+        self._say(f"saved to {path}")
 
     def _load(self, path: str) -> None:
-        if path:
-            self._session = self._model.load_session(path)
-            self._say(f"{len(self._session.messages)} messages from {path}")
-        else:
-            self._help("")
+        self._session = self._model.load_session(_named("/load", path))
+        self._say(f"{len(self._session.messages)} messages from {path}")
 
     def _reset(self, _: str) -> None:
         self._session = self._model.session()
@@ -176,6 +192,13 @@ class TerminalChat:
 
     def _say(self, text: str) -> None:
         self._err.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def _named(command: str, argument: str) -> str:
+    """The file that a command is about; raises InvalidInput where none was typed."""
+    if not argument:
+        raise InvalidInput(f"{command} needs the name of a file: {command} FILE")
+    return argument
 
 
 def _stopped(view: AnswerView) -> bool:

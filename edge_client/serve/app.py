@@ -25,8 +25,8 @@ from edge_client.serve.guard import Guard
 from edge_client.serve.knowledge_api import knowledge_routes
 from edge_client.serve.metrics import Counted
 from edge_client.serve.model_api import model_routes
-from edge_client.serve.service_link import ServiceLink
 from edge_client.serve.settings import ServeSettings
+from edge_client.service_link import ServiceLink
 from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
 

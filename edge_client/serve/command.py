@@ -24,7 +24,9 @@ def serve(
     ] = None,
     knowledge_base: Annotated[
         str | None,
-        typer.Option("--knowledge-base", help="Read unless a request names another. [default: default]"),
+        typer.Option(
+            "--knowledge-base", "--kb", help="Read unless a request names another. [default: default]"
+        ),
     ] = None,
     recall: Annotated[
         RecallMode | None,

@@ -10,16 +10,16 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 
+from edge_client.documents import OwnDocument, text_of
 from edge_client.errors import RetrievalError
 from edge_client.serve.errors import ApiError
 from edge_client.serve.requests import BASE_NAME, NewKnowledgeBase
-from edge_client.serve.service_link import ServiceLink
 from edge_client.serve.sse import event_stream
+from edge_client.service_link import ServiceLink
 from memory_model.bundle import Bundle
+from memory_model.errors import InvalidInput
 
 BaseName = Annotated[str, Path(pattern=BASE_NAME)]
-LONGEST_KEY_BYTES = 1024
-LONGEST_TITLE = 200
 ROOM_FOR_TITLE = 16
 """Tokens that a reference's title takes, roughly: only the progress bar depends on it."""
 
@@ -60,15 +60,12 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
     async def upload(name: BaseName, request: Request, key: str, title: str = "") -> Response:
         """Write a document, the body as UTF-8 text; the answer streams how far it is."""
         check_writing()
-        if not 0 < len(key.encode()) <= LONGEST_KEY_BYTES or len(title) > LONGEST_TITLE:
-            limits = f"a key has 1 to {LONGEST_KEY_BYTES} bytes, a title at most {LONGEST_TITLE} characters"
-            raise ApiError(400, limits, code="invalid_value", param="key")
-        text = _text(await request.body())
-        expected = await anyio.to_thread.run_sync(_expected_references, bundle, text)
+        document = _document(key, title, await request.body())
+        expected = await anyio.to_thread.run_sync(_expected_references, bundle, document.text)
 
         async def told() -> AsyncGenerator[dict[str, Any], None]:
             yield {"state": "sent", "references_expected": expected}
-            async for step in link.ingest(name, key, title, text):
+            async for step in link.ingest(name, document):
                 yield step
                 if step["state"] in ("done", "failed"):
                     return
@@ -84,20 +81,12 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
     return router
 
 
-def _text(body: bytes) -> str:
+def _document(key: str, title: str, body: bytes) -> OwnDocument:
     try:
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ApiError(
-            415, f"the document is no UTF-8 text (byte {error.start}): save it as text first", code="not_text"
-        ) from error
-    if "\0" in text:
-        raise ApiError(
-            415, "the document holds zero bytes, so it is no text: convert it first", code="not_text"
-        )
-    if not text.strip():
-        raise ApiError(400, "the document is empty", code="document_empty")
-    return text
+        text = text_of(body)
+    except InvalidInput as error:
+        raise ApiError(415, str(error), code="not_text") from error
+    return OwnDocument(key, title, text)
 
 
 def _expected_references(bundle: Bundle, text: str) -> int:

@@ -175,6 +175,7 @@ def test_two_tabs_share_the_conversations_and_do_not_answer_over_each_other(open
     one.get_by_role("button", name="Stop").click()
     wait_until_answered(one, 2)
     expect(two.locator("li.user")).to_have_count(2)
+    set_settings(one, max_tokens="6")
     one.get_by_role("button", name="New chat").click()
     ask_and_wait(one, "A second conversation")
     expect(two.locator("#list li")).to_have_count(2)

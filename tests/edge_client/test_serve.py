@@ -372,7 +372,8 @@ def test_an_upload_must_be_text_of_a_bounded_size_with_a_proper_name(server: App
         return refused(call(server.port, "POST", f"/v1/knowledge_bases/{path}", body))
 
     assert upload("default/documents?key=a", b"\xff\xfe\x00") == (415, "not_text")
-    assert upload("default/documents?key=a", b"  \n") == (400, "document_empty")
+    assert upload("default/documents?key=a", b"  \n") == (400, "invalid_value")
+    assert upload("default/documents?key=a", b"%PDF-1.7 ...") == (415, "not_text")
     assert upload("default/documents?key=", b"x")[0] == 400
     assert upload("default/documents", b"x")[0] == 400
     assert upload("..x/documents?key=a", b"x")[0] == 400

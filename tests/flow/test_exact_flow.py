@@ -5,8 +5,7 @@ Real gRPC, real store, real exported decoder; only the model is tiny, so that th
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,55 +13,14 @@ import pytest
 from edge_client.decoder import OnnxDecoder
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
-from memory_model.embedder import Embedder
-from memory_model.memory import ExplicitMemory
-from memory_model.nn.load import LoadedModel
-from memory_model.references import split
-from memory_service.encoder import EncodedReferences, EncoderDescription
-from memory_service.identity import WriterIdentity
-from tests.edge_client.tiny_bundle import format_of, tiny_bundle, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
+from tests.flow.tiny_service import TinyEncoder
 from tests.memory_service.running import Client, document, running
 
 FACTS = {
     name: f"Code {number * 37}."
     for number, name in enumerate(["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris"])
 }
-
-
-class TinyEncoder:
-    """The service's encoder with the tiny model and the codec that loses nothing."""
-
-    def __init__(self, loaded: LoadedModel, embedder: Embedder) -> None:
-        self.loaded, self.embedder, self.format = loaded, embedder, format_of(loaded)
-        ids, memory = self.format.identity, loaded.config.memory
-        self.description = EncoderDescription(
-            WriterIdentity(
-                ids.model_id, ids.codec_id, ids.memory_format_id, embedder.embedder_id, dimension=embedder.dim
-            ),
-            memory.memories_per_chunk,
-            memory.reference_tokens,
-            memory.chunk_tokens,
-            json.dumps(loaded.config.to_dict()),
-            self.format.payload_bytes(memory.reference_tokens),
-        )
-
-    def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        return split(text, title, self.count_tokens, self.description.reference_tokens, overlap_tokens)
-
-    def count_tokens(self, text: str) -> int:
-        return self.loaded.tokenizer.count(text)
-
-    def embed(self, references: Sequence[str]) -> np.ndarray:
-        return self.embedder.embed(references)
-
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        return EncodedReferences(self.embed(references), self.format.encode(self.write(references)))
-
-    def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
-        return self.loaded.writer.write(references)
-
-    def check_payload(self, payload: bytes) -> None:
-        self.format.check(payload)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The service as the page needs it, over gRPC: which knowledge bases there are, and documents written into one.
+"""The service as page and terminal need it, over gRPC: its knowledge bases, and documents written into one.
 
 Recalling does not come this way: `edge_client.recall` has its own connections.
 """
@@ -14,6 +14,7 @@ import grpc.aio
 
 from edge_client.call_errors import call_error
 from edge_client.channel import ChannelSettings, open_async_channel
+from edge_client.documents import OwnDocument
 from edge_client.errors import ServiceUnavailable
 from protos.memory.v1 import ingestion_pb2 as ingestion
 from protos.memory.v1 import ingestion_pb2_grpc, knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
@@ -80,14 +81,13 @@ class ServiceLink:
         return int(answer.documents_deleted)
 
     async def ingest(
-        self, knowledge_base: str, key: str, title: str, text: str
+        self, knowledge_base: str, document: OwnDocument
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Write one document; tells how far it is, and at the end what became of it. Raises a RetrievalError."""
         stub = ingestion_pb2_grpc.IngestionStub(self._channel(self._writing))
         start = ingestion.IngestStart(knowledge_base=knowledge_base, create_if_missing=True)
-        item = ingestion.IngestItem(
-            sequence=1, document=ingestion.Document(key=key, title=title, text=text)
-        )  # fmt: skip
+        sent = ingestion.Document(key=document.key, title=document.title, text=document.text)
+        item = ingestion.IngestItem(sequence=1, document=sent)
         call = stub.Ingest(
             iter([ingestion.IngestRequest(start=start), ingestion.IngestRequest(item=item)]),
             timeout=INGEST_S, metadata=self._writing.metadata,
