@@ -62,7 +62,9 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
     assert {"embed", "network", "server", "search", "fetch", "decompress", "inject", "queue"} <= set(
         result["stages_ms"]
     )
-    assert result["stages_ms_exact"]["embed"] > 0, "exact waits; what overlaps may come too late on a busy machine"
+    assert result["stages_ms_exact"]["embed"] > 0, (
+        "exact waits; what overlaps may come too late on a busy machine"
+    )
     assert result["memories_per_chunk"] == 5
     assert sum(result["states"].values()) >= 4, "40 tokens are two chunks and a half, in two rounds"
     for name in ("ratio", "ratio_exact", "bandwidth_fraction"):
