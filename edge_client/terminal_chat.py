@@ -121,12 +121,13 @@ class TerminalChat:
             return show_live(stream, self._out) if self._live else _show_tokens(stream)
 
     def _knowledge_base(self, name: str) -> None:
+        client = self._client()
+        known = client.knowledge_bases()
         if not name:
-            client = self._client()
-            for known in client.knowledge_bases():
-                self._say(f"{'*' if known == client.knowledge_base else ' '} {known}")
+            for each in known:
+                self._say(f"{'*' if each == client.knowledge_base else ' '} {each}")
             return
-        if name not in (known := self._client().knowledge_bases()):
+        if name not in known:
             raise InvalidInput(
                 f"there is no knowledge base {name!r}; there are: {', '.join(known) or 'none'}"
             )

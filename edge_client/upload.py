@@ -36,7 +36,11 @@ def add_document(channel: ChannelSettings, knowledge_base: str, document: OwnDoc
     def run(cancellation: Cancellation) -> dict[str, Any]:
         async def cancellable() -> dict[str, Any]:
             loop, task = asyncio.get_running_loop(), asyncio.ensure_future(write())
-            cancellation.when_cancelled(lambda: loop.call_soon_threadsafe(task.cancel))
+
+            def end() -> None:
+                loop.call_soon_threadsafe(task.cancel)
+
+            cancellation.when_cancelled(end)
             return await task
 
         return asyncio.run(cancellable())
