@@ -139,6 +139,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(
         "/memories",
         "/stats",
         "/what",
+        "/help",
         "",
         "and Rome?",
         "/reset",
@@ -150,6 +151,7 @@ def test_chat_keeps_the_conversation_and_knows_its_commands(
     assert result.exit_code == 0, result.output
     assert "Memories read" in result.stderr
     assert "reused" in result.stderr
+    assert "there is no command /what; there are: /kb, /memory, " in result.stderr
     assert "commands:" in result.stderr
     assert "a new conversation" in result.stderr
     assert len(service.requests) >= 3
@@ -186,6 +188,7 @@ def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
     assert "2 messages" in result.stderr
     assert "(0 reused)" not in result.stderr
     assert "MissingFile" in result.stderr
+    assert "there is no command /what; there are: /kb, /memory, " in result.stderr
     assert "commands:" in result.stderr
 
 
