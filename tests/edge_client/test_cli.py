@@ -189,7 +189,7 @@ def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
     assert "(0 reused)" not in result.stderr
     assert "MissingFile" in result.stderr
     assert "there is no command /what; there are: /kb, /memory, " in result.stderr
-    assert "commands:" in result.stderr
+    assert "/save needs the name of a file: /save FILE" in result.stderr
 
 
 def test_ask_can_recall_in_three_ways(places: list[object]) -> None:
