@@ -62,6 +62,7 @@ def serve(
     config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
+    from memory_service import event_loop
     from memory_service.encoder import ModelEncoder
     from memory_service.logs import configure_logs, logger
     from memory_service.server import serve_until_signal
@@ -77,7 +78,7 @@ def serve(
         logger().info(
             "loading", model=settings.model, store=str(parse_address(settings.store))
         )  # takes seconds: do not be silent
-        asyncio.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
+        event_loop.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 
 @app.command()

@@ -24,6 +24,7 @@ from typing import Any
 from memory_model.errors import InvalidInput
 from memory_service.encoder import EncoderDescription
 from memory_service.errors import StoreUnavailable
+from memory_service.event_loop import keep_what_is_loaded, run
 from memory_service.logs import configure_logs, logger
 from memory_service.settings import Settings
 from memory_service.stores.address import parse_address
@@ -116,7 +117,7 @@ def _of_a_reader(listen: str) -> dict[str, Any]:
 
 def _read(settings: Settings, description: EncoderDescription, writer: str, parent: int) -> None:
     configure_logs(settings.log_level, settings.log_format)
-    asyncio.run(_serve(settings, description, writer, parent))
+    run(_serve(settings, description, writer, parent))
 
 
 async def _serve(settings: Settings, description: EncoderDescription, writer: str, parent: int) -> None:
@@ -134,6 +135,7 @@ async def _serve(settings: Settings, description: EncoderDescription, writer: st
     server = Server(settings, encoder, open_store(settings.store, options), writer=writer)
     try:
         await server.start()
+        keep_what_is_loaded()
         while not told_to_stop.is_set() and os.getppid() == parent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told_to_stop.wait(), _LOOK_S)

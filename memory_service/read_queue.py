@@ -3,7 +3,8 @@
 To wake a thread for each retrieval, and the event loop for each answer, costs as much as a fast store's search. So a
 thread that is awake takes what waits, another one is woken only when the first in the queue has waited `_HOLD_NS`, and
 answers go back in groups: when nothing is left to do, or when the first of a group is that old. A slow store's answers
-therefore hardly wait for each other, and a lone caller never waits.
+therefore hardly wait for each other, and a lone caller never waits. A store that gains by it is asked for several
+callers at once (`Store.searches_together`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import contextvars
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from memory_service.stores import KnowledgeBase, Query, Retrieved, Store
 
 _HOLD_NS = 500_000
+_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -80,26 +83,45 @@ class ReadQueue:
         oldest_ns = 0
         while True:
             with self._lock:
-                waiting = self._waiting.popleft() if self._waiting else None
-                if waiting is None and not done:
+                taken = self._take()
+                if not taken and not done:
                     self._awake -= 1
                     return
-            if waiting is None or (done and time.perf_counter_ns() - oldest_ns > _HOLD_NS):
+            if not taken or (done and time.perf_counter_ns() - oldest_ns > _HOLD_NS):
                 loop.call_soon_threadsafe(_deliver, done)
                 done = []
-            if waiting is None or waiting.answer.cancelled():
+            taken = [waiting for waiting in taken if not waiting.answer.cancelled()]
+            if not taken:
                 continue
-            done.append((waiting, self._ask(waiting)))
-            if len(done) == 1:
+            first = not done
+            done += zip(taken, self._ask(taken), strict=True)
+            if first:
                 oldest_ns = time.perf_counter_ns()
 
-    def _ask(self, waiting: _Waiting) -> Answer | BaseException:
-        began_ns = time.perf_counter_ns()
+    def _take(self) -> list[_Waiting]:
+        """The next one, with those behind it that the store likes to be asked for at the same time."""
+        if not self._waiting:
+            return []
+        taken = [self._waiting.popleft()]
+        if self._store.searches_together:
+            while self._waiting and len(taken) < _TOGETHER and self._waiting[0].base is taken[0].base:
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def _ask(self, taken: Sequence[_Waiting]) -> Sequence[Answer | BaseException]:
+        began_ns, first = time.perf_counter_ns(), taken[0]
         try:
-            retrieved = waiting.context.run(self._store.retrieve, waiting.base, waiting.query)
+            if len(taken) == 1:
+                found = [first.context.run(self._store.retrieve, first.base, first.query)]
+            else:
+                queries = [waiting.query for waiting in taken]
+                found = first.context.run(self._store.retrieve_together, first.base, queries)
         except BaseException as error:
-            return error
-        return Answer(retrieved, began_ns, time.perf_counter_ns())
+            if len(taken) == 1:
+                return [error]
+            return [self._ask([waiting])[0] for waiting in taken]  # whose error it is
+        ended_ns = time.perf_counter_ns()
+        return [Answer(retrieved, began_ns, ended_ns) for retrieved in found]
 
 
 def _deliver(done: _Done) -> None:

@@ -18,6 +18,7 @@ from memory_service.catalogue import Catalogue
 from memory_service.disk_watermark import DiskWatermark
 from memory_service.encoder import Encoder
 from memory_service.errors import KnowledgeBaseNotFound
+from memory_service.event_loop import keep_what_is_loaded
 from memory_service.forwarding import Forwarding
 from memory_service.front import Front
 from memory_service.guarded_store import GuardedStore
@@ -196,6 +197,7 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
         server = Server(settings, encoder, store, front)
         if not told_to_stop.is_set():
             await server.start()
+            keep_what_is_loaded()
             if also_listen:
                 await several.enter_async_context(
                     readers(settings, encoder.description, front.port, also_listen)

@@ -39,6 +39,11 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("memory_service", __version__)
 
+    @property
+    def on(self) -> bool:
+        """Whether spans are sent anywhere."""
+        return self._tracer is not None
+
     @contextlib.contextmanager
     def call(
         self, method: str, request_id: str, traceparent: str | None, context: grpc.aio.ServicerContext

@@ -6,6 +6,9 @@ import numpy as np
 
 from memory_service.errors import VectorNotFinite, WrongVectorSize
 
+_UNIT = 1e-6
+"""How far from 1 the squared length of a vector may be that is taken as it is: float32 does no better."""
+
 
 def read_vectors(
     raw: bytes, dimension: int, *, declared: int = 0, field: str = "query_vectors"
@@ -27,6 +30,13 @@ def read_vectors(
             field=field, expected=4 * dimension, found=len(raw),
         )  # fmt: skip
     vectors = np.frombuffer(raw, "<f4").reshape(-1, dimension)
+    if len(vectors) == 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            squared = float(np.dot(vectors[0], vectors[0]))
+        if (
+            abs(squared - 1.0) < _UNIT
+        ):  # as embedders make them: nothing to do, and nothing that is not finite
+            return vectors
     # Squares of float32 fit into float64, so a norm is finite exactly when all of its numbers are.
     wide = vectors.astype(np.float64)
     norms = np.sqrt((wide * wide).sum(axis=1))

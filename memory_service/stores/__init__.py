@@ -185,6 +185,9 @@ class Store(ABC):
     others go on. Every method may raise StoreUnavailable; writing ones StoreFull.
     """
 
+    searches_together: bool = False
+    """Whether `retrieve_together` costs less than one `retrieve` after the other."""
+
     @abstractmethod
     def knowledge_bases(self) -> list[KnowledgeBase]:
         """All knowledge bases by name, damaged ones too."""
@@ -204,6 +207,10 @@ class Store(ABC):
     @abstractmethod
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """The nearest references of every query vector, with their payloads."""
+
+    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
+        """`retrieve` for several callers; what is raised for one of them is raised for all."""
+        return [self.retrieve(base, query) for query in queries]
 
     @abstractmethod
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from memory_service.encoder import EncodedReferences
+from memory_service.event_loop import run
 from memory_service.logs import configure_logs
 from memory_service.server import serve_until_signal
 from memory_service.settings import Settings
@@ -38,4 +38,4 @@ if __name__ == "__main__":
         shutdown_grace_s=10.0,
         bundle=Path(more[1]) if len(more) > 1 else None,
     )
-    asyncio.run(serve_until_signal(settings, lambda: Unhurried(float(more[0]) if more else 0.0)))
+    run(serve_until_signal(settings, lambda: Unhurried(float(more[0]) if more else 0.0)))

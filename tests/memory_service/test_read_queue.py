@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -23,8 +24,10 @@ BASE = KnowledgeBase(1, "base", "", identity_of("test"), datetime.now(timezone.u
 class NumberedStore:
     """Answers with the query's own number; fails for negative ones; counts how many are asked at once."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, *, together: bool = False) -> None:
         self._seconds = seconds
+        self.searches_together = together
+        self.largest_group = 0
         self._lock = threading.Lock()
         self.inside = self.most_inside = self.asked = 0
 
@@ -41,6 +44,10 @@ class NumberedStore:
             raise StoreUnavailable(f"query {number}")
         return Retrieved([], {number: b""}, 0, 0)
 
+    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
+        self.largest_group = max(self.largest_group, len(queries))
+        return [self.retrieve(base, query) for query in queries]
+
 
 def query(number: int) -> Query:
     return Query(np.full((1, 4), number, np.float32), 5)
@@ -52,9 +59,10 @@ def queue_on(store: NumberedStore, threads: int) -> tuple[ReadQueue, ThreadPoolE
     return ReadQueue(held, pool, threads), pool
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 0.002])
-async def test_every_caller_gets_its_own_answer_or_its_own_error(seconds: float) -> None:
-    store = NumberedStore(seconds)
+async def test_every_caller_gets_its_own_answer_or_its_own_error(seconds: float, together: bool) -> None:
+    store = NumberedStore(seconds, together=together)
     queue, pool = queue_on(store, 2)
 
     async def caller(number: int) -> None:
@@ -81,6 +89,15 @@ async def test_a_slow_store_gets_more_than_one_thread() -> None:
 
     await asyncio.gather(*map(caller, range(8)))
     assert store.most_inside == 2
+    pool.shutdown()
+
+
+async def test_those_who_wait_together_are_searched_together_where_the_store_gains_by_it() -> None:
+    store = NumberedStore(0.01, together=True)
+    queue, pool = queue_on(store, 1)
+    answers = await asyncio.gather(*(queue.retrieve(BASE, query(number)) for number in range(12)))
+    assert [list(answer.retrieved.payloads) for answer in answers] == [[number] for number in range(12)]
+    assert 1 < store.largest_group <= 8
     pool.shutdown()
 
 

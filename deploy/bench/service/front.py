@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from memory_service.event_loop import run
 from memory_service.stores import Found, Retrieved
 from memory_service.wire import response_parts, server_times
 from protos.memory.v1 import retrieval_pb2
@@ -43,7 +44,7 @@ def serve_echo(ready: Callable[[int], None]) -> None:
     async def retrieve(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return answer
 
-    asyncio.run(_serve(retrieve, None, ready))
+    run(_serve(retrieve, None, ready))
 
 
 def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collection], Searcher],
@@ -59,7 +60,7 @@ def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collect
     async def retrieve(request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(threads, found, request)
 
-    asyncio.run(_serve(retrieve, retrieval_pb2.RetrieveRequest.FromString, ready))
+    run(_serve(retrieve, retrieval_pb2.RetrieveRequest.FromString, ready))
 
 
 async def _serve(behaviour: object, decode: object, ready: Callable[[int], None]) -> None:

@@ -15,6 +15,7 @@ import grpc
 
 from deploy.bench.machine import ROOT
 from memory_service.encoder import ModelEncoder
+from memory_service.event_loop import run
 from memory_service.logs import configure_logs
 from memory_service.server import Server
 from memory_service.settings import Settings
@@ -42,7 +43,7 @@ def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: i
     torch.set_num_threads(threads)
     configure_logs("warning", "json")
     values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
-    asyncio.run(_serve(ready, Settings(**values)))
+    run(_serve(ready, Settings(**values)))
 
 
 async def _serve(ready: Callable[[int], None], settings: Settings) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from memory_model.errors import InvalidInput
 from memory_service.encoder import EncodedReferences, EncoderDescription
+from memory_service.event_loop import keep_what_is_loaded, run
 from memory_service.identity import WriterIdentity
 from memory_service.logs import configure_logs
 from memory_service.server import Server
@@ -97,7 +98,7 @@ def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: di
     """Serves the store until SIGTERM."""
     configure_logs("warning", "json")
     settings = Settings(listen="127.0.0.1:0", store=url, warm_up=False, **more)  # type: ignore[arg-type]
-    asyncio.run(_serve(ready, settings, dimension))
+    run(_serve(ready, settings, dimension))
 
 
 async def _serve(ready: Callable[[int], None], settings: Settings, dimension: int) -> None:
@@ -105,6 +106,7 @@ async def _serve(ready: Callable[[int], None], settings: Settings, dimension: in
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     server = Server(settings, NoEncoder(dimension), open_store(settings.store))
     await server.start()
+    keep_what_is_loaded()
     ready(server.port)
     await told_to_stop.wait()
     await server.stop()

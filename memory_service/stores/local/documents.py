@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from memory_service.bounded_cache import BoundedCache
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.local.commits import Totals
 from memory_service.stores.local.stored_document import COLUMNS, StoredRow, from_columns
@@ -49,6 +50,7 @@ CREATE TABLE totals (
 # sqlite's integers are signed: unsigned ones are kept shifted, which keeps their order.
 ID_SHIFT = 1 << 63
 _CACHE_KIB = 16 * 1024  # pages that each connection keeps
+_REMEMBERED_BYTES = 16 << 20
 _COLUMNS = ", ".join(COLUMNS)
 
 
@@ -72,6 +74,8 @@ class Documents:
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._all: list[sqlite3.Connection] = []
         self._writer = self._connect()
+        # A row once committed names the same reference for as long as this table lives.
+        self.remembered: BoundedCache[Hit] = BoundedCache(_REMEMBERED_BYTES, _size)
 
     @classmethod
     def create(cls, path: Path, totals: Totals) -> Documents:
@@ -164,7 +168,17 @@ class Documents:
         ]
 
     def hits(self, rows: Sequence[int], *, with_text: bool) -> dict[int, Hit]:
-        """What is known of these rows, living or not."""
+        """What is known of these rows, living or not. Without texts those met lately are remembered."""
+        if with_text:
+            return self._read_hits(rows, with_text=True)
+        known = self.remembered.get_many(0, rows)
+        if len(known) < len(rows):
+            fresh = self._read_hits([row for row in rows if row not in known], with_text=False)
+            self.remembered.put_many(0, fresh)
+            known.update(fresh)
+        return known
+
+    def _read_hits(self, rows: Sequence[int], *, with_text: bool) -> dict[int, Hit]:
         marks = ",".join("?" * len(rows))
         found = self._rows(
             f"SELECT t.row, t.memory_id, d.key, d.title, t.row - d.first_row, {'t.text' if with_text else 'NULL'}"
@@ -337,6 +351,10 @@ def has_journal(path: Path) -> bool:
     """Whether batches are not in the file itself but beside it, as after a crash."""
     journal = path.with_name(f"{path.name}-wal")
     return journal.is_file() and journal.stat().st_size > 0
+
+
+def _size(hit: Hit) -> int:
+    return 300 + len(hit.key) + len(hit.title)
 
 
 def _numbers(totals: Totals) -> tuple[int, ...]:

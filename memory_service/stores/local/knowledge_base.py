@@ -156,10 +156,10 @@ class LocalKnowledgeBase:
     def _is_behind(self, view: View) -> bool:
         return view.generation.commits.has_more() or state_of(self.folder) != self._current
 
-    def retrieve(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved:
+    def retrieve(self, queries: Sequence[Query], kb: int, ranking: WordRanking) -> list[Retrieved]:
         """See Store; `kb` is the number that `ranking` knows the knowledge base by."""
         with disk_errors("reading"):
-            return self._now().retrieve(query, kb, ranking)
+            return self._now().retrieve(queries, kb, ranking)
 
     def living(self, keys: Sequence[str]) -> dict[str, StoredRow]:
         """The documents of these keys; absent ones are left out."""

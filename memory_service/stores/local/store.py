@@ -54,6 +54,8 @@ class LocalStore(Store):
     What the one acknowledged, the others find at once. A thread of its own grows indexes and compacts.
     """
 
+    searches_together = True
+
     def __init__(
         self,
         path: Path,
@@ -208,8 +210,12 @@ class LocalStore(Store):
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
+        return self.retrieve_together(base, [query])[0]
+
+    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
+        """See Store: one search for all of them."""
         with self._named(base) as opened:
-            return opened.retrieve(query, base.number, self._ranking)
+            return opened.retrieve(queries, base.number, self._ranking)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""

@@ -10,11 +10,30 @@ import numpy as np
 
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, Query, Retrieved, StoredMemory
+from memory_service.stores.local.bank import Bank
 from memory_service.stores.local.documents import Hit
 from memory_service.stores.local.generation import Generation
 from memory_service.stores.local.living import Living
-from memory_service.stores.local.vector_index import VectorIndex, best_of, nearest_among
+from memory_service.stores.local.vector_index import Nearest, VectorIndex, best_of, nearest_among
 from memory_service.stores.word_ranking import Candidate, WordRanking
+
+_Row = tuple[int, float, Hit]
+"""(row, score, what is known of it)."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One query vector, of unit length, and how many rows near it are wanted."""
+
+    query: Query
+    vector: np.ndarray
+    count: int
+
+    @classmethod
+    def of(cls, query: Query, number: int) -> _Asked:
+        """The vector `number` of a query: with words there must be something to put in order."""
+        words = query.words[number] if query.words else ()
+        return cls(query, unit(query.vectors[number]), max(query.k, query.candidates) if words else query.k)
 
 
 @dataclass(frozen=True)
@@ -26,30 +45,37 @@ class View:
     index: VectorIndex
     rows: int
 
-    def retrieve(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved:
-        """See Store; `kb` is the number that `ranking` knows the knowledge base by. Payloads are slices of the map."""
+    def retrieve(self, queries: Sequence[Query], kb: int, ranking: WordRanking) -> list[Retrieved]:
+        """See Store; `kb` is the number that `ranking` knows the knowledge base by. Payloads are slices of the map.
+
+        Searched is for all queries together: what each is told of the time is that of all.
+        """
         started = time.perf_counter_ns()
         vectors = self.generation.vectors.rows(self.rows)
-        among = self._among(query.metadata_filter) if query.metadata_filter else None
-        found = [
-            self._search(vectors, among, query, number, kb, ranking) for number in range(len(query.vectors))
+        asked = [_Asked.of(query, number) for query in queries for number in range(len(query.vectors))]
+        nearest = iter(self._nearest(vectors, asked))
+        found = [[self._named(next(nearest), query) for _ in query.vectors] for query in queries]
+        searched_us = (time.perf_counter_ns() - started) // 1000
+        return [
+            self._retrieved(query, of_query, searched_us, kb, ranking)
+            for query, of_query in zip(queries, found, strict=True)
         ]
-        searched = time.perf_counter_ns()
-        rank_us = sum(ranked_ns for _, ranked_ns in found) // 1000
-        rows = {row: hit for of_query, _ in found for row, _, hit in of_query}
-        crcs, payloads = self._payloads(rows, query.held_ids)
-        hits = [
-            [
-                Found(
-                    memory_id=hit.memory_id, score=score, document_key=hit.key, title=hit.title,
-                    chunk_number=hit.chunk, crc32c=crcs[row], text=hit.text if query.return_text else None,
-                )
-                for row, score, hit in of_query
-            ]
-            for of_query, _ in found
-        ]  # fmt: skip
-        done = time.perf_counter_ns()
-        return Retrieved(hits, payloads, (searched - started) // 1000, (done - searched) // 1000, rank_us)
+
+    def _nearest(self, vectors: np.ndarray, asked: Sequence[_Asked]) -> list[Nearest]:
+        """The nearest rows of each, those of one count and without a filter by one search."""
+        nearest: dict[int, Nearest] = {}
+        together: dict[int, list[int]] = {}
+        for place, one in enumerate(asked):
+            if one.query.metadata_filter:
+                among = self._among(one.query.metadata_filter)
+                near = among[nearest_among(vectors[among], one.vector, one.count, None)]
+                nearest[place] = best_of(vectors, one.vector, near, one.count)
+            else:
+                together.setdefault(one.count, []).append(place)
+        for count, places in together.items():
+            stacked = np.stack([asked[place].vector for place in places])
+            nearest.update(zip(places, self.index.search(vectors, stacked, count, self.living), strict=True))
+        return [nearest[place] for place in range(len(asked))]
 
     def _among(self, metadata: Mapping[str, str]) -> np.ndarray:
         """Living rows, int64, of the documents whose metadata has all of these values."""
@@ -57,43 +83,61 @@ class View:
         rows = np.concatenate([np.empty(0, np.int64), *(np.arange(p.start, p.stop) for p in parts)])
         return rows[rows < self.rows]
 
-    def _search(
-        self, vectors: np.ndarray, among: np.ndarray | None, query: Query, number: int, kb: int,
-        ranking: WordRanking,
-    ) -> tuple[list[tuple[int, float, Hit]], int]:  # fmt: skip
-        """(row, score, hit) of query `number`, best first; and how long ordering them by words took, in ns."""
-        words = query.words[number] if query.words else ()
-        vector = unit(query.vectors[number])
-        count = max(query.k, query.candidates) if words else query.k
-        if among is not None:
-            places = nearest_among(vectors[among], vector, count, None)
-            scores, rows = best_of(vectors, vector, among[places], count)
-        else:
-            scores, rows = self.index.search(vectors, vector, count, self.living)
-        if query.minimum_score is not None:
-            near = scores >= query.minimum_score
-            scores, rows = scores[near], rows[near]
+    def _named(self, nearest: Nearest, query: Query) -> list[_Row]:
+        """What was found with what is known of it, best first, less what scores too low."""
+        scores, rows = nearest
         numbers, cosines = rows.tolist(), scores.tolist()
+        if query.minimum_score is not None:
+            numbers = numbers[: sum(score >= query.minimum_score for score in cosines)]
         if not numbers:
-            return [], 0
+            return []
         hits = self.generation.documents.hits(numbers, with_text=query.return_text)
         if missing := [row for row in numbers if row not in hits]:
             raise KnowledgeBaseDamaged(f"row {missing[0]} has no text: run `memory-service doctor`")
-        best, started = list(range(len(numbers))), time.perf_counter_ns()
-        if words:
-            candidates = [
-                Candidate(hits[row].memory_id, score, hits[row].title)
-                for row, score in zip(numbers, cosines, strict=True)
+        return [(row, score, hits[row]) for row, score in zip(numbers, cosines, strict=False)]
+
+    def _retrieved(
+        self, query: Query, found: list[list[_Row]], searched_us: int, kb: int, ranking: WordRanking
+    ) -> Retrieved:
+        """One query's answer; searched_us: how long the search took."""
+        started = time.perf_counter_ns()
+        if query.words:
+            found = [
+                self._ordered(rows, words, query, kb, ranking)
+                for rows, words in zip(found, query.words, strict=True)
             ]
-            row_of = {hits[row].memory_id: row for row in numbers}
+        ranked = time.perf_counter_ns()
+        crcs, payloads = self._payloads({row: hit for rows in found for row, _, hit in rows}, query.held_ids)
+        hits = [
+            [
+                Found(
+                    hit.memory_id, score, hit.key, hit.title, hit.chunk, crcs[row],
+                    hit.text if query.return_text else None,
+                )
+                for row, score, hit in rows
+            ]
+            for rows in found
+        ]  # fmt: skip
+        rank_us = (ranked - started) // 1000 if query.words else 0
+        return Retrieved(
+            hits, payloads, searched_us + rank_us, (time.perf_counter_ns() - ranked) // 1000, rank_us
+        )
 
-            def texts(memory_ids: Sequence[int]) -> dict[int, str]:
-                read = self.generation.documents.hits([row_of[one] for one in memory_ids], with_text=True)
-                return {hit.memory_id: hit.text or "" for hit in read.values()}
+    def _ordered(
+        self, rows: list[_Row], words: Sequence[int], query: Query, kb: int, ranking: WordRanking
+    ) -> list[_Row]:
+        """The first k by vector and words."""
+        if not words or not rows:
+            return rows
+        candidates = [Candidate(hit.memory_id, score, hit.title) for _, score, hit in rows]
+        row_of = {hit.memory_id: row for row, _, hit in rows}
 
-            best = ranking.best(kb, words, candidates, query.maximum_drop, texts)[: query.k]
-        ranked_ns = time.perf_counter_ns() - started if words else 0
-        return [(numbers[place], cosines[place], hits[numbers[place]]) for place in best], ranked_ns
+        def texts(memory_ids: Sequence[int]) -> dict[int, str]:
+            read = self.generation.documents.hits([row_of[one] for one in memory_ids], with_text=True)
+            return {hit.memory_id: hit.text or "" for hit in read.values()}
+
+        best = ranking.best(kb, words, candidates, query.maximum_drop, texts)[: query.k]
+        return [rows[place] for place in best]
 
     def _payloads(
         self, hits: Mapping[int, Hit], held: frozenset[int]
@@ -101,16 +145,20 @@ class View:
         """CRC-32C of every row, and the payloads, by memory id, of those not held."""
         crcs: dict[int, int] = {}
         payloads: dict[int, bytes | memoryview] = {}
-        for row, hit in hits.items():
-            bank = self.generation.bank_of(row)
-            record = bank.read(row)
-            if record.memory_id != hit.memory_id:
-                raise KnowledgeBaseDamaged(
-                    f"record {row} of {bank.file.path.name} is of another memory: run `memory-service doctor`"
-                )
-            crcs[row] = record.payload_crc32c
-            if hit.memory_id not in held:
-                payloads[hit.memory_id] = bank.payload(row, record)
+        of_bank: dict[Bank, list[int]] = {}
+        for row in hits:
+            of_bank.setdefault(self.generation.bank_of(row), []).append(row)
+        for bank, rows in of_bank.items():
+            view = bank.file.view(bank.size_for(max(rows) + 1))
+            for row in rows:
+                record, memory_id = bank.read_in(view, row), hits[row].memory_id
+                if record.memory_id != memory_id:
+                    raise KnowledgeBaseDamaged(
+                        f"record {row} of {bank.file.path.name} is of another memory: run `memory-service doctor`"
+                    )
+                crcs[row] = record.payload_crc32c
+                if memory_id not in held:
+                    payloads[memory_id] = bank.payload(row, record)
         return crcs, payloads
 
     def memories(self, after_id: int | None, count: int) -> list[StoredMemory]:
