@@ -18,7 +18,7 @@ CHECKED := protos memory_model memory_service edge_client deploy docs tests
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image docs clean \
+.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -40,7 +40,7 @@ demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without m
 test: $(READY) ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slow: $(READY) ## the slow tests: an edge-only environment, minutes of work
+test-slow: $(READY) ## the slow tests: the wheels in an empty environment, minutes of work
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 setup-browser: $(READY) ## install Debian's chromium, which test-browser drives
@@ -143,6 +143,9 @@ image: ## build the image NAME=service, encoder or edge, with buildah or docker
 
 test-image: $(READY) ## build the service's image on a debootstrap base, start it, ingest and ask (root, buildah; minutes)
 	$(BIN)/python -m deploy.images.trial
+
+dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/
+	$(BIN)/python -m deploy.wheels
 
 docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
 	$(BIN)/python -m docs.commands

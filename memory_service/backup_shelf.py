@@ -87,7 +87,7 @@ class S3Shelf(Shelf):
             import boto3
             from botocore.exceptions import BotoCoreError, ClientError
         except ImportError as error:
-            raise InvalidInput("s3:// needs boto3: pip install 'memory3-edge[s3]'") from error
+            raise InvalidInput("s3:// needs boto3: pip install 'memory3-service[s3]'") from error
         self._bucket, self._prefix = bucket, prefix.strip("/")
         self._errors: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
         try:

@@ -22,7 +22,7 @@ class NearDuplicates:
             from datasketch import MinHash, MinHashLSH
         except ImportError as error:
             raise MissingFile(
-                "dropping near duplicates needs datasketch: pip install 'memory3-edge[duplicates]'"
+                "dropping near duplicates needs datasketch: pip install 'memory3-service[duplicates]'"
             ) from error
         self._similarity = similarity
         self._sketch = MinHash

@@ -31,7 +31,7 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
             raise InvalidInput(
-                "traces_endpoint needs OpenTelemetry: pip install 'memory3-edge[tracing]'"
+                "traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'"
             ) from error
         resource = Resource.create({"service.name": "memory-service", "service.version": __version__})
         self._provider = TracerProvider(resource=resource)

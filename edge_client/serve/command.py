@@ -56,7 +56,7 @@ def serve(
         from edge_client.serve.app import make_app
     except ImportError as error:
         raise InvalidInput(
-            f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[edge,serve]'"
+            f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[serve]'"
         ) from error
     from edge_client.model import EdgeModel
     from edge_client.serve.settings import ServeSettings

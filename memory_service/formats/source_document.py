@@ -89,5 +89,5 @@ def imported(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingFile(
-            f"reading this kind of file needs {module.split('.')[0]}: pip install 'memory3-edge[formats]'"
+            f"reading this kind of file needs {module.split('.')[0]}: pip install 'memory3-service[formats]'"
         ) from error

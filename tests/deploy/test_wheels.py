@@ -1,0 +1,98 @@
+"""The wheels of a release: every file is in exactly one, and none imports what its requirements do not bring."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy import wheels
+from deploy.wheels import ROOT, Wheel, described, read_pyproject, tracked
+
+PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
+PYPROJECT = read_pyproject()
+ALL = {wheel.name: wheel for wheel in wheels.wheels(PYPROJECT["project"])}
+FILES = [path for path in tracked() if path.split("/")[0] in PACKAGES]
+
+
+def imported(path: str) -> Iterator[str]:
+    """Dotted names of our own modules that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def file_of(module: str) -> str | None:
+    """The file of a module; None for a name inside one."""
+    place = module.replace(".", "/")
+    found = [p for p in (f"{place}.py", f"{place}/__init__.py") if (ROOT / p).is_file()]
+    return found[0] if found else None
+
+
+def requirements(wheel: Wheel) -> list[str]:
+    return list(described(wheel, PYPROJECT)["project"]["dependencies"])
+
+
+def test_every_file_of_the_packages_is_in_exactly_one_wheel() -> None:
+    for path in FILES:
+        holding = [wheel.name for wheel in ALL.values() if wheel.has(path)]
+        assert len(holding) == (0 if path == "protos/generate.py" else 1), (path, holding)
+
+
+@pytest.mark.parametrize("wheel", ALL.values(), ids=ALL)
+def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> None:
+    reachable = [wheel, *(ALL[name] for name in wheel.ours)]
+    for path in (p for p in FILES if p.endswith(".py") and wheel.has(p)):
+        for module in imported(path):
+            wanted = file_of(module)
+            assert wanted is None or any(w.has(wanted) for w in reachable), f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("name", ["memory3-edge", "memory3-model", "memory3-protos"])
+def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> None:
+    heavy = {"torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf"}
+    assert not heavy & {re.split(r"[^\w-]", requirement)[0] for requirement in requirements(ALL[name])}
+
+
+def test_the_wheels_of_a_release_ask_for_each_other_in_the_same_version() -> None:
+    version = PYPROJECT["project"]["version"]
+    for wheel in ALL.values():
+        ours = [r for r in requirements(wheel) if r.startswith("memory3-")]
+        assert ours == [f"{name}=={version}" for name in sorted(wheel.ours)]
+
+
+def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:
+    given = {"edge", "service"} | {extra for wheel in ALL.values() for extra in wheel.optional}
+    assert given | wheels.WORKSHOP == set(PYPROJECT["project"]["optional-dependencies"])
+
+
+def test_the_build_hook_of_the_repository_is_that_of_one_wheel() -> None:
+    hook = {"custom": {"path": "hatch_build.py"}}
+    build = {**PYPROJECT, "tool": {"hatch": {"build": {"targets": {"wheel": {"hooks": hook}}}}}}
+    having = [
+        w.name
+        for w in ALL.values()
+        if "hooks" in described(w, build)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    ]
+    assert having == ["memory3-model"]
+
+
+def test_one_version_stands_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    chart = yaml.safe_load((ROOT / "deploy/helm/memory-service/Chart.yaml").read_text())
+    found = {
+        "the chart": chart["appVersion"],
+        "the Makefile": re.findall(r"^TAG \?= (\S+)$", (ROOT / "Makefile").read_text(), re.M)[0],
+        "memory_service": re.findall(
+            r'__version__ = "(.+)"', Path(ROOT / "memory_service/__init__.py").read_text()
+        )[0],
+        "the changelog": re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0],
+    }
+    assert found == dict.fromkeys(found, version)

@@ -1,0 +1,115 @@
+"""A release, for real: the wheels are built, the device's go into an empty environment and generate a token there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deploy import wheels
+
+ROOT = Path(__file__).resolve().parents[2]
+FORBIDDEN = ("torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf")
+UNIMPORTABLE = ("torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf", "memory_service")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the wheels, as `make dist` makes them."""
+    folder = tmp_path_factory.mktemp("dist")
+    assert wheels.main(["--out", str(folder)]) == 0
+    return folder
+
+
+def wheel(dist: Path, name: str) -> Path:
+    (found,) = dist.glob(f"{name}-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the programs of a fresh environment that holds the device's wheels and what they ask for."""
+    folder = tmp_path_factory.mktemp("device")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    programs = folder / "venv" / "bin"
+    install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    ours = [wheel(dist, "memory3_protos"), wheel(dist, "memory3_model"), f"{wheel(dist, 'memory3_edge')}[serve]"]
+    subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
+    return programs
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs away from the repository, and without its PYTHONPATH: what is imported is what was installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_the_sums_are_those_of_the_wheels(dist: Path) -> None:
+    sums = dict(reversed(line.split("  ")) for line in (dist / wheels.SUMS).read_text().splitlines())
+    assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in dist.glob("*.whl")}
+    assert len(sums) == 4
+
+
+def test_a_wheel_holds_the_files_of_the_repository_that_are_its_own(dist: Path) -> None:
+    files = list(wheels.tracked())
+    for described in wheels.wheels(wheels.read_pyproject()["project"]):
+        with zipfile.ZipFile(wheel(dist, described.name.replace("-", "_"))) as archive:
+            held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        assert held >= {path for path in files if described.has(path)}
+        assert {path for path in held - set(files) if not path.endswith((".so", ".dylib"))} == set()
+
+
+def test_an_environment_of_the_device_holds_no_torch_no_faiss_and_no_database(device: Path) -> None:
+    listed = run(device / "python", "-m", "pip", "list", "--format=json", cwd=device)
+    installed = {package["name"].lower().replace("_", "-") for package in json.loads(listed.stdout)}
+    assert {"onnxruntime", "memory3-edge", "memory3-model", "memory3-protos"} <= installed
+    assert installed.isdisjoint(FORBIDDEN)
+    code = "import sys, importlib.util as i; sys.exit(any(i.find_spec(name) for name in sys.argv[1:]))"
+    assert run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device).returncode == 0
+    assert run(device / "python", "-m", "pip", "check", cwd=device).returncode == 0
+
+
+def test_every_module_of_the_device_can_be_imported_there(dist: Path, device: Path) -> None:
+    names = []
+    for part in ("memory3_protos", "memory3_model", "memory3_edge"):
+        with zipfile.ZipFile(wheel(dist, part)) as archive:
+            names += [n[:-3].replace("/", ".") for n in archive.namelist() if n.endswith(".py")]
+    modules = [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
+    assert "edge_client.serve.app" in modules
+    code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    done = run(device / "python", "-c", code, *modules, cwd=device)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_device_generates_a_token(device: Path, bundle: Path, tmp_path: Path) -> None:
+    done = run(
+        device / "edge-client", "ask", "The capital of France is",
+        "--bundle", bundle, "--memory", "off", "--max-tokens", "1", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path: Path) -> None:
+    """Beside the requirements of this environment: they are gigabytes."""
+    for name in ("memory3_protos", "memory3_model", "memory3_service"):
+        with zipfile.ZipFile(wheel(dist, name)) as archive:
+            archive.extractall(tmp_path)
+    for module in ("memory_service.cli", "memory_model.cli"):
+        code = f"import {module} as m, sys; print(m.__file__); sys.argv[1:] = ['--help']; m.app()"
+        done = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(str(tmp_path))
+    code = "from memory_model.assets import asset; print(asset('smollm2-135m', 'codec.npz'))"
+    found = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
+    assert found.stdout.startswith(str(tmp_path)), found.stderr
