@@ -18,7 +18,7 @@ CHECKED := protos memory_model memory_service edge_client deploy docs tests
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -48,6 +48,16 @@ setup-browser: $(READY) ## install Debian's chromium, which test-browser drives
 
 test-browser: setup-browser ## the page in a real browser (SCREENSHOTS=docs/images keeps the documents' pictures)
 	SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
+
+# promtool comes with Debian's prometheus; unpacked here it needs no root and starts no server.
+PROMTOOL := $(or $(shell command -v promtool),build/promtool/usr/bin/promtool)
+build/promtool/usr/bin/promtool:
+	mkdir -p build/promtool
+	cd build/promtool && apt-get download prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+
+test-alerts: $(PROMTOOL) ## each alert fires when it should and only then, by Prometheus's own promtool (Debian; after apt-get update)
+	$(PROMTOOL) check rules deploy/helm/memory-service/files/alerts.yaml
+	$(PROMTOOL) test rules tests/deploy/alerts.promtool.yaml
 
 lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$(BIN)/ruff check $(CHECKED)

@@ -16,7 +16,16 @@ from deploy import wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf")
-UNIMPORTABLE = ("torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf", "memory_service")
+UNIMPORTABLE = (
+    "torch",
+    "faiss",
+    "chdb",
+    "clickhouse_connect",
+    "transformers",
+    "onnx",
+    "gguf",
+    "memory_service",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +50,11 @@ def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    ours = [wheel(dist, "memory3_protos"), wheel(dist, "memory3_model"), f"{wheel(dist, 'memory3_edge')}[serve]"]
+    ours = [
+        wheel(dist, "memory3_protos"),
+        wheel(dist, "memory3_model"),
+        f"{wheel(dist, 'memory3_edge')}[serve]",
+    ]
     subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
     return programs
 
