@@ -60,6 +60,9 @@ class BatchLog:
         self._engine = engine
         self._remove = remove
         self._totals: dict[int, Totals] = {}
+        self.unsettled: set[int] = (
+            set()
+        )  # knowledge bases whose batch is under way, or broke off and is not undone
         self.damaged: dict[int, str] = {}  # why the totals or intents of a knowledge base cannot be read
         self.refresh()
 
@@ -97,11 +100,13 @@ class BatchLog:
     ) -> None:  # fmt: skip
         """Runs one batch: `insert` writes the new rows, `commit(batch number)` the documents.
 
-        An error before the commit undoes the batch and is raised; one after it leaves the removal to `recover`.
+        An error before the commit undoes the batch and is raised; one after it leaves the removal to `recover`. Where
+        the engine does not answer, both wait in `unsettled`.
         """
         self.recover(kb)
         number = max(time.time_ns(), self.totals(kb).batch + 1)
         batch = Batch(kb, number, tuple(added), tuple(removed), documents_change)
+        self.unsettled.add(kb)
         self._engine.insert(
             "intents", {"kb": [kb], "batch": [number], "added": [list(added)], "removed": [list(removed)]}
         )
@@ -114,6 +119,7 @@ class BatchLog:
         if removed:
             self._remove(kb, removed)
         self._finish(kb, batch.after(self.totals(kb)))
+        self.unsettled.discard(kb)
 
     def _finish(self, kb: int, totals: Totals) -> None:
         self._engine.insert(
@@ -154,10 +160,12 @@ class BatchLog:
             else:
                 totals = replace(totals, batch=number)
             self._finish(kb, totals)
+        self.unsettled.discard(kb)
         return bool(rows)
 
     def forget(self, kb: int) -> None:
         """Drops what is known of a knowledge base that is gone."""
+        self.unsettled.discard(kb)
         self._totals.pop(kb, None)
         self.damaged.pop(kb, None)
 

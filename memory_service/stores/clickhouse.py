@@ -152,14 +152,24 @@ class ClickHouseStore(Store):
             require_vector_indices(self._engine, dimensions)
 
     def _keep_up(self) -> None:
-        """Every few seconds: keeps the claim to write, or reads what the process that has it did."""
+        """Every few seconds: keeps the claim to write and undoes what broke off, or reads what the writer did."""
         claim = self._claim
         assert claim is not None, "only a shared store keeps up"
         if claim.held:
             claim.repeat()
+            self._settle()
         else:
             self._registry.refresh()
             self._log.refresh()
+
+    def _settle(self) -> None:
+        """Undoes or finishes batches that broke off when the server did not answer; not while another one runs."""
+        if self._log.unsettled and self._write_lock.acquire(blocking=False):
+            try:
+                for kb in list(self._log.unsettled):
+                    self._log.recover(kb)
+            finally:
+                self._write_lock.release()
 
     def _require_writer(self) -> None:
         """Raises StoreUnavailable when another process writes; otherwise takes its place where it is gone."""
@@ -174,6 +184,10 @@ class ClickHouseStore(Store):
                 self._log.recover(kb)
         if not damaged:
             self._log.prune()
+
+    def ping(self) -> None:
+        """See Store: a server is asked, not our list of what it holds."""
+        self._engine.ping()
 
     # Knowledge bases
 

@@ -19,6 +19,7 @@ from memory_service.stores import StoreOptions
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.dialect import dialect_of
 from memory_service.stores.folder_lock import FolderLock
+from memory_service.stores.whole_answers import connections
 
 Row = Sequence[Any]
 
@@ -73,6 +74,9 @@ class Engine:
         self._lock = threading.Lock()
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._all: list[Any] = []
+        self._connections = (
+            connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
+        )
         self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
         try:
             if self.dialect.shared:
@@ -80,6 +84,8 @@ class Engine:
             self.writer = self.connect()
             for _ in range(options.read_connections):
                 self._readers.put(self.connect())
+            # Of its own: whether the server answers must be known also while all others wait for it.
+            self._asking = self.connect() if self.dialect.shared else None
         except ClickHouseError as error:
             self.close()
             raise StoreUnavailable(f"the store at {address} cannot be opened: {error}") from error
@@ -94,6 +100,7 @@ class Engine:
                 compress=False,  # codes do not compress
                 autogenerate_session_id=False,  # calls are independent of each other
                 connect_timeout=_CONNECT_TIMEOUT_S, send_receive_timeout=self._options.timeout_s,
+                pool_mgr=self._connections,
             )  # fmt: skip
         else:
             client = clickhouse_connect.get_client(
@@ -135,6 +142,12 @@ class Engine:
             client.close()
             return fresh
         return client
+
+    def ping(self) -> None:
+        """Returns when a server has answered, at once for the embedded engine. One thread at a time may ask."""
+        if self._asking is not None:
+            with engine_errors("asked whether it answers"):
+                self._asking.command("SELECT 1")
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
         """The rows of a query, by a reading handle."""
@@ -203,5 +216,7 @@ class Engine:
             while self._all:
                 with contextlib.suppress(ClickHouseError):
                     self._all.pop().close()
+            if self._connections is not None:
+                self._connections.clear()
             if self._folder_lock is not None:
                 self._folder_lock.release()

@@ -79,7 +79,7 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     made = Settings(**values)
 
     async def start() -> Server:
-        server = Server(made, encoder, open_store(made.store))
+        server = Server(made, encoder, open_store(made.store, made.store_options()))
         await server.start()
         return server
 
