@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import io
 import json
 import shutil
 import subprocess
@@ -65,6 +66,8 @@ def main() -> int:
     )
     arguments.add_argument("--full", action="store_true", help="ingest all countries, not a part")
     options = arguments.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # into a file or a pipe as well, a line when it is said
     started = time.monotonic()
     try:
         bundle = options.bundle.resolve()

@@ -1,5 +1,10 @@
 """The device's half: decodes with ONNX Runtime, asks the service for memories, puts them into the slots."""
 
+import os
+
+# What gRPC logs about a call that fails, our errors say better; it reads this once, when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from edge_client.answer_stream import AnswerStream
 from edge_client.async_memory_client import AsyncMemoryClient
 from edge_client.async_model import AsyncEdgeModel

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -239,10 +238,6 @@ def _reported() -> Iterator[None]:
         yield
     except Memory3Error as error:
         _complain(type(error).__name__, str(error))
-        raise typer.Exit(1) from error
-    except ValidationError as error:
-        for problem in error.errors():
-            _complain(f"setting {'.'.join(map(str, problem['loc']))}", problem["msg"])
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

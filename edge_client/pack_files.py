@@ -73,7 +73,7 @@ class PackManifest:
         path = folder / MANIFEST
         if not path.is_file():
             raise MissingFile(
-                f"no memory pack at {folder}: fetch one with `edge-client pull --pack NAME --out {folder}`"
+                f"no memory pack at {folder}: fetch one with `edge-client pull --kb NAME --out {folder}`"
             )
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -23,6 +23,7 @@ from edge_client.pull import Progress as Telling
 from edge_client.pull import pull_bundle
 from edge_client.pull_pack import PACKS, pull_pack
 from edge_client.settings import EdgeSettings
+from edge_client.staging import Staging
 from memory_model.bundle import MANIFEST, Manifest
 from memory_model.errors import CorruptFile
 from memory_model.memory import Identity
@@ -41,10 +42,13 @@ def pull(
             "--out", help="Where it shall be. [default: build/bundle, or build/packs/NAME for a pack]"
         ),
     ] = None,
-    pack: Annotated[
+    knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--pack", metavar="NAME", help="Fetch this knowledge base's memories instead, for offline use."
+            "--knowledge-base",
+            "--kb",
+            metavar="NAME",
+            help="Fetch this knowledge base's memories as a pack instead, for offline use.",
         ),
     ] = None,
     limit: Annotated[
@@ -54,36 +58,45 @@ def pull(
         Path | None, typer.Option("--bundle", help="Bundle that shall read the pack. [default: build/bundle]")
     ] = None,
 ) -> None:
-    """Fetch the service's edge bundle, or with --pack a knowledge base to be searched on this device.
+    """Fetch the service's edge bundle, or with --knowledge-base a memory pack to be searched on this device.
 
     Ctrl-C keeps what was fetched: the same command goes on there. TLS and API key: EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
     EDGE_CLIENT_API_KEY and others, see the edge guide.
     """
-    if limit is not None and pack is None:
-        raise typer.BadParameter("--limit is for memory packs: add --pack NAME")
+    if limit is not None and knowledge_base is None:
+        raise typer.BadParameter("--limit is for memory packs: add --knowledge-base NAME")
     given = {k: v for k, v in {"service": service, "bundle": bundle}.items() if v is not None}
     settings = EdgeSettings(**given)  # type: ignore[arg-type]
+    place = out_folder or (settings.bundle if knowledge_base is None else PACKS / knowledge_base)
     try:
         with _bar() as tell:
-            if pack is None:
-                place = out_folder or settings.bundle
+            if knowledge_base is None:
                 manifest = pull_bundle(settings.channel, place, progress=tell).manifest
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                place = out_folder or PACKS / pack
                 known = _known(settings.bundle)
-                packed = pull_pack(settings.channel, pack, place, limit=limit, progress=tell, **known)
+                packed = pull_pack(
+                    settings.channel, knowledge_base, place, limit=limit, progress=tell, **known
+                )
                 size = sum(entry.bytes for entry in packed.files.values())
                 of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
-                said = f"{packed.memories}{of_all} memories of {pack}, revision {packed.head.revision}"
+                said = (
+                    f"{packed.memories}{of_all} memories of {knowledge_base}, revision {packed.head.revision}"
+                )
         out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
     except KeyboardInterrupt:
-        err.print("\ninterrupted; the same command goes on where it stopped")
+        err.print(f"\ninterrupted; {_kept(place)}", soft_wrap=True)
         raise
     except (RetrievalError, PullError):
-        err.print("[dim]what was fetched so far is kept; the same command goes on where it stopped[/]")
+        err.print(f"[dim]{_kept(place)}[/]", soft_wrap=True)
         raise
+
+
+def _kept(place: Path) -> str:
+    if Staging(place).folder.is_dir():
+        return "what was fetched so far is kept; the same command goes on where it stopped"
+    return "nothing was fetched"
 
 
 def _known(bundle: Path) -> dict[str, Any]:

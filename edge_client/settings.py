@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from edge_client.channel import ChannelSettings
+from edge_client.checked_settings import CheckedSettings
 from edge_client.overlap import RecallMode, RecallPolicy
 from memory_model.bundle import DEFAULT_FOLDER
 
@@ -17,7 +19,7 @@ ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 
 
-class EdgeSettings(BaseSettings):
+class EdgeSettings(CheckedSettings):
     """How a device decodes and asks. Every field is an environment variable, e.g. EDGE_CLIENT_SERVICE.
 
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
@@ -30,11 +32,14 @@ class EdgeSettings(BaseSettings):
     memories are asked for. deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a
     generated chunk. hedge_after_ms: an unanswered request is sent once more after it; None estimates it from
     recent answers. memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a
-    memory pack (`edge-client pull --pack`), searched here when the service does not answer. offline: the service is
+    memory pack (`edge-client pull --kb`), searched here when the service does not answer. offline: the service is
     never asked.
     """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True)
+    wanted: ClassVar[dict[str, str]] = {
+        "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port)"
+    }
 
     bundle: Path = DEFAULT_FOLDER
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)

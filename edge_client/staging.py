@@ -40,25 +40,38 @@ class Staging:
                 raise InvalidInput(
                     f"{self.place} cannot be made: {error.strerror}: choose another place"
                 ) from error
-            self._lock = os.open(
-                self.place.parent / f"{self.folder.name}.lock", os.O_CREAT | os.O_RDWR, 0o644
-            )
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            self._lock = None
-            raise PullUnderWay(
-                f"another process is fetching to {self.place}: wait for it, or choose another place"
-            ) from error
+            self._lock = self._locked()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # not empty: what came is kept; not there: it was installed
+                self.folder.rmdir()
+            self._lock_file.unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.lock")
+
+    def _locked(self) -> int:
+        """The lock file, opened and locked; raises PullUnderWay. Who had it before may have removed it meanwhile."""
+        while True:
+            lock = os.open(self._lock_file, os.O_CREAT | os.O_RDWR, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(lock)
+                raise PullUnderWay(
+                    f"another process is fetching to {self.place}: wait for it, or choose another place"
+                ) from error
+            if self._lock_file.exists() and os.path.samestat(os.fstat(lock), self._lock_file.stat()):
+                self.folder.mkdir(exist_ok=True)
+                return lock
+            os.close(lock)
 
     def require_room(self, needed_bytes: int) -> None:
         """Raise DiskFull unless so many more bytes fit."""
@@ -88,7 +101,6 @@ class Staging:
             for path in self.folder.iterdir():
                 _flush(path)
         replace_folder(self.folder, self.place)
-        (self.place.parent / f"{self.folder.name}.lock").unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forget what was collected."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ipaddress
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from edge_client.checked_settings import CheckedSettings
 from memory_model.errors import InvalidInput
 
 DEFAULT_PORT = 8080
 
 
-class ServeSettings(BaseSettings):
+class ServeSettings(CheckedSettings):
     """Where to listen and what to bear. How memories are recalled is in EdgeSettings.
 
     host, port: port 0 takes a free one. api_key: asked for on every call under /v1 and for /metrics; needed where

@@ -217,7 +217,7 @@ def test_doctor_names_what_is_wrong(tiny: Bundle, service: FakeService, nobody: 
 def test_an_address_that_is_none_is_refused_before_anything_is_answered(tiny: Bundle, address: str) -> None:
     result = run("ask", QUESTION, "--bundle", tiny.folder, "--service", address)
     assert result.exit_code == 1
-    assert "setting service" in result.stderr
+    assert "setting service (EDGE_CLIENT_SERVICE) must be host:port, such as 127.0.0.1:7430" in result.stderr
     assert not result.stdout
 
 

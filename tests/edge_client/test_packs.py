@@ -201,7 +201,7 @@ def test_a_manifest_that_is_none_is_refused(towns: Path, tmp_path: Path, text: s
 
 
 def test_no_pack_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="edge-client pull --pack"):
+    with pytest.raises(MissingFile, match="edge-client pull --kb"):
         MemoryPack.open(tmp_path / "none", IDENTITY, WRITER.embedder_id)
 
 
@@ -353,7 +353,7 @@ def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
     options = [
         "--service",
         address,
-        "--pack",
+        "--kb",
         "towns",
         "--out",
         str(place),
@@ -366,9 +366,7 @@ def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
         assert f"{len(TEXTS_OF)} memories of towns" in " ".join(result.stdout.split())
     assert json.loads((place / MANIFEST).read_text())["head"]["knowledge_base"] == "towns"
     assert PackManifest.read(place).files.keys() == set(FILES) == {RECORDS, VECTORS, PAYLOADS, TEXTS}
-    result = CliRunner().invoke(
-        app, ["pull", "--service", address, "--pack", "nobody's", "--out", str(place)]
-    )
+    result = CliRunner().invoke(app, ["pull", "--service", address, "--kb", "nobody's", "--out", str(place)])
     assert result.exit_code == 1
     assert "RequestRefused" in result.stderr
     assert CliRunner().invoke(app, ["pull", "--limit", "3"]).exit_code == 2

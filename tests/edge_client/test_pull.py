@@ -237,7 +237,7 @@ def test_a_manifest_whose_names_leave_the_folder_is_refused(offered: Path, tmp_p
         checked_manifest((folder / MANIFEST).read_bytes())
     with misbehaving(folder) as address, pytest.raises(CorruptFile):
         pull_bundle(ChannelSettings(address), tmp_path / "out" / "bundle")
-    assert [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()] == [".bundle.pull.lock"]
+    assert [*(tmp_path / "out").iterdir()] == []
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"\xff\xfe", b"[]", b'{"format_version": 1, "files": {}}'])
