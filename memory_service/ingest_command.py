@@ -34,7 +34,7 @@ def ingest(
     address: Annotated[
         str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
     ] = DEFAULT_ADDRESS,
-    kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="knowledge base to write to")] = DEFAULT_KNOWLEDGE_BASE,
+    kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="where to write")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
     memories: Annotated[
         Literal["service", "now", "later"],
