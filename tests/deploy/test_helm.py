@@ -58,7 +58,7 @@ def accepted(manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
         if manifest["kind"] not in CUSTOM:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
-        assert len(manifest["metadata"]["name"]) <= 63
+        assert len(manifest["metadata"]["name"]) <= (52 if manifest["kind"] == "CronJob" else 63)
         for spec in pods(manifest):
             for container in spec["containers"]:
                 assert re.search(r"(:(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})$", container["image"])
@@ -125,6 +125,63 @@ def test_examples_render_as_they_were_reviewed(example: str) -> None:
     )
 
 
+OPERATORS = sorted((CHART / "examples" / "clickhouse").glob("*.yaml"))
+FIELDS = {
+    # What the official operator's API reference lists; its definitions are not among Kubernetes' schemas.
+    "KeeperCluster": {"replicas", "podTemplate", "containerTemplate", "dataVolumeClaimSpec", "settings"},
+    "ClickHouseCluster": {
+        "replicas", "shards", "keeperClusterRef", "podTemplate", "containerTemplate", "dataVolumeClaimSpec", "settings",
+        "upgradeChannel",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", OPERATORS, ids=lambda f: f.stem)
+def test_the_custom_resources_of_clickhouse_are_whole(file: Path) -> None:
+    """No definitions of theirs can be had here: Kubernetes' own parts are validated, names compared."""
+    resources = {r["kind"]: r for r in yaml.safe_load_all(file.read_text())}
+    keeper, server = [r for r in resources.values() if r["kind"] != "Certificate"]
+    assert all(r["metadata"]["namespace"] == "databases" for r in resources.values())
+    for resource in (keeper, server):
+        known = FIELDS.get(resource["kind"])
+        assert known is None or set(resource["spec"]) <= known
+    text = file.read_text()
+    assert "latest" not in text
+    assert "clickhouse-memories" in text, "the Secret with the password that the chart's example names"
+
+
+def test_the_official_operator_gets_volumes_and_containers_that_kubernetes_takes() -> None:
+    for resource in yaml.safe_load_all((CHART / "examples" / "clickhouse" / "official.yaml").read_text()):
+        spec = resource["spec"]
+        if resource["kind"] == "Certificate":
+            continue
+        container = {**spec["containerTemplate"], "name": "server"}
+        container["image"] = "{repository}:{tag}".format(**container["image"])
+        accepted_by_schema("v1", "Pod", {"containers": [container]})
+        accepted_by_schema("v1", "PersistentVolumeClaim", spec["dataVolumeClaimSpec"])
+
+
+def accepted_by_schema(version: str, kind: str, spec: dict[str, Any]) -> None:
+    manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_the_production_example_goes_with_the_official_operator() -> None:
+    resources = {
+        r["kind"]: r
+        for r in yaml.safe_load_all((CHART / "examples" / "clickhouse" / "official.yaml").read_text())
+    }
+    external = yaml.safe_load((CHART / "examples" / "production.yaml").read_text())["store"]["external"]
+    cluster = resources["ClickHouseCluster"]
+    host = f"{cluster['metadata']['name']}-clickhouse-headless.databases.svc"
+    (user,) = cluster["spec"]["settings"]["extraUsersConfig"]["users"]
+    assert external["url"] == f"clickhouses://{user}@{host}:8443/memories"
+    assert external["cluster"] == "default"
+    assert host in resources["Certificate"]["spec"]["dnsNames"]
+    (password,) = cluster["spec"]["containerTemplate"]["env"]
+    assert password["valueFrom"]["secretKeyRef"] == {"name": external["existingSecret"], "key": "password"}
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -132,6 +189,7 @@ def test_examples_render_as_they_were_reviewed(example: str) -> None:
         ({"autoscaling": {"enabled": True}}, "autoscaling.enabled needs store.kind external"),
         ({"store": {"kind": "external"}}, "set store.external.url"),
         ({"store": {"external": {"url": URL}}}, "store.kind is embedded"),
+        ({"store": {**EXTERNAL, "external": {"url": URL, "caSecret": "ca"}}}, "asks for no certificate"),
         (
             {"store": {"kind": "external", "external": {"url": "clickhouse://m:secret@ch/m"}}},
             "holds a password",
@@ -212,7 +270,10 @@ def some_values(draw: st.DrawFn) -> dict[str, Any]:
     external, tls = draw(flags), draw(flags)
     public = tls and draw(flags)
     return {
-        "store": {"kind": "external", "external": {"url": URL, "existingSecret": "s"}} if external
+        "store": {"kind": "external", "external": draw(st.sampled_from([
+            {"url": URL, "existingSecret": "s"},
+            {"url": "clickhouses://m@ch/m", "password": "p", "caSecret": "ca"},
+        ]))} if external
         else {"embedded": {"engine": draw(st.sampled_from(["chdb", "file"])), "persistence": {"enabled": draw(flags)}}},
         "replicas": draw(st.integers(0, 5)) if external else 1,
         "autoscaling": {"enabled": external and draw(flags)},
@@ -228,6 +289,15 @@ def some_values(draw: st.DrawFn) -> dict[str, Any]:
         "commonLabels": draw(labels), "podLabels": draw(labels), "nodeSelector": draw(labels),
         "fullnameOverride": draw(st.sampled_from(["", "m", "long-" * 13 + "name"])),
     }  # fmt: skip
+
+
+def test_long_names_leave_room_for_every_suffix() -> None:
+    names = {"fullnameOverride": "long-" * 13 + "name", "nameOverride": "n" * 80}
+    backup = {"enabled": True, "target": "s3://b"}
+    accepted(render({**names, "backup": backup}))
+    accepted(
+        render({**names, "backup": backup, "store": {**EXTERNAL, "external": {"url": URL, "password": "p"}}})
+    )
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

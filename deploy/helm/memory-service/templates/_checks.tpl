@@ -20,6 +20,9 @@
 {{- if and $v.store.external.password $v.store.external.existingSecret -}}
 {{- fail "store.external.password and store.external.existingSecret are both set: keep one" -}}
 {{- end -}}
+{{- if and $v.store.external.caSecret (not (regexMatch "^[a-z]+s://" $v.store.external.url)) -}}
+{{- fail "store.external.caSecret is set, but store.external.url asks for no certificate: begin it with clickhouses:// or myscales://" -}}
+{{- end -}}
 {{- if and (not $external) $v.store.external.url -}}
 {{- fail "store.external.url is set, but store.kind is embedded: set store.kind to external, or drop the url" -}}
 {{- end -}}

@@ -1,15 +1,15 @@
 {{- define "ms.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 45 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* At most 53 letters, so that suffixes fit a label's 63. */}}
+{{/* At most 45 letters: with a suffix a label has 63, and the name of a CronJob 52 (its Jobs add eleven). */}}
 {{- define "ms.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 45 | trimSuffix "-" -}}
 {{- else if contains (include "ms.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 45 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "ms.name" .) | trunc 53 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "ms.name" .) | trunc 45 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

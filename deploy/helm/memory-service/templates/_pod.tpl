@@ -49,9 +49,28 @@ seccompProfile:
       name: {{ include "ms.storeSecret" . }}
       key: {{ ternary .Values.store.external.passwordKey "password" (ne .Values.store.external.existingSecret "") }}
 {{- end }}
+{{- if .Values.store.external.caSecret }}
+{{ include "ms.storeCaEnv" . }}
+{{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* OpenSSL's own variable: the ClickHouse client has no other door for an authority. */}}
+{{- define "ms.storeCaEnv" -}}
+- {name: SSL_CERT_FILE, value: /etc/memory-service/store-ca/ca.crt}
+{{- end -}}
+
+{{- define "ms.storeCaMount" -}}
+- {name: store-ca, mountPath: /etc/memory-service/store-ca, readOnly: true}
+{{- end -}}
+
+{{- define "ms.storeCaVolume" -}}
+- name: store-ca
+  secret:
+    secretName: {{ .Values.store.external.caSecret }}
+    items: [{key: ca.crt, path: ca.crt}]
 {{- end -}}
 
 {{/* Environment of a container that is a client of the service. */}}
@@ -227,6 +246,9 @@ spec:
         {{- if eq .Values.store.kind "embedded" }}
         - {name: store, mountPath: /srv/memories}
         {{- end }}
+        {{- if .Values.store.external.caSecret }}
+        {{- include "ms.storeCaMount" . | nindent 8 }}
+        {{- end }}
         {{- if .Values.auth.enabled }}
         - {name: keys, mountPath: /etc/memory-service/keys, readOnly: true}
         {{- end }}
@@ -247,6 +269,9 @@ spec:
     {{- else if and (eq .Values.store.kind "embedded") .Values.store.embedded.persistence.existingClaim }}
     - name: store
       persistentVolumeClaim: {claimName: {{ .Values.store.embedded.persistence.existingClaim }}}
+    {{- end }}
+    {{- if .Values.store.external.caSecret }}
+    {{- include "ms.storeCaVolume" . | nindent 4 }}
     {{- end }}
     {{- if .Values.auth.enabled }}
     - name: keys
