@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ NEVER = {
     grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.CANCELLED,
 }  # fmt: skip
+FILL_EVERY = 50
 KEPT = [document(f"d{n}", f"Text {n}.") for n in range(5)]
 
 
@@ -50,6 +52,10 @@ class Fuzzed:
         self.codes["OK"] += 1
         return grpc.StatusCode.OK
 
+    def fill(self) -> None:
+        """Gives the attacker something to damage; he may have deleted it."""
+        with_key(self.channel, self.attacker).ingest("kb", *KEPT)
+
     def check(self) -> None:
         """The other tenant finds what he stored, all of it and nothing else."""
         for kept in KEPT:
@@ -62,16 +68,15 @@ class Fuzzed:
         assert [base.name for base in listed.knowledge_bases] == ["kept"]
 
 
-@pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
+@pytest.fixture(scope="module", params=["file", pytest.param("chdb", marks=pytest.mark.slow)])
+def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     folder = tmp_path_factory.mktemp("fuzzed")
     keys = folder / "keys.json"
     attacker, other = new_key(keys, {"*": "admin"}, "attacker"), new_key(keys, {"*": "admin"}, "one")
-    values = {"store": f"file://{folder}/s", "keys": keys, "log_level": "error"}
+    values = {"store": f"{request.param}://{folder}/s", "keys": keys, "log_level": "error"}
     with running(folder, HashEncoder(), **values) as (nobody, server):
         client = with_key(nobody.channel, other)
         client.ingest("kept", *KEPT)
-        with_key(nobody.channel, attacker).ingest("kb", *KEPT)
         yield Fuzzed(server.port, attacker, nobody.channel, client)
 
 
@@ -83,9 +88,13 @@ def many(count: int) -> Any:
 
 
 def ask(fuzzed: Fuzzed, count: int) -> None:
+    asked = itertools.count()
+
     @many(count)
     @given(requests())
     def answered(request: tuple[Any, list[bytes]]) -> None:
+        if next(asked) % FILL_EVERY == 0:
+            fuzzed.fill()
         code = fuzzed.send(*request)
         assert code not in NEVER, f"{request[0].full_name}: {code}: {request[1]!r}"
 
