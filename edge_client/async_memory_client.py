@@ -13,7 +13,8 @@ import numpy as np
 from edge_client.call_errors import call_error
 from edge_client.channel import ChannelSettings, open_async_channel
 from edge_client.errors import ServiceUnavailable
-from edge_client.retrieval_wire import Answer, Asking, Limits, joined, queries_of
+from edge_client.knowledge_bases import Question, names_of
+from edge_client.retrieval_wire import Answer, Asking, Limits
 from memory_model.errors import InvalidInput
 from memory_model.memory import Identity
 from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2_grpc
@@ -34,9 +35,9 @@ class AsyncMemoryClient:
         if deadline_s <= 0:
             raise InvalidInput(f"a call needs a positive deadline, not {deadline_s} s")
         self.address = channel.address
-        self.knowledge_base = knowledge_base
+        self.knowledge_base = ",".join(names_of(knowledge_base))
         self.deadline_s = deadline_s
-        self._asking = Asking(knowledge_base, identity, embedder_id, minimum_score)
+        self._asking = Asking(self.knowledge_base, identity, embedder_id, minimum_score)
         self._metadata = channel.metadata
         self._limits = Limits(payload_bytes=payload_bytes)
         self._negotiation: asyncio.Task[None] | None = None
@@ -59,19 +60,21 @@ class AsyncMemoryClient:
         return_text: bool = True, timeout_s: float | None = None,
     ) -> Answer:  # fmt: skip
         """The k nearest memories of each vector; see MemoryClient.retrieve."""
-        requests = self._asking.requests(
-            vectors, self._limits, k=k, words=words, held_ids=held_ids, return_text=return_text
+        question = Question.of(
+            self._asking, vectors, self._limits, k=k, words=words, held_ids=held_ids, return_text=return_text
         )
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         if self._negotiation is None:
             self._negotiation = asyncio.create_task(self._negotiate())
-        calls = [self._retrieval.Retrieve(r, timeout=timeout_s, metadata=self._metadata) for r in requests]
+        calls = [
+            self._retrieval.Retrieve(r, timeout=timeout_s, metadata=self._metadata) for r in question.requests
+        ]
         try:
             responses = await self._answered(asyncio.gather(*calls), timeout_s)
         finally:
             for call in calls:
                 call.cancel()  # without effect on those that ended
-        return joined([queries_of(request) for request in requests], responses)
+        return question.answer(responses)
 
     async def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs; raises a RetrievalError."""

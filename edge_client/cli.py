@@ -41,7 +41,10 @@ ServiceOption = Annotated[
     str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
 ]
 BaseOption = Annotated[
-    str | None, typer.Option("--knowledge-base", "--kb", help="Whose memories are read. [default: default]")
+    str | None,
+    typer.Option(
+        "--knowledge-base", "--kb", help="Whose memories are read; several as a,b. [default: default]"
+    ),
 ]
 RecallOption = Annotated[
     RecallMode | None,
@@ -179,7 +182,7 @@ def chat(
     """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
 
     In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and beside
-    an answer stands which memories each chunk reads. Commands: /kb [NAME], /memory on|off|compare, /retry, /add FILE,
+    an answer stands which memories each chunk reads. Commands: /kb [NAME,…], /memory on|off|compare, /retry, /add FILE,
     /memories, /stats, /history, /save FILE, /load FILE, /reset, /help, /quit.
     """
     options: SamplingOptions = {

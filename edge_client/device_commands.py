@@ -30,7 +30,9 @@ def doctor(
     ] = None,
     knowledge_base: Annotated[
         str | None,
-        typer.Option("--knowledge-base", "--kb", help="Whose memories are read. [default: default]"),
+        typer.Option(
+            "--knowledge-base", "--kb", help="Whose memories are read; several as a,b. [default: default]"
+        ),
     ] = None,
     provider: Annotated[
         str | None, typer.Option("--provider", help="auto, cpu, cuda or tensorrt. [default: auto]")

@@ -27,6 +27,14 @@ class MemoryRead:
     """Why it is not read, e.g. "ModelMismatch: …"; empty when it is read."""
     held: bool = False
     """Whether the device had it already."""
+    knowledge_base: str = ""
+    """Whose it is, where several are read."""
+
+    @property
+    def name(self) -> str:
+        """For people: `Benin #2`, or `atlas: Benin #2` where several knowledge bases are read."""
+        base = f"{self.knowledge_base}: " if self.knowledge_base else ""
+        return f"{base}{self.title or self.document_key} #{self.chunk_number}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,8 @@ def _chunk(
         is_held = not why and hit.memory_id in here
         read.append(
             MemoryRead(
-                hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.score, hit.text, why, is_held
+                hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.score, hit.text, why, is_held,
+                hit.knowledge_base,
             )
         )  # fmt: skip
     memories = tuple(known.memory for known in chosen.values() if known.memory is not None)

@@ -11,7 +11,8 @@ import numpy as np
 from edge_client.call_errors import call_error
 from edge_client.channel import ChannelSettings, close_channel, connection_state, open_channel
 from edge_client.errors import RetrievalError, ServiceUnavailable
-from edge_client.retrieval_wire import Answer, Asking, Limits, joined, queries_of
+from edge_client.knowledge_bases import Question, names_of
+from edge_client.retrieval_wire import Answer, Asking, Limits
 from memory_model.errors import InvalidInput
 from memory_model.memory import Identity
 from protos.memory.v1 import (
@@ -27,10 +28,10 @@ class PendingAnswer:
     """An answer that is on its way, in one call to the service or several. Thread-safe."""
 
     def __init__(
-        self, calls: Sequence[grpc.Future], queries: Sequence[int],
+        self, calls: Sequence[grpc.Future], question: Question,
         translate: Callable[[grpc.RpcError], RetrievalError],
     ) -> None:  # fmt: skip
-        self._calls, self._queries, self._translate = calls, queries, translate
+        self._calls, self._question, self._translate = calls, question, translate
         self._left = len(calls)
         self._lock = threading.Lock()
 
@@ -63,12 +64,13 @@ class PendingAnswer:
             except grpc.RpcError as error:
                 self.cancel()
                 raise self._translate(error) from error
-        return joined(self._queries, responses)
+        return self._question.answer(responses)
 
 
 class MemoryClient:
-    """One knowledge base of one service. Thread-safe. Opening does not connect; the first call does.
+    """One knowledge base of one service, or several ("atlas,firm"). Thread-safe.
 
+    Opening does not connect; the first call does.
     identity, embedder_id: what this device can read; the service refuses a knowledge base of another.
     deadline_s: of a call that names none. payload_bytes: largest payload that this device's codec makes, if known.
     settings: how the service is reached. What it takes in one request is asked for beside the first call, and kept to.
@@ -82,9 +84,9 @@ class MemoryClient:
         if deadline_s <= 0:
             raise InvalidInput(f"a call needs a positive deadline, not {deadline_s} s")
         self.address = channel.address
-        self.knowledge_base = knowledge_base
+        self.knowledge_base = ",".join(names_of(knowledge_base))
         self.deadline_s = deadline_s
-        self._asking = Asking(knowledge_base, identity, embedder_id, minimum_score)
+        self._asking = Asking(self.knowledge_base, identity, embedder_id, minimum_score)
         self.settings = channel
         self._limits = Limits(payload_bytes=payload_bytes)
         self._negotiation: grpc.Future | None = None
@@ -121,20 +123,20 @@ class MemoryClient:
         return_text: bool = True, timeout_s: float | None = None, connection: int = 0,
     ) -> PendingAnswer:  # fmt: skip
         """`retrieve` without waiting for it. connection: 0, or 1 for another one than that of a call that hangs."""
-        requests = self._asking.requests(
-            vectors, self._limits, k=k, words=words, held_ids=held_ids, return_text=return_text
+        question = Question.of(
+            self._asking, vectors, self._limits, k=k, words=words, held_ids=held_ids, return_text=return_text
         )
         timeout_s = self.deadline_s if timeout_s is None else timeout_s
         stub, metadata = self._stub(connection), self.settings.metadata
         try:
             calls = [
-                stub.Retrieve.future(request, timeout=timeout_s, metadata=metadata) for request in requests
+                stub.Retrieve.future(request, timeout=timeout_s, metadata=metadata)
+                for request in question.requests
             ]
             self._negotiate()
         except ValueError as error:  # what gRPC raises for a channel that is closed
             raise ServiceUnavailable(f"the connection to {self.address} was closed here") from error
-        queries = [queries_of(request) for request in requests]
-        return PendingAnswer(calls, queries, lambda error: call_error(error, self.address, timeout_s))
+        return PendingAnswer(calls, question, lambda error: call_error(error, self.address, timeout_s))
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs; raises a RetrievalError."""

@@ -87,9 +87,10 @@ class EdgeModel:
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
-        """The same model with another knowledge base of the same service; weights, embedder and memories are shared.
+        """The same model with another knowledge base of the same service, or several ("atlas,firm").
 
-        Close it apart from this one. Raises InvalidInput where the model was not made by `open`, ModelClosed.
+        Weights, embedder and cached memories are shared. Close it apart from this one. Raises InvalidInput where the
+        model was not made by `open`, ModelClosed.
         """
         mine, settings = self.recaller, self._settings
         if settings is None or not isinstance(mine, Recaller):

@@ -24,7 +24,11 @@ _QUERY_BYTES = 512 * 4 + 64  # of a query without its vector: at most 512 words
 
 @dataclass(frozen=True)
 class Hit:
-    """One memory that was found. payload: its bytes; empty if held, by us or by an earlier hit of the same answer."""
+    """One memory that was found.
+
+    payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
+    several were asked.
+    """
 
     memory_id: int
     score: float
@@ -35,6 +39,7 @@ class Hit:
     payload: bytes
     crc32c: int
     held: bool = False
+    knowledge_base: str = ""
 
     def check(self) -> None:
         """Raise DamagedMemory if the payload's checksum is not the one made when the memory was written."""

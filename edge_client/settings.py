@@ -23,8 +23,8 @@ class EdgeSettings(CheckedSettings):
     """How a device decodes and asks. Every field is an environment variable, e.g. EDGE_CLIENT_SERVICE.
 
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
-    memories are read. threads: of the decoder; embedder_threads: of the embedder. provider: what the decoder
-    runs on. minimum_score: memories of lower cosine similarity are not read.
+    memories are read, several as atlas,firm. threads: of the decoder; embedder_threads: of the embedder.
+    provider: what the decoder runs on. minimum_score: memories of lower cosine similarity are not read.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
 

@@ -48,10 +48,9 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
         elif not recalled.recall.read:
             notes.append(Text(f"chunk {label}: the knowledge base has nothing near it", style="yellow"))
         for memory in recalled.recall.read:
-            document = f"{memory.title or memory.document_key} #{memory.chunk_number}"
             row: list[RenderableType] = [
                 label,
-                Text(printable(document)),
+                Text(printable(memory.name)),
                 f"{memory.score:.3f}",
                 recalled.state,
             ]  # Text: a title is no markup

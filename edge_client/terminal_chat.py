@@ -16,6 +16,7 @@ from edge_client.chat_session import ChatSession
 from edge_client.documents import document_of
 from edge_client.events import Event, Token
 from edge_client.interrupts import told_of_interrupts
+from edge_client.knowledge_bases import names_of
 from edge_client.memory_client import MemoryClient
 from edge_client.model import EdgeModel
 from edge_client.recall import Recaller
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from edge_client.terminal_input import TypedText
 
 HELP = {
-    "/kb [NAME]": "which knowledge bases there are, or read another one from now on (a new conversation)",
+    "/kb [NAME,…]": "which knowledge bases there are, or read another one or several (a new conversation)",
     "/memory on|off|compare": "read memories, do not, or answer both ways",
     "/retry": "answer the last question again",
-    "/add FILE": "a text file into the knowledge base, read from the next question on",
+    "/add FILE": "a text file into the knowledge base (the first of several), read from the next question on",
     "/memories": "what the last answer read, with its text",
     "/stats": "what the last answer cost",
     "/history": "what was said",
@@ -125,11 +126,11 @@ class TerminalChat:
         known = client.knowledge_bases()
         if not name:
             for each in known:
-                self._say(f"{'*' if each == client.knowledge_base else ' '} {each}")
+                self._say(f"{'*' if each in names_of(client.knowledge_base) else ' '} {each}")
             return
-        if name not in known:
+        if unknown := [each for each in names_of(name) if each not in known]:
             raise InvalidInput(
-                f"there is no knowledge base {name!r}; there are: {', '.join(known) or 'none'}"
+                f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}"
             )
         model = self._model.with_knowledge_base(name)
         self._model.close()
@@ -155,9 +156,10 @@ class TerminalChat:
 
     def _add(self, path: str) -> None:
         client, document = self._client(), document_of(_named("/add", path))
+        into = names_of(client.knowledge_base)[0]
         try:
-            with self._err.status(f"writing {document.key} into {client.knowledge_base}"):
-                said = add_document(client.settings, client.knowledge_base, document)
+            with self._err.status(f"writing {document.key} into {into}"):
+                said = add_document(client.settings, into, document)
         except KeyboardInterrupt:
             said = "(stopped)"
         self._say(said)

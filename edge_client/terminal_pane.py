@@ -58,8 +58,7 @@ def provenance(recalls: Iterable[Recalled]) -> list[Text]:
         if recalled.recall.error:
             lines.append(_line(f"  {recalled.recall.error}", "red"))
         for memory in recalled.recall.read:
-            name = f"{memory.title or memory.document_key} #{memory.chunk_number}"
-            said = f"  {memory.score:.2f} {name}"
+            said = f"  {memory.score:.2f} {memory.name}"
             lines.append(_line(f"{said}: {memory.refused}", "dim red") if memory.refused else _line(said, ""))
     return lines
 

@@ -68,7 +68,7 @@ class Answering:
         if (schema := request.schema_asked) is not None:
             options["constraint"] = self._grammars.constraint(schema)
         asked = request.memory
-        model = self.conversations.model(asked.knowledge_base)
+        model = self.conversations.model(asked.bases)
         if isinstance(request, CompletionRequest):
             text = request.text
             model.check_text(text, **options)

@@ -25,7 +25,9 @@ def serve(
     knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--knowledge-base", "--kb", help="Read unless a request names another. [default: default]"
+            "--knowledge-base",
+            "--kb",
+            help="Read unless a request names another; several as a,b. [default: default]",
         ),
     ] = None,
     recall: Annotated[

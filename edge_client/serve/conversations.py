@@ -45,7 +45,7 @@ class Conversations:
             found = self._idle.pop(self._key(messages, options), None)
         if found is not None:
             return found
-        model = self.model(options.knowledge_base)
+        model = self.model(options.bases)
         return model.session(messages=messages, recall=options.mode, lead_tokens=options.lead_tokens)
 
     def give(self, session: ChatSession, options: MemoryOptions) -> None:
@@ -68,5 +68,5 @@ class Conversations:
 
     def _key(self, messages: Sequence[Mapping[str, str]], options: MemoryOptions) -> Hashable:
         said = tuple((m["role"], m["content"]) for m in messages)
-        base = options.knowledge_base or self.default_base
+        base = options.bases or self.default_base
         return (base, options.mode, options.lead_tokens, said)

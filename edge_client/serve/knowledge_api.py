@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from edge_client.documents import OwnDocument, text_of
 from edge_client.errors import RetrievalError
+from edge_client.knowledge_bases import names_of
 from edge_client.serve.errors import ApiError
 from edge_client.serve.requests import BASE_NAME, NewKnowledgeBase
 from edge_client.serve.sse import event_stream
@@ -47,7 +48,8 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
     @router.get("/v1/knowledge_bases")
     async def listed() -> dict[str, Any]:
         """All knowledge bases of the service."""
-        return {"default": default_base, "data": await link.knowledge_bases()}
+        first, *also = names_of(default_base)
+        return {"default": first, "also": also, "data": await link.knowledge_bases()}
 
     @router.post("/v1/knowledge_bases", status_code=201)
     async def create(body: NewKnowledgeBase) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def _memory_json(memory: MemoryRead, *, texts: bool) -> dict[str, Any]:
         "held": memory.held,
         "refused": memory.refused,
     }
+    if memory.knowledge_base:
+        told["knowledge_base"] = memory.knowledge_base
     return {**told, "text": memory.text} if texts else told
 
 

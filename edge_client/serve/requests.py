@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edge_client.knowledge_bases import MOST
 from edge_client.overlap import RecallMode
 from edge_client.sampling_options import MOST_LOGPROBS, SamplingOptions
 from memory_model.errors import InvalidInput
 
 BASE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+BaseName = Annotated[str, Field(pattern=BASE_NAME)]
 MOST_STOPS = 16
 MOST_INPUTS = 256
 
@@ -23,15 +25,30 @@ class _Strict(BaseModel):
 class MemoryOptions(_Strict):
     """What is read beside the weights.
 
-    mode: see RecallMode. knowledge_base: another than the server's default. lead_tokens: how early `overlap` asks.
+    mode: see RecallMode. knowledge_base: another than the server's default; knowledge_bases: several.
+    lead_tokens: how early `overlap` asks.
     provenance: whether the answer names what was read; texts: with the references' texts.
     """
 
     mode: RecallMode | None = None
     knowledge_base: str | None = Field(default=None, pattern=BASE_NAME)
+    knowledge_bases: list[BaseName] | None = Field(default=None, min_length=1, max_length=MOST)
     lead_tokens: int | None = Field(default=None, ge=0, le=4096)
     provenance: bool = True
     texts: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> MemoryOptions:
+        if self.knowledge_base is not None and self.knowledge_bases is not None:
+            raise ValueError("name either knowledge_base or knowledge_bases")
+        return self
+
+    @property
+    def bases(self) -> str | None:
+        """What is read, as the SDK names it: "atlas" or "atlas,firm"; None for the server's default."""
+        if self.knowledge_bases is None:
+            return self.knowledge_base
+        return ",".join(sorted(set(self.knowledge_bases)))
 
 
 class TextPart(_Strict):

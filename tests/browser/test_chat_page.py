@@ -103,6 +103,15 @@ def test_a_document_is_uploaded_and_asked_about_at_once(
     answer = ask_and_wait(page, "How much paid leave does the handbook give?")
     expect(answer).to_contain_text("31 days")
     expect(memories(page).locator("details.memory").first).to_contain_text("handbook")
+    page.get_by_label("Knowledge base", exact=True).select_option("default")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("group", name="Read these knowledge bases as well").get_by_label("firm").check()
+    page.locator("#settings-dialog").get_by_role("button", name="Done").click()
+    expect(page.get_by_role("button", name="Also read: firm")).to_have_text("+ 1")
+    page.get_by_role("button", name="New chat").click()
+    answer = ask_and_wait(page, "How much paid leave does the handbook give?")
+    expect(answer).to_contain_text("31 days")
+    expect(memories(page).locator("details.memory").first.locator(".key")).to_have_text("firm: handbook.md")
     page.get_by_role("button", name="Add a document").click()
     page.locator("#u-files").set_input_files(
         [{"name": "x.bin", "mimeType": "text/plain", "buffer": b"\xff\xfe\x00"}]

@@ -35,12 +35,17 @@ def twin(request: pytest.FixtureRequest) -> str:
 
 def arguments(tiny: Bundle, address: str, **more: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     place = ChannelSettings(address, attempts=more.pop("attempts", 1))
-    return (place, "atlas", tiny.identity, tiny.manifest.embedder_id), {"deadline_s": 20.0, **more}
+    name = more.pop("knowledge_base", "atlas")
+    return (place, name, tiny.identity, tiny.manifest.embedder_id), {"deadline_s": 20.0, **more}
 
 
 def retrieve(twin: str, tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> Answer:
     """One call by either client."""
-    options = {name: more.pop(name) for name in ("deadline_s", "attempts", "minimum_score") if name in more}
+    options = {
+        name: more.pop(name)
+        for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base")
+        if name in more
+    }
     positional, named = arguments(tiny, address, **options)
     if twin == "threads":
         client = MemoryClient(*positional, **named)
@@ -112,6 +117,23 @@ def test_many_queries_are_cut_into_requests_and_joined_in_order(
     sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
     assert max(sizes) <= QUERIES_PER_CALL
     assert sum(sizes) == len(many)
+
+
+def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
+    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    alone = retrieve(twin, tiny, service.address, vectors[:2], k=3)
+    answer = retrieve(twin, tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
+    assert sorted(r.knowledge_base for r in service.requests) == ["atlas", "atlas", "firm"]
+    found = [[hit.memory_id for hit in hits] for hits in answer.hits]
+    assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], (
+        "both have the same: each is read once"
+    )
+    assert {hit.knowledge_base for hits in answer.hits for hit in hits} == {"atlas"}
+    carrying = [hit.memory_id for hits in answer.hits for hit in hits if hit.payload]
+    assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
+    with pytest.raises(InvalidInput, match="has no name"):
+        retrieve(twin, tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
 
 
 def test_what_the_service_takes_is_asked_once_and_kept_to(

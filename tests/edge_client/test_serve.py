@@ -133,12 +133,23 @@ def test_without_memory_nothing_is_asked_for(client: OpenAI, memories: FakeServi
     assert len(memories.requests) == before
 
 
-def test_a_request_may_name_a_knowledge_base(client: OpenAI, memories: FakeService) -> None:
+def test_a_request_may_name_a_knowledge_base_or_several(client: OpenAI, memories: FakeService) -> None:
     before = len(memories.requests)
     client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=2, extra_body={"memory": {"knowledge_base": "atlas"}}
     )
     assert {r.knowledge_base for r in memories.requests[before:]} == {"atlas"}
+    before = len(memories.requests)
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        max_tokens=2,
+        extra_body={"memory": {"knowledge_bases": ["towns", "atlas"]}},
+    )
+    assert {r.knowledge_base for r in memories.requests[before:]} == {"atlas", "towns"}
+    chunk = (answer.model_extra or {})["memory"]["chunks"][0]
+    assert chunk["read"]
+    assert {read["knowledge_base"] for read in chunk["read"]} <= {"atlas", "towns"}
 
 
 def test_the_next_turn_reads_only_what_is_new(client: OpenAI) -> None:
@@ -284,6 +295,9 @@ def test_bad_input_is_refused_by_name_and_the_server_lives_on(server: AppProcess
     assert chat(top_logprobs=2) == (400, "invalid_value")
     assert chat(memory={"mode": "sometimes"}) == (400, "invalid_value")
     assert chat(memory={"knowledge_base": "../etc"}) == (400, "invalid_value")
+    assert chat(memory={"knowledge_bases": []}) == (400, "invalid_value")
+    assert chat(memory={"knowledge_bases": ["a", "b,c"]}) == (400, "invalid_value")
+    assert chat(memory={"knowledge_bases": ["a"], "knowledge_base": "a"}) == (400, "invalid_value")
     assert chat(model="gpt-4") == (404, "model_not_found")
     assert chat(messages=[{"role": "user", "content": "x" * 5000}]) == (400, "context_length_exceeded")
     for text in ("", "{", "[" * 100_000, "null", '{"messages": "\ud800"}'.encode("utf-8", "surrogatepass")):

@@ -101,6 +101,16 @@ def test_a_hostile_document_comes_back_as_the_text_that_it_is(server: AppProcess
     assert found["text"].endswith("<script>x()</script>")
 
 
+def test_two_knowledge_bases_are_read_together(server: AppProcess) -> None:
+    upload(server, "north", "oslo.txt", "Code of Oslo: 11")
+    upload(server, "south", "lima.txt", "Code of Lima: 22")
+    found = read(server, "Code of?", knowledge_bases=["north", "south"])
+    assert {(m["knowledge_base"], m["text"]) for m in found} == {
+        ("north", "Code of Oslo: 11"),
+        ("south", "Code of Lima: 22"),
+    }
+
+
 def test_a_file_is_added_in_the_terminal_and_the_question_asked_again_reads_it(
     tiny: Bundle, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +134,7 @@ def test_what_cannot_be_added_is_refused_by_name_and_the_chat_goes_on(
 ) -> None:
     pdf = tmp_path / "a.pdf"
     pdf.write_bytes(b"%PDF-1.7 ...")
-    lines = ["/add", "/add nowhere.txt", f"/add {pdf}", "/retry", "/kb nosuch", "/foo", "/save", "/kb"]
+    lines = ["/add", "/add nowhere.txt", f"/add {pdf}", "/retry", "/kb mine,nosuch", "/foo", "/save", "/kb"]
     options = ["--bundle", str(tiny.folder), "--service", address, "--kb", "mine"]
     result = CliRunner().invoke(app, ["chat", *options], input="\n".join(lines))
     assert result.exit_code == 0, result.output

@@ -21,14 +21,14 @@ export function conversationFor(messages, system) {
 }
 
 /** The request for an answer by these settings. */
-export function requestFor(messages, settings, mode, base) {
+export function requestFor(messages, settings, mode, bases) {
   const body = {
     messages: conversationFor(messages, settings.system),
     temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
     repetition_penalty: settings.repetition_penalty,
     memory: { mode, texts: true },
   };
-  if (base) body.memory.knowledge_base = base;
+  if (bases.length) body.memory.knowledge_bases = bases;
   if (settings.seed !== "") body.seed = Number(settings.seed);
   return body;
 }

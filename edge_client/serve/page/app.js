@@ -148,7 +148,7 @@ async function answer(messages) {
 
 async function run(mine, messages, signal) {
   const settings = store.settings();
-  const base = service.chosenBase();
+  const bases = service.chosenBases();
   const made = answering.begun();
   if (settings.compare && settings.mode !== "off") made.plain = answering.begun();
   mine.messages = [...messages, made];
@@ -177,7 +177,7 @@ async function run(mine, messages, signal) {
     }
   };
   const ask = (target, mode) =>
-    answering.fill(target, answering.requestFor(messages.map(asSaid), settings, mode, base), signal, changed(target));
+    answering.fill(target, answering.requestFor(messages.map(asSaid), settings, mode, bases), signal, changed(target));
   await Promise.all([ask(made, settings.mode), ...(made.plain ? [ask(made.plain, "off")] : [])]);
   await keep(mine);
   if (conversation === mine) {

@@ -6,19 +6,32 @@ import * as store from "./store.js";
 import { plain } from "./timeline.js";
 
 const EVERY_MS = 5000;
+const MOST = 8; // that the app reads together
 let bases = [];
 let reachable = null;
-let usual = "";
+let usual = { base: "", also: [] }; // what the app reads unless a request says otherwise
 
 export const knownBases = () => bases.map((base) => base.name);
 export const chosenBase = () => byId("base").value || store.settings().base;
+
+const alsoWanted = () => store.settings().also ?? usual.also;
+
+/** All that the next question reads: the chosen one first. */
+export function chosenBases() {
+  const also = alsoWanted().filter((name) => name !== chosenBase() && bases.some((base) => base.name === name));
+  return chosenBase() ? [chosenBase(), ...also].slice(0, MOST) : [];
+}
 
 /** Look now, then again and again while the page is seen. */
 export function watch() {
   look();
   setInterval(() => document.hidden || look(), EVERY_MS);
   document.addEventListener("visibilitychange", () => document.hidden || look());
-  byId("base").addEventListener("change", () => store.setSettings({ base: byId("base").value }));
+  byId("base").addEventListener("change", () => {
+    store.setSettings({ base: byId("base").value });
+    drawAlso();
+  });
+  byId("also").addEventListener("click", () => byId("settings").click());
 }
 
 /** Ask the service how it is. */
@@ -46,7 +59,7 @@ export async function look() {
 export async function refresh(choose = "") {
   try {
     const found = await api.getJson("/v1/knowledge_bases");
-    [bases, usual] = [found.data, found.default];
+    [bases, usual] = [found.data, { base: found.default, also: found.also }];
   } catch (error) {
     tell("offline", "offline", plain(error.message));
   }
@@ -55,7 +68,7 @@ export async function refresh(choose = "") {
 }
 
 function drawBases() {
-  const wanted = store.settings().base || usual;
+  const wanted = store.settings().base || usual.base;
   const names = new Set([...(wanted ? [wanted] : []), ...bases.map((base) => base.name)]);
   const options = [...names].map((name) => {
     const base = bases.find((known) => known.name === name);
@@ -66,6 +79,32 @@ function drawBases() {
   });
   byId("base").replaceChildren(...options);
   byId("u-bases").replaceChildren(...[...names].map((name) => h("option", { value: name })));
+  drawAlso();
+}
+
+/** The other knowledge bases, to be read beside the chosen one. */
+function drawAlso() {
+  const others = bases.filter((base) => base.state === "ready" && base.name !== chosenBase());
+  const chosen = alsoWanted();
+  const change = (event) => {
+    const { checked, value } = event.target;
+    const rest = alsoWanted().filter((name) => name !== value);
+    store.setSettings({ also: checked ? [...rest, value] : rest });
+    drawCount();
+  };
+  const boxes = others.map(({ name }) =>
+    h("label", { class: "box" }, h("input", { type: "checkbox", value: name, checked: chosen.includes(name), onchange: change }), name));
+  byId("s-also").replaceChildren(byId("s-also").firstElementChild, ...boxes);
+  byId("s-also").hidden = !boxes.length;
+  drawCount();
+}
+
+function drawCount() {
+  const also = chosenBases().slice(1);
+  byId("also").textContent = `+ ${also.length}`;
+  byId("also").title = `Also read: ${also.join(", ")}`;
+  byId("also").setAttribute("aria-label", byId("also").title);
+  byId("also").hidden = !also.length;
 }
 
 function tell(state, text, banner) {

@@ -47,7 +47,7 @@ export const alone = (id, work) =>
 
 export const DEFAULTS = {
   mode: "overlap", temperature: 0, top_p: 1, repetition_penalty: 1, max_tokens: 256, seed: "", system: "",
-  base: "", compare: false, theme: "",
+  base: "", also: null, compare: false, theme: "",
 };
 const SETTINGS = "memory3.settings";
 

@@ -103,7 +103,7 @@ function memoryRow(chunk, memory) {
     head,
     memory.refused ? h("p", { class: "bad" }, memory.refused) : null,
     h("p", { class: "reference" }, memory.text ?? "The service sent no text."),
-    h("p", { class: "dim key" }, memory.document_key),
+    h("p", { class: "dim key" }, memory.knowledge_base ? `${memory.knowledge_base}: ${memory.document_key}` : memory.document_key),
   );
   return h("li", {}, row);
 }
