@@ -10,7 +10,6 @@ from typing import Annotated, Any, Optional
 
 import grpc
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from memory_service.backup_commands import backup, restore
 from memory_service.ingest_command import ingest
 from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
-from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, Settings
+from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
 from memory_service.terminal import errors_for_people, plain
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
@@ -98,27 +97,6 @@ def migrate(
         finally:
             opened.close()
         typer.echo(f"{address} is up to date, {count} knowledge bases")
-
-
-def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Settings from the command line, the environment and the file; raises InvalidInput, MissingFile."""
-    import os
-
-    from memory_model.errors import InvalidInput, MissingFile
-
-    if config is not None:
-        if not config.is_file():
-            raise MissingFile(f"the settings file {config} does not exist")
-        os.environ[CONFIG_VARIABLE] = str(config)
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
-        )
-        raise InvalidInput(f"wrong settings: {wrong}") from error
-    except ValueError as error:
-        raise InvalidInput(f"the settings file {config} is not TOML: {error}") from error
 
 
 def _call(address: str, call: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -35,6 +35,12 @@ def content_hash_of(title: str, metadata: Mapping[str, str], parts: Sequence[byt
     return digest.digest()
 
 
+def text_hash_of(title: str, metadata: Mapping[str, str], text: str, overlap_tokens: int = 0) -> bytes:
+    """The content hash of a document as text; cut otherwise, it is another document."""
+    cut = [f"overlap of {overlap_tokens} tokens".encode()] if overlap_tokens else []
+    return content_hash_of(title, metadata, [text.encode(), *cut])
+
+
 def unwritten_hash_of(content_hash: bytes) -> bytes:
     """The hash under which a document without memories is stored, of the real one; and the other way round."""
     return bytes(a ^ b for a, b in zip(content_hash, _UNWRITTEN, strict=True))

@@ -16,11 +16,13 @@ import numpy as np
 
 from memory_model.codec import MemoryCodec
 from memory_model.errors import CorruptFile, MissingFile
+from memory_model.references import split
 from memory_service.errors import PayloadCorrupt
 from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory_model.memory import ExplicitMemory
+    from memory_model.tokenizer import Tokenizer
     from memory_service.settings import Settings
 
 
@@ -76,6 +78,26 @@ class Encoder(Protocol):
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
 
 
+class Splitter:
+    """Cuts texts into references as the model's encoder does, without the model: its tokenizer alone."""
+
+    def __init__(self, tokenizer: Tokenizer, reference_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._reference_tokens = reference_tokens
+
+    @classmethod
+    def load(cls, settings: Settings, reference_tokens: int) -> Splitter:
+        """That of the model which the settings name; the tokenizer alone is loaded."""
+        from memory_model.nn.load import base_checkpoint
+        from memory_model.tokenizer import Tokenizer
+
+        return cls(Tokenizer.from_json(base_checkpoint(settings.model).tokenizer_json()), reference_tokens)
+
+    def __call__(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
+        """See Encoder.split."""
+        return split(text, title, self._tokenizer.count, self._reference_tokens, overlap_tokens)
+
+
 class ModelEncoder:
     """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds)."""
 
@@ -84,13 +106,11 @@ class ModelEncoder:
 
         Raises MissingFile, CorruptFile, or an IdentityMismatch when the bundle was exported from another model.
         """
-        from memory_model import references
         from memory_model.bundle import Bundle
         from memory_model.embedder import Embedder
         from memory_model.memory import MemoryFormat
         from memory_model.nn.load import load_model
 
-        self._split = references.split
         loaded = load_model(settings.model)
         self._tokenizer = loaded.tokenizer
         self._writer = loaded.writer
@@ -100,6 +120,7 @@ class ModelEncoder:
         self._embedder = Embedder(embedder_folder(settings))
         ids = self._format.identity
         memory = loaded.config.memory
+        self._split = Splitter(loaded.tokenizer, memory.reference_tokens)
         self.description = EncoderDescription(
             identity=WriterIdentity(
                 ids.model_id,
@@ -132,8 +153,7 @@ class ModelEncoder:
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""
-        limit = self.description.reference_tokens
-        return self._split(text, title, self._tokenizer.count, limit, overlap_tokens)
+        return self._split(text, title, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         """See Encoder."""

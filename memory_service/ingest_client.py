@@ -131,20 +131,8 @@ class IngestClient:
         return self.summary
 
     async def _open_journals(self, channel: grpc.aio.Channel) -> None:
-        """Creates the knowledge base if asked to; a journal is of a knowledge base with its time of creation."""
-        bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-        name = self._knowledge_base
-        try:
-            try:
-                request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
-                base = (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=5)).knowledge_base
-            except grpc.aio.AioRpcError as error:
-                if error.code() != grpc.StatusCode.NOT_FOUND or not self._choices.create:
-                    raise
-                new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=name)
-                base = (await bases.CreateKnowledgeBase(new, timeout=30)).knowledge_base
-        except grpc.aio.AioRpcError as error:
-            raise remote_error(error, self._address) from error
+        """A journal is of a knowledge base with its time of creation."""
+        base = await open_base(channel, self._address, self._knowledge_base, create=self._choices.create)
         created = base.created_at.ToJsonString()
         for source in self._sources:
             self._journals[source] = Journal(self._journal_folder, source, self._address, base.name, created)
@@ -241,6 +229,24 @@ class IngestClient:
                 for journal in self._journals.values():
                     journal.save()
         self._on_answer(answer)
+
+
+async def open_base(
+    channel: grpc.aio.Channel, address: str, name: str, *, create: bool
+) -> knowledge_bases_pb2.KnowledgeBase:
+    """The knowledge base to write to, created where it is missing and `create` is set; raises RemoteError."""
+    bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+    try:
+        try:
+            request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
+            return (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=5)).knowledge_base
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.NOT_FOUND or not create:
+                raise
+            new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=name)
+            return (await bases.CreateKnowledgeBase(new, timeout=30)).knowledge_base
+    except grpc.aio.AioRpcError as error:
+        raise remote_error(error, address) from error
 
 
 def _request(sequence: int, document: SourceDocument) -> pb.IngestRequest:

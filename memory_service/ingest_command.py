@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 from typing import Annotated, Literal, Optional
@@ -11,10 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memory_model.errors import Memory3Error
-from memory_service.ingest_client import Answer, IngestChoices, IngestClient, Summary
-from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE
+from memory_model.errors import InvalidInput, Memory3Error
+from memory_service.ingest_client import Answer, IngestChoices, IngestClient, Summary, open_base
+from memory_service.near_duplicates import NearDuplicates
+from memory_service.remote import channel_to
+from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from memory_service.terminal import errors_for_people, plain
+from memory_service.worker_stages import Destination, ModelOfSettings
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _WRITING = {
@@ -50,32 +54,30 @@ def ingest(
             help="leave out documents that share more of their runs of words with an earlier one, such as 0.9; 0: none",
         ),
     ] = 0.0,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="who writes memories: the service, or workers of a Ray cluster for it"),
+    ] = "local",
+    workers: Annotated[int, typer.Option(min=1, help="of --engine ray: each loads the model")] = 2,
     journals: Annotated[Optional[Path], typer.Option(help="folder of the resume journals")] = None,  # noqa: UP045
 ) -> None:  # fmt: skip
     """Write documents into a knowledge base; run the same command again to go on after Ctrl-C."""
     from memory_service.formats import count_documents, find_sources
     from memory_service.journal import state_folder
-    from memory_service.near_duplicates import NearDuplicates
 
     console = Console(stderr=True, highlight=False)
     with errors_for_people():
         near = NearDuplicates(near_duplicates) if near_duplicates else None
         sources = find_sources(files)
         total = sum(count_documents(source) for source in sources)
-        choices = IngestChoices(create, 5, _WRITING[memories], overlap, near)
         shown = Shown(console, total)
-        client = IngestClient(
-            address, kb, sources, journals or state_folder(), choices, on_answer=shown.answer
-        )
-        try:
-            with shown.progress:
-                summary = asyncio.run(_run(client, console))
-        except Memory3Error:
-            if client.summary.done:
-                console.print(
-                    f"{client.summary.done} of {total} documents done: run the same command again to go on"
-                )
-            raise
+        if engine == "ray":
+            _require_only_ray_choices(memories, near)
+            destination = Destination(address, kb, overlap)
+            summary = _with_ray(sources, destination, workers, shown, create=create)
+        else:
+            choices = IngestChoices(create, 5, _WRITING[memories], overlap, near)
+            summary = _with_service(address, kb, sources, journals or state_folder(), choices, shown)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
     typer.echo(f"{total} documents: {counts or 'nothing to do'}; {summary.references} references")
     if summary.interrupted:
@@ -87,11 +89,63 @@ def ingest(
         raise typer.Exit(1)
 
 
+def _with_service(
+    address: str, kb: str, sources: list[Path], journals: Path, choices: IngestChoices, shown: Shown
+) -> Summary:
+    """The service writes the memories."""
+    client = IngestClient(address, kb, sources, journals, choices, on_answer=shown.answer)
+    try:
+        with shown.progress:
+            return asyncio.run(_run(client, shown.console))
+    except Memory3Error:
+        shown.say_how_far(client.summary)
+        raise
+
+
+def _with_ray(
+    sources: list[Path], destination: Destination, workers: int, shown: Shown, *, create: bool
+) -> Summary:
+    """Workers write the memories; Ctrl-C leaves what they have at hand, the service keeps what it acknowledged."""
+    from memory_service.ray_engine import Workers, ingest_with_ray
+
+    settings = load_settings(None, {})
+    asyncio.run(_open(destination, create=create))
+    summary = Summary()
+    rows = ingest_with_ray(sources, destination, ModelOfSettings(settings.of_writing()), Workers(workers))
+    try:
+        with shown.progress, contextlib.closing(rows):
+            for row in rows:
+                answer = Answer(row.document, row.outcome, row.references, row.reason, row.message)
+                summary.add(answer)
+                shown.answer(answer)
+    except KeyboardInterrupt:
+        summary.interrupted = True
+    except Memory3Error:
+        shown.say_how_far(summary)
+        raise
+    return summary
+
+
+async def _open(destination: Destination, *, create: bool) -> None:
+    async with channel_to(destination.address) as channel:
+        await open_base(channel, destination.address, destination.knowledge_base, create=create)
+
+
+def _require_only_ray_choices(memories: str, near: NearDuplicates | None) -> None:
+    if memories == "later":
+        raise InvalidInput("--engine ray writes memories now: --memories later is for --engine local")
+    if near is not None:
+        raise InvalidInput(
+            "--drop-near-duplicates compares each document with all before it: only --engine local can do that"
+        )
+
+
 class Shown:
     """What a person sees while it goes on: a bar with the time that is left, and every document that failed."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self._console = console
+        self.console = console
+        self._total = total
         self._references = 0
         columns = (
             TextColumn("{task.description}"),
@@ -109,12 +163,19 @@ class Shown:
         if answer.outcome == "failed":
             where = plain(answer.document.where)
             line = f"[red]failed[/] {where}: {answer.reason}: {plain(answer.message)}"
-            self._console.print(line, soft_wrap=True)
+            self.console.print(line, soft_wrap=True)
         elif answer.outcome == "duplicate":
-            self._console.print(
+            self.console.print(
                 f"left out {plain(answer.document.where)}: {plain(answer.message)}", soft_wrap=True
             )
         self.progress.update(self._task, advance=1, more=f"{self._references} references")
+
+    def say_how_far(self, summary: Summary) -> None:
+        """What an error left done."""
+        if summary.done:
+            self.console.print(
+                f"{summary.done} of {self._total} documents done: run the same command again to go on"
+            )
 
 
 async def _run(client: IngestClient, console: Console) -> Summary:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_service.access import Scope
 from memory_service.catalogue import Catalogue
-from memory_service.content_hash import real_hash
+from memory_service.content_hash import is_unwritten, real_hash
 from memory_service.encoder import Encoder
 from memory_service.errors import BadRequest
 from memory_service.ingest_stream import IngestStream, Threads
 from memory_service.late_memories import LateMemories
 from memory_service.settings import Settings
+from memory_service.stores import StoredVersion
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
-_MAX_DELETED_KEYS = 1000
+_MAX_KEYS = 1000
 
 
 class Ingestion(ingestion_pb2_grpc.IngestionServicer):
@@ -57,14 +58,10 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
 
     async def Delete(self, request: pb.DeleteRequest, context: grpc.aio.ServicerContext) -> pb.DeleteResponse:
         """See ingestion.proto."""
-        if not 1 <= len(request.document_keys) <= _MAX_DELETED_KEYS:
-            raise BadRequest(
-                f"{len(request.document_keys)} keys to delete, expected 1 to {_MAX_DELETED_KEYS}",
-                field="document_keys",
-            )
+        keys = _keys(request.document_keys)
         base = self._catalogue.open(request.knowledge_base, Scope.WRITE)
         documents, references = await asyncio.get_running_loop().run_in_executor(
-            self._threads.write, self._catalogue.store.delete, base, list(request.document_keys)
+            self._threads.write, self._catalogue.store.delete, base, keys
         )
         return pb.DeleteResponse(documents_deleted=documents, references_deleted=references)
 
@@ -90,3 +87,29 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             document_key=document.key, title=document.title, metadata=document.metadata,
             content_hash=content_hash, stored_at=stored_at, references=references,
         )  # fmt: skip
+
+    async def GetVersions(
+        self, request: pb.GetVersionsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetVersionsResponse:
+        """See ingestion.proto."""
+        keys = _keys(request.document_keys)
+        base = self._catalogue.open(request.knowledge_base)
+        stored = await asyncio.get_running_loop().run_in_executor(
+            self._threads.read, self._catalogue.store.versions, base, keys
+        )
+        there = [key for key in dict.fromkeys(keys) if key in stored]
+        return pb.GetVersionsResponse(versions=[_version(key, stored[key]) for key in there])
+
+
+def _keys(keys: Sequence[str]) -> list[str]:
+    if not 1 <= len(keys) <= _MAX_KEYS:
+        raise BadRequest(f"{len(keys)} keys of documents, expected 1 to {_MAX_KEYS}", field="document_keys")
+    return list(keys)
+
+
+def _version(key: str, stored: StoredVersion) -> pb.DocumentVersion:
+    return pb.DocumentVersion(
+        document_key=key, content_hash=real_hash(key, stored.content_hash, stored.memory_ids),
+        reference_count=len(stored.memory_ids),
+        memories_written=not is_unwritten(key, stored.content_hash, stored.memory_ids),
+    )  # fmt: skip

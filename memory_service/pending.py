@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_service.content_hash import content_hash_of, memory_id_of, unwritten_hash_of
+from memory_service.content_hash import content_hash_of, memory_id_of, text_hash_of, unwritten_hash_of
 from memory_service.encoder import EncodedReferences, Encoder
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
 from memory_service.stores import NewDocument, NewReference
@@ -151,9 +151,7 @@ def _read_text(document: PendingDocument, text: str, encoder: Encoder, options: 
     document.take(encoder.split(text, document.title, options.overlap_tokens) if text.strip() else [])
     if not document.texts:
         raise DocumentEmpty("the document has no text", field="text")
-    # Cut otherwise, it is another document.
-    cut = [f"overlap of {options.overlap_tokens} tokens".encode()] if options.overlap_tokens else []
-    document.content_hash = content_hash_of(document.title, document.metadata, [raw, *cut])
+    document.content_hash = text_hash_of(document.title, document.metadata, text, options.overlap_tokens)
 
 
 def _read_prepared(document: PendingDocument, prepared: pb.PreparedDocument, encoder: Encoder) -> None:

@@ -47,6 +47,26 @@ class Connection(BaseSettings):
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """An asynchronous channel; raises InvalidInput, MissingFile."""
+        self._check(address)
+        interceptors = _with_key(self.api_key.get_secret_value()) if self.api_key is not None else None
+        if not self.encrypted:
+            return grpc.aio.insecure_channel(address, options=self._options(), interceptors=interceptors)
+        return grpc.aio.secure_channel(
+            address, self._credentials(), options=self._options(), interceptors=interceptors
+        )
+
+    def blocking_channel(self, address: str) -> grpc.Channel:
+        """A channel without an event loop, for the workers of a cluster; raises InvalidInput, MissingFile."""
+        self._check(address)
+        if self.encrypted:
+            channel = grpc.secure_channel(address, self._credentials(), options=self._options())
+        else:
+            channel = grpc.insecure_channel(address, options=self._options())
+        if self.api_key is None:
+            return channel
+        return grpc.intercept_channel(channel, _Key(self.api_key.get_secret_value()))
+
+    def _check(self, address: str) -> None:
         if (self.certificate is None) != (self.key is None):
             raise InvalidInput(
                 "mTLS needs both MEMORY_SERVICE_CLIENT_CERTIFICATE and MEMORY_SERVICE_CLIENT_KEY"
@@ -56,14 +76,31 @@ class Connection(BaseSettings):
                 f"the API key would travel to {address} in plain text: switch TLS on (MEMORY_SERVICE_CLIENT_TLS=1) or"
                 " permit it on a network that you trust (MEMORY_SERVICE_CLIENT_INSECURE=1)"
             )
-        interceptors = _with_key(self.api_key.get_secret_value()) if self.api_key is not None else None
-        options = list(_OPTIONS)
-        if self.server_name:
-            options.append(("grpc.ssl_target_name_override", self.server_name))
-        if not self.encrypted:
-            return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
-        credentials = grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
-        return grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors)
+
+    def _options(self) -> list[tuple[str, Any]]:
+        name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+        return [*_OPTIONS, *name]
+
+    def _credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
+
+
+class _Key(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Adds the API key to calls of a blocking channel."""
+
+    def __init__(self, secret: str) -> None:
+        self._header = ("authorization", f"Bearer {secret}")
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._with_key(client_call_details), request)
+
+    def intercept_stream_stream(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return continuation(self._with_key(client_call_details), request_iterator)
+
+    def _with_key(self, details: Any) -> Any:
+        return details._replace(metadata=[*(details.metadata or ()), self._header])
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -14,12 +14,14 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from memory_model.errors import InvalidInput, MissingFile
 from memory_service.stores import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
 ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
+_WRITING = {"model", "codec", "bundle", "embedder", "writing_batch_references"}
 
 
 def default_store() -> str:
@@ -154,6 +156,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
 
+    def of_writing(self) -> dict[str, Any]:
+        """The settings that say which model writes memories and how, for another process; paths are absolute."""
+        values = self.model_dump(include=_WRITING)
+        return {name: value.resolve() if isinstance(value, Path) else value for name, value in values.items()}
+
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""
         return StoreOptions(
@@ -176,3 +183,20 @@ class Settings(BaseSettings):
         path = os.environ.get(CONFIG_VARIABLE)
         file = (TomlConfigSettingsSource(settings_cls, Path(path)),) if path else ()
         return (init_settings, env_settings, *file)
+
+
+def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """Settings from the command line, the environment and the file; raises InvalidInput, MissingFile."""
+    if config is not None:
+        if not config.is_file():
+            raise MissingFile(f"the settings file {config} does not exist")
+        os.environ[CONFIG_VARIABLE] = str(config)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+        )
+        raise InvalidInput(f"wrong settings: {wrong}") from error
+    except ValueError as error:
+        raise InvalidInput(f"the settings file {config} is not TOML: {error}") from error

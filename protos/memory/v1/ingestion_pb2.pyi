@@ -237,3 +237,29 @@ class StoredReference(_message.Message):
     chunk_number: int
     text: str
     def __init__(self, memory_id: _Optional[int] = ..., chunk_number: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class GetVersionsRequest(_message.Message):
+    __slots__ = ("knowledge_base", "document_keys")
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: str
+    document_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, knowledge_base: _Optional[str] = ..., document_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetVersionsResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[DocumentVersion]
+    def __init__(self, versions: _Optional[_Iterable[_Union[DocumentVersion, _Mapping]]] = ...) -> None: ...
+
+class DocumentVersion(_message.Message):
+    __slots__ = ("document_key", "content_hash", "reference_count", "memories_written")
+    DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    document_key: str
+    content_hash: bytes
+    reference_count: int
+    memories_written: bool
+    def __init__(self, document_key: _Optional[str] = ..., content_hash: _Optional[bytes] = ..., reference_count: _Optional[int] = ..., memories_written: _Optional[bool] = ...) -> None: ...

@@ -50,6 +50,11 @@ class IngestionStub:
                 request_serializer=memory_dot_v1_dot_ingestion__pb2.GetDocumentRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_ingestion__pb2.GetDocumentResponse.FromString,
                 _registered_method=True)
+        self.GetVersions = channel.unary_unary(
+                '/memory.v1.Ingestion/GetVersions',
+                request_serializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.FromString,
+                _registered_method=True)
 
 
 class IngestionServicer:
@@ -83,6 +88,13 @@ class IngestionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetVersions(self, request, context):
+        """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -100,6 +112,11 @@ def add_IngestionServicer_to_server(servicer, server):
                     servicer.GetDocument,
                     request_deserializer=memory_dot_v1_dot_ingestion__pb2.GetDocumentRequest.FromString,
                     response_serializer=memory_dot_v1_dot_ingestion__pb2.GetDocumentResponse.SerializeToString,
+            ),
+            'GetVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetVersions,
+                    request_deserializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -184,6 +201,33 @@ class Ingestion:
             '/memory.v1.Ingestion/GetDocument',
             memory_dot_v1_dot_ingestion__pb2.GetDocumentRequest.SerializeToString,
             memory_dot_v1_dot_ingestion__pb2.GetDocumentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.Ingestion/GetVersions',
+            memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.SerializeToString,
+            memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class IngestionStub:
     """Removes documents with all their references and memories. Unknown keys are no error."""
     GetDocument: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+    GetVersions: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]
+    """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
 
 @_typing.type_check_only
 class IngestionAsyncStub(IngestionStub):
@@ -65,6 +67,8 @@ class IngestionAsyncStub(IngestionStub):
     """Removes documents with all their references and memories. Unknown keys are no error."""
     GetDocument: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]  # type: ignore[assignment]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+    GetVersions: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]  # type: ignore[assignment]
+    """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
 
 class IngestionServicer(metaclass=_abc_1.ABCMeta):
     """Turns documents into explicit memories and keeps them."""
@@ -99,5 +103,13 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ingestion_pb2.GetDocumentResponse, _abc.Awaitable[_ingestion_pb2.GetDocumentResponse]]:
         """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
+
+    @_abc_1.abstractmethod
+    def GetVersions(
+        self,
+        request: _ingestion_pb2.GetVersionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestion_pb2.GetVersionsResponse, _abc.Awaitable[_ingestion_pb2.GetVersionsResponse]]:
+        """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
 
 def add_IngestionServicer_to_server(servicer: IngestionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,88 @@
+"""`ingest --engine ray` on a cluster of this machine: a worker is killed, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from memory_service.ray_engine import IngestionStopped, Workers, ingest_with_ray
+from memory_service.worker_stages import Destination
+from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
+from tests.memory_service.processes import ROOT, client_of, service
+from tests.memory_service.worker_models import HashModel
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("ray", reason="needs the extra `ray`")
+
+
+@pytest.fixture(autouse=True)
+def _our_code_for_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def write_facts(file: Path, count: int) -> Path:
+    lines = [json.dumps({"key": f"k{n}", "text": f"Fact {n}. " * (1 + n % 90)}) for n in range(count)]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: Path) -> None:
+    facts = write_facts(tmp_path / "facts.jsonl", 600)
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    model, workers = HashModel(pids, seconds_per_reference=0.01), Workers(count=2, processors=0.5)
+    with service(tmp_path) as running, client_of(running) as client:
+        client.bases.CreateKnowledgeBase(
+            knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="kb"), timeout=60
+        )
+        to = Destination(running.address, "kb")
+        count = knowledge_bases_pb2.GetStatisticsRequest(name="kb")
+        killed: list[int] = []
+
+        def kill_one() -> None:
+            while client.bases.GetStatistics(count, timeout=60).document_count < 64:
+                time.sleep(0.05)
+            victim = int(next(pids.glob("*.worker")).stem)
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+        killer = threading.Thread(target=kill_one)
+        killer.start()
+        rows = list(ingest_with_ray([facts], to, model, workers))
+        killer.join()
+
+        assert killed
+        assert len(list(pids.glob("*.worker"))) > 2, "another worker took the place of the killed one"
+        assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(600))
+        assert {row.outcome for row in rows} <= {"stored", "unchanged"}
+        stored = client.bases.GetStatistics(count, timeout=60)
+        assert (stored.document_count, stored.reference_count) == (600, sum(row.references for row in rows))
+
+        loaded = len(list(pids.glob("*.worker")))
+        again = list(ingest_with_ray([facts], to, model, workers))
+        assert {row.outcome for row in again} == {"unchanged"}
+        assert client.bases.GetStatistics(count, timeout=60) == stored
+        assert len(list(pids.glob("*.worker"))) <= loaded + 2
+        request = ingestion_pb2.GetDocumentRequest(knowledge_base="kb", document_key="k5", return_text=True)
+        texts = [part.text for part in client.ingestion.GetDocument(request, timeout=60).references]
+        assert texts == ["Fact 5. Fact 5. Fact 5. Fact 5. Fact 5. Fact 5."]
+
+
+def test_workers_with_another_model_stop_the_ingestion_with_the_reason(tmp_path: Path) -> None:
+    facts = write_facts(tmp_path / "facts.jsonl", 3)
+    with service(tmp_path) as running, pytest.raises(IngestionStopped, match="service's model"):
+        list(
+            ingest_with_ray(
+                [facts],
+                Destination(running.address, "default"),
+                HashModel(tmp_path, name="other"),
+                Workers(1),
+            )
+        )
