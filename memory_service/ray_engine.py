@@ -27,7 +27,7 @@ ROWS = 32
 """Documents that go from stage to stage together: enough for batches of similar length, little to do again."""
 _ADDRESS = "RAY_ADDRESS"
 _SHARE = 0.25  # of a processor, for the stages that wait more than they work
-_FOR_THE_OTHERS = 2  # processors beside the writers': those shares, and a whole one where Ray cuts blocks
+_FOR_THE_OTHERS = 3  # processors beside the writers': those shares, and a whole one where Ray cuts blocks
 _OBJECTS_BYTES = 1 << 30  # of a cluster of our own: some thousand documents under way
 
 

@@ -17,7 +17,7 @@ from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.processes import ROOT, client_of, service
 from tests.memory_service.worker_models import HashModel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # starting Ray alone takes a busy machine a minute
 pytest.importorskip("ray", reason="needs the extra `ray`")
 
 
@@ -34,7 +34,7 @@ def write_facts(file: Path, count: int) -> Path:
 
 
 def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: Path) -> None:
-    facts = write_facts(tmp_path / "facts.jsonl", 600)
+    facts = write_facts(tmp_path / "facts.jsonl", 300)
     pids = tmp_path / "pids"
     pids.mkdir()
     model, workers = HashModel(pids, seconds_per_reference=0.01), Workers(count=2, processors=0.5)
@@ -60,15 +60,19 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
 
         assert killed
         assert len(list(pids.glob("*.worker"))) > 2, "another worker took the place of the killed one"
-        assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(600))
+        assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(300))
         assert {row.outcome for row in rows} <= {"stored", "unchanged"}
         stored = client.bases.GetStatistics(count, timeout=60)
-        assert (stored.document_count, stored.reference_count) == (600, sum(row.references for row in rows))
+        assert (stored.document_count, stored.reference_count) == (300, sum(row.references for row in rows))
 
         loaded = len(list(pids.glob("*.worker")))
         again = list(ingest_with_ray([facts], to, model, workers))
         assert {row.outcome for row in again} == {"unchanged"}
-        assert client.bases.GetStatistics(count, timeout=60) == stored
+        after = client.bases.GetStatistics(count, timeout=60)
+        assert (after.document_count, after.reference_count) == (
+            stored.document_count,
+            stored.reference_count,
+        )
         assert len(list(pids.glob("*.worker"))) <= loaded + 2
         request = ingestion_pb2.GetDocumentRequest(knowledge_base="kb", document_key="k5", return_text=True)
         texts = [part.text for part in client.ingestion.GetDocument(request, timeout=60).references]
