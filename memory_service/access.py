@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -77,11 +76,6 @@ def caller() -> Access:
         raise Unauthenticated("nobody is known to make this call") from None
 
 
-@contextlib.contextmanager
-def called_by(access: Access) -> Iterator[None]:
-    """What runs inside, and in the tasks and threads it starts (see carrying.py), is done for this caller."""
-    token = _caller.set(access)
-    try:
-        yield
-    finally:
-        _caller.reset(token)
+def set_caller(access: Access) -> None:
+    """What the present task does from here on, and the tasks and threads it starts (see carrying.py), is for him."""
+    _caller.set(access)

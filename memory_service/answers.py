@@ -10,7 +10,7 @@ import grpc
 
 from memory_service.access import caller
 from memory_service.call_record import CallRecord, record
-from memory_service.entrance import KINDS, OURS, Continuation
+from memory_service.entrance import KINDS
 from memory_service.keys import KeyRing
 from memory_service.metrics import DOCUMENTS
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -22,20 +22,16 @@ _OUTCOMES = {
 }
 
 
-class Answers(grpc.aio.ServerInterceptor):
+class Answers:
     """Stands next to the handlers; only calls that answer with a stream pass through it."""
 
     def __init__(self, keys: KeyRing | None) -> None:
         """keys: a stream whose key was revoked meanwhile is ended before its next answer."""
         self._keys = keys
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler:
-        """Called by grpc for each call."""
-        handler: Any = await continuation(handler_call_details)
-        ours = handler_call_details.method.startswith(OURS)
-        if handler is None or not handler.response_streaming or not ours:
+    def wrapped(self, handler: Any) -> grpc.RpcMethodHandler:
+        """The handler, looked after if it answers with a stream."""
+        if not handler.response_streaming:
             return handler
         kind = KINDS[bool(handler.request_streaming), True]
         behaviour = getattr(handler, kind)

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
+from memory_service.metrics import CACHE_BYTES, CACHE_LOOKUPS
+
 Value = TypeVar("Value")
 Key = tuple[int, int]
 """(number of the knowledge base, memory id): numbers are never used twice, and an id names its bytes for ever."""
@@ -18,8 +20,10 @@ ENTRY_BYTES = 300
 class BoundedCache(Generic[Value]):
     """Values of memories, none of them ever changed. Thread-safe."""
 
-    def __init__(self, budget_bytes: int, size_of: Callable[[Value], int]) -> None:
-        """budget_bytes: 0 keeps nothing. size_of: bytes of a value."""
+    def __init__(self, name: str, budget_bytes: int, size_of: Callable[[Value], int]) -> None:
+        """name: in the metrics. budget_bytes: 0 keeps nothing. size_of: bytes of a value."""
+        self._bytes = CACHE_BYTES.labels(name)
+        self._found, self._missed = (CACHE_LOOKUPS.labels(name, outcome) for outcome in ("hit", "miss"))
         self.budget_bytes = budget_bytes
         self.hits = 0
         self.misses = 0
@@ -36,20 +40,24 @@ class BoundedCache(Generic[Value]):
     def get_many(self, kb: int, memory_ids: Iterable[int]) -> dict[int, Value]:
         """Those that are there, by memory id."""
         found: dict[int, Value] = {}
+        asked = 0
         with self._lock:
             for memory_id in memory_ids:
+                asked += 1
                 value = self._entries.get((kb, memory_id))
-                if value is None:
-                    self.misses += 1
-                else:
+                if value is not None:
                     self._entries.move_to_end((kb, memory_id))
                     found[memory_id] = value
             self.hits += len(found)
+            self.misses += asked - len(found)
+        self._found.inc(len(found))
+        self._missed.inc(asked - len(found))
         return found
 
     def put_many(self, kb: int, values: Mapping[int, Value]) -> None:
         """Keeps them, each unless it alone is larger than the budget."""
         with self._lock:
+            before = self._used
             for memory_id, value in values.items():
                 size = ENTRY_BYTES + self._size_of(value)
                 if size > self.budget_bytes or (kb, memory_id) in self._entries:
@@ -59,3 +67,11 @@ class BoundedCache(Generic[Value]):
                 while self._used > self.budget_bytes:
                     _, gone = self._entries.popitem(last=False)
                     self._used -= ENTRY_BYTES + self._size_of(gone)
+            self._bytes.inc(self._used - before)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._lock:
+            self._bytes.dec(self._used)
+            self._entries.clear()
+            self._used = 0

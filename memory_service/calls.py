@@ -1,11 +1,10 @@
-"""What every call of our services gets: a deadline, errors with details, and a log line. One interceptor."""
+"""What every call of our services gets: a deadline, errors with details, and a log line."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import DeadlineExceeded, MalformedRequest, described, to_status
-from memory_service.logs import logger
+from memory_service.logs import logger, tells_debug
 
 _DETAILS_KEY = "grpc-status-details-bin"
 
@@ -26,14 +25,13 @@ class Undecodable:
     method: str
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor):
+class Calls:
     """Wraps the handlers of `memory.v1`; health and reflection stay as they are."""
 
     def __init__(self, default_deadline_s: float, stream_idle_s: float) -> None:
         """`default_deadline_s`: for unary calls without one; `stream_idle_s`: for a client to take a message."""
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
-        self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
         self._under_way = 0
         self._stopping = False
         self._idle = asyncio.Event()
@@ -43,42 +41,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """From here on a call that is cancelled is one that the end of the grace cut off, and is logged by name."""
         self._stopping = True
 
+    def note(self, more: int) -> None:
+        """One call more, or one less."""
+        self._under_way += more
+        if self._under_way:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    def note_cut(self, method: str) -> None:
+        """A call was cancelled."""
+        if self._stopping:
+            logger().warning("call_cut", method=method)
+
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
         await self._idle.wait()
 
-    @contextlib.contextmanager
-    def _counted(self, method: str) -> Iterator[None]:
-        self._under_way += 1
-        self._idle.clear()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._stopping:
-                logger().warning("call_cut", method=method)
-            raise
-        finally:
-            self._under_way -= 1
-            if self._under_way == 0:
-                self._idle.set()
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        """Called by grpc for each call."""
-        handler: Any = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith("/memory.v1."):
-            return handler
-        known, wrapped = self._wrapped.get(method, (None, None))
-        if known is not handler or wrapped is None:
-            wrapped = self._wrap(method, handler)
-            self._wrapped[method] = (handler, wrapped)
-        return wrapped
-
-    def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler:
+    def wrapped(self, method: str, handler: Any) -> grpc.RpcMethodHandler:
+        """A handler that does all of this; those of streams are coroutines then."""
         decode = _lenient(handler.request_deserializer, method)
         encode = _serializer(handler.response_serializer)
         if handler.request_streaming and handler.response_streaming:
@@ -93,7 +74,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            with self._counted(method):
+            with _UnderWay(self, method):
                 return await answered(request, context)
 
         async def answered(request: Any, context: grpc.aio.ServicerContext) -> Any:
@@ -106,14 +87,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     response = await behaviour(request, context)
             except Exception as error:
                 await abort_with(method, error, started, context)
-            logger().debug("call", method=method, ms=_ms_since(started))
+            if tells_debug():
+                logger().debug("call", method=method, ms=_ms_since(started))
             return response
 
         return call
 
     def _streaming(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> None:
-            with self._counted(method):
+            with _UnderWay(self, method):
                 await answered(request, context)
 
         async def answered(request: Any, context: grpc.aio.ServicerContext) -> None:
@@ -133,6 +115,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             logger().info("stream", method=method, ms=_ms_since(started))
 
         return call
+
+
+class _UnderWay:
+    """While a call is answered. A class, because a generator of contextlib costs three times as much."""
+
+    __slots__ = ("_calls", "_method")
+
+    def __init__(self, calls: Calls, method: str) -> None:
+        self._calls = calls
+        self._method = method
+
+    def __enter__(self) -> None:
+        self._calls.note(1)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._calls.note_cut(self._method)
+        self._calls.note(-1)
 
 
 def _serializer(serializer: Any) -> Any:

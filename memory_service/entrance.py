@@ -3,21 +3,25 @@
 Entrance  outermost: API key and rate before the request is decoded; caller, request id and trace then go with the call
 Calls     deadline, errors with details (calls.py)
 Answers   innermost, for streams: is the key still good; documents are counted (answers.py)
+
+No interceptors of gRPC: each of those is a coroutine more for every call.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import structlog
+from prometheus_client import Counter, Gauge, Histogram
 
-from memory_service.access import OPERATOR, Access, called_by
+from memory_service.access import OPERATOR, Access, set_caller
 from memory_service.audit import AUDITED, AuditLog
 from memory_service.call_record import CallRecord, record
 from memory_service.calls import abort_with
@@ -31,7 +35,7 @@ OURS = "/memory.v1."
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
 
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
+Inner = Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None]
 
 
 def header(details: grpc.HandlerCallDetails, name: str) -> str | None:
@@ -40,24 +44,25 @@ def header(details: grpc.HandlerCallDetails, name: str) -> str | None:
     return found[-1] if found and isinstance(found[-1], str) else None
 
 
-class Entrance(grpc.aio.ServerInterceptor):
-    """Goes around all other interceptors. Health and reflection are open to everybody: they tell of no tenant."""
+class Entrance(grpc.GenericRpcHandler):
+    """Before the handlers of `memory.v1`. Health and reflection are open to everybody: they tell of no tenant."""
 
-    def __init__(self, keys: KeyRing | None, rates: Rates, audit: AuditLog | None, tracing: Tracing) -> None:
-        """keys: None lets everybody in as the operator."""
+    def __init__(
+        self, inner: Inner, keys: KeyRing | None, rates: Rates, audit: AuditLog | None, tracing: Tracing
+    ) -> None:
+        """inner: finds the handler of a call. keys: None lets everybody in as the operator."""
         self.ready = False
+        self._inner = inner
         self._keys = keys
         self._rates = rates
         self._audit = audit
         self._tracing = tracing
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Called by grpc for each call."""
         method = handler_call_details.method
         if not method.startswith(OURS):
-            return await continuation(handler_call_details)
+            return None
         given = header(handler_call_details, REQUEST_ID)
         request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         try:
@@ -68,9 +73,9 @@ class Entrance(grpc.aio.ServerInterceptor):
         except ServiceError as error:
             CALLS.labels(method if self.ready else "", error.code.name).inc()
             return _refusing(method, error, request_id)
-        handler: Any = await continuation(handler_call_details)
+        handler = self._inner(handler_call_details)
         if handler is None:
-            return handler
+            return None
         parent = header(handler_call_details, "traceparent")
         return self._wrapped(handler, method, access, request_id, parent)
 
@@ -82,30 +87,32 @@ class Entrance(grpc.aio.ServerInterceptor):
     def _wrapped(
         self, handler: Any, method: str, access: Access, request_id: str, traceparent: str | None
     ) -> grpc.RpcMethodHandler:
-        """The handler with its caller; those of streams are coroutines too here (see CallInterceptor)."""
+        """The handler with its caller; those of streams are coroutines too here (see Calls)."""
         kind = KINDS[bool(handler.request_streaming), bool(handler.response_streaming)]
         behaviour = getattr(handler, kind)
-        seconds, under_way = CALL_SECONDS.labels(method), UNDER_WAY.labels(method)
+        measured = _measured(method)
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            # Each call is a task with context variables of its own: what is set here ends with it.
             noted, started = CallRecord(), time.perf_counter()
-            token = record.set(noted)
-            under_way.inc()
+            record.set(noted)
+            set_caller(access)
+            structlog.contextvars.bind_contextvars(
+                request_id=request_id, **({"key": access.key_id} if access.key_id else {})
+            )
+            context.set_trailing_metadata(((REQUEST_ID, request_id),))
+            measured.under_way.inc()
             try:
-                with (
-                    called_by(access),
-                    _request(request_id, access),
-                    self._tracing.call(method, request_id, traceparent, context),
-                ):
-                    context.set_trailing_metadata(((REQUEST_ID, request_id),))
+                if not self._tracing.on:
+                    return await behaviour(request, context)
+                with self._tracing.call(method, request_id, traceparent, context):
                     return await behaviour(request, context)
             finally:
-                record.reset(token)
-                under_way.dec()
+                measured.under_way.dec()
                 elapsed_s = time.perf_counter() - started
-                seconds.observe(elapsed_s)
+                measured.seconds.observe(elapsed_s)
                 code = code_name(context)
-                CALLS.labels(method, code).inc()
+                (measured.ok if code == "OK" else CALLS.labels(method, code)).inc()
                 if self._audit is not None and method in AUDITED:
                     where = noted.knowledge_base or _named_in(request)
                     self._audit.write(
@@ -138,12 +145,18 @@ KINDS = {
 }
 
 
-@contextlib.contextmanager
-def _request(request_id: str, access: Access) -> Iterator[None]:
-    """Every log line of the call, from whichever thread, names the request and the key."""
-    who = {"key": access.key_id} if access.key_id else {}
-    with structlog.contextvars.bound_contextvars(request_id=request_id, **who):
-        yield
+@dataclass(frozen=True)
+class _Measured:
+    """The metrics of one method, found once."""
+
+    seconds: Histogram
+    under_way: Gauge
+    ok: Counter
+
+
+@functools.lru_cache(maxsize=64)
+def _measured(method: str) -> _Measured:
+    return _Measured(CALL_SECONDS.labels(method), UNDER_WAY.labels(method), CALLS.labels(method, "OK"))
 
 
 def _refusing(method: str, error: ServiceError, request_id: str) -> grpc.RpcMethodHandler:

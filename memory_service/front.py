@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from memory_service.answers import Answers
 from memory_service.audit import AuditLog
-from memory_service.calls import CallInterceptor
+from memory_service.calls import Calls
 from memory_service.entrance import Entrance
 from memory_service.errors import StoreUnavailable
 from memory_service.health import SERVICES, Health
@@ -25,13 +25,18 @@ from memory_service.settings import Settings
 from memory_service.tracing import Tracing
 
 _LAST_ANSWERS_S = 0.5
+_NO_QUOTA = Quota()
 
 
 class Services(grpc.GenericRpcHandler):
     """The handlers of services that come when the server has long started. Takes the place of the server for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls, answers: Answers) -> None:
+        """calls, answers: what every handler goes through, see `entrance`."""
+        self._calls = calls
+        self._answers = answers
         self._handlers: list[grpc.GenericRpcHandler] = []
+        self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """As grpc.Server, for the generated `add_…_to_server`."""
@@ -42,8 +47,18 @@ class Services(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Called by grpc for each call."""
-        found = (handler.service(handler_call_details) for handler in self._handlers)
-        return next((handler for handler in found if handler is not None), None)
+        method = handler_call_details.method
+        for handlers in self._handlers:
+            handler = handlers.service(handler_call_details)
+            if handler is not None:
+                break
+        else:
+            return None
+        known, wrapped = self._wrapped.get(method, (None, None))
+        if known is not handler or wrapped is None:
+            wrapped = self._calls.wrapped(method, self._answers.wrapped(handler))
+            self._wrapped[method] = (handler, wrapped)
+        return wrapped
 
 
 class Front:
@@ -68,13 +83,13 @@ class Front:
         )
         self._audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
         self._metrics: MetricsPort | None = None
-        self._calls = CallInterceptor(settings.default_deadline_s, settings.ingest_idle_timeout_s)
-        self._entrance = Entrance(security.keys, Rates(self.quota_of), self._audit, self.tracing)
-        self.server = grpc.aio.server(
-            interceptors=[self._entrance, self._calls, Answers(security.keys)], options=_options(settings)
+        self._calls = Calls(settings.default_deadline_s, settings.ingest_idle_timeout_s)
+        self.services = Services(self._calls, Answers(security.keys))
+        self._entrance = Entrance(
+            self.services.service, security.keys, Rates(self.quota_of), self._audit, self.tracing
         )
-        self.services = Services()
-        self.server.add_generic_rpc_handlers((self.services,))
+        self.server = grpc.aio.server(options=_options(settings))
+        self.server.add_generic_rpc_handlers((self._entrance,))
 
     @property
     def metrics_port(self) -> int:
@@ -84,7 +99,7 @@ class Front:
     def quota_of(self, tenant: str) -> Quota:
         """The tenant's quota: its own or the settings'; the operator has none."""
         own = self.security.keys.quota_of(tenant) if self.security.keys is not None else None
-        return own or (self._quota if tenant else Quota())
+        return own or (self._quota if tenant else _NO_QUOTA)
 
     async def listen(self) -> None:
         """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""

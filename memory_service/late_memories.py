@@ -282,4 +282,4 @@ class LateMemories:
 
 def _finished(hit: Found, there: dict[int, NewReference]) -> Found:
     reference = there.get(hit.memory_id)
-    return hit if reference is None else replace(hit, memory_id=reference.memory_id, crc32c=reference.crc32c)
+    return hit if reference is None else hit._replace(memory_id=reference.memory_id, crc32c=reference.crc32c)

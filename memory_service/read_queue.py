@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memory_service.stores import KnowledgeBase, Query, Retrieved, Store
 
@@ -24,8 +24,7 @@ _HOLD_NS = 500_000
 _TOGETHER = 8
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What the store found; when it was asked and when it had answered, by `time.perf_counter_ns`."""
 
     retrieved: Retrieved
@@ -33,8 +32,7 @@ class Answer:
     ended_ns: int
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     base: KnowledgeBase
     query: Query
     answer: asyncio.Future[Answer]

@@ -14,7 +14,7 @@ from memory_service.forwarding import Forwarding
 from memory_service.identity import require_readable
 from memory_service.late_memories import LateMemories
 from memory_service.limits import MAX_HELD_IDS
-from memory_service.metrics import REFUSED, observe_retrieval
+from memory_service.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.read_queue import ReadQueue
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query
@@ -58,6 +58,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         base = self._catalogue.open(request.knowledge_base)
         query = self._query(request, base)
         self._waiting += 1
+        WAITING.inc()
         asked = time.perf_counter_ns()
         try:
             answer = await self._reads.retrieve(base, query)
@@ -69,6 +70,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
                 retrieved = await self._late.complete(base, query, retrieved, context.time_remaining())
         finally:
             self._waiting -= 1
+            WAITING.dec()
         parts = response_parts(retrieved)
         total_us = (time.perf_counter_ns() - arrived) // 1000
         times = (retrieved.search_us, retrieved.fetch_us, total_us, queued_ns // 1000, retrieved.rank_us)

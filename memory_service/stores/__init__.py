@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,8 +85,7 @@ class StoredDocument:
     references: Sequence[tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A reference near a query; score is the cosine similarity."""
 
     memory_id: int

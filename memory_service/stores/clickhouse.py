@@ -70,7 +70,7 @@ class ClickHouseStore(Store):
     def __init__(self, engine: Engine, *, payload_cache_bytes: int, word_cache_bytes: int) -> None:
         """Opens the tables; the process that may write first puts them in order."""
         self._engine = engine
-        self._hot: BoundedCache[bytes] = BoundedCache(payload_cache_bytes, len)
+        self._hot: BoundedCache[bytes] = BoundedCache("payloads", payload_cache_bytes, len)
         self._ranking = WordRanking(word_cache_bytes)
         self._write_lock = threading.RLock()
         self._masked: set[int] = set()  # knowledge bases whose deleted rows the index still finds

@@ -32,7 +32,9 @@ class WordRanking:
 
     def __init__(self, budget_bytes: int) -> None:
         """budget_bytes: of remembered words; 0 makes them anew for every query."""
-        self.remembered: BoundedCache[tuple[np.ndarray, list[int]]] = BoundedCache(budget_bytes, _size)
+        self.remembered: BoundedCache[tuple[np.ndarray, list[int]]] = BoundedCache(
+            "words", budget_bytes, _size
+        )
 
     def best(
         self,

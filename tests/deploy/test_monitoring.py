@@ -34,7 +34,7 @@ def exported() -> dict[str, set[str]]:
                 found[metric._name + suffix] = set(metric._labelnames)
     for family in REGISTRY.collect():
         for sample in family.samples:
-            found.setdefault(sample.name, set(sample.labels))
+            found.setdefault(sample.name, set(sample.labels) - ADDED)
     return found
 
 

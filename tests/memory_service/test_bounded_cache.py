@@ -18,7 +18,7 @@ _STEPS = st.lists(
 def test_it_stays_within_its_budget_and_never_mixes_up_values(
     steps: list[tuple[bool, int, int, int]], budget: int
 ) -> None:
-    cache: BoundedCache[bytes] = BoundedCache(budget, len)
+    cache: BoundedCache[bytes] = BoundedCache("test", budget, len)
     put: dict[tuple[int, int], bytes] = {}
     for putting, kb, memory_id, size in steps:
         if putting:
@@ -31,7 +31,7 @@ def test_it_stays_within_its_budget_and_never_mixes_up_values(
 
 
 def test_what_was_asked_for_lately_stays() -> None:
-    cache: BoundedCache[bytes] = BoundedCache(3 * (ENTRY_BYTES + 10), len)
+    cache: BoundedCache[bytes] = BoundedCache("test", 3 * (ENTRY_BYTES + 10), len)
     cache.put_many(1, {n: bytes(10) for n in range(3)})
     assert cache.get_many(1, [0]) == {0: bytes(10)}
     cache.put_many(1, {3: bytes(10)})
@@ -40,7 +40,7 @@ def test_what_was_asked_for_lately_stays() -> None:
 
 
 def test_threads_do_not_exceed_the_budget() -> None:
-    cache: BoundedCache[bytes] = BoundedCache(20_000, len)
+    cache: BoundedCache[bytes] = BoundedCache("test", 20_000, len)
 
     def fill(kb: int) -> None:
         for n in range(300):

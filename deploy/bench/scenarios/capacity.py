@@ -13,13 +13,17 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet
 from deploy.bench.service.capacity import PAPER_REFERENCES, Growth
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection
 from deploy.bench.service.growth import SMALL_PAYLOAD_BYTES, cost_of
+from deploy.bench.service.kept import Kept
 from deploy.bench.tables import as_markdown, machine_line
 
 _GB = 1e9
 
 
 class CapacitySettings(Settings):
-    """sizes: numbers of references. machine_gb: memory of one machine for its store, for the number of shards."""
+    """sizes: numbers of references. machine_gb: memory of one machine for its store, for the number of shards.
+
+    resume: go on where an interrupted run was, with the sizes that it has measured.
+    """
 
     sizes: tuple[int, ...] = (1000, 10_000, 30_000, 100_000)
     engines: tuple[str, ...] = ("file", "chdb")
@@ -27,19 +31,20 @@ class CapacitySettings(Settings):
     queries: int = Field(default=300, ge=10)
     machine_gb: float = Field(default=64.0, gt=0)
     wanted: tuple[int, ...] = (1_000_000, 10_000_000, PAPER_REFERENCES)
+    resume: bool = False
 
 
 def measure(settings: CapacitySettings) -> Keys:
     """Every engine at every size, then the lines through them."""
-    rows = [
-        cost_of(
-            engine,
-            Collection(size, settings.dimension, settings.queries, payload_bytes=SMALL_PAYLOAD_BYTES),
-            BUILD / "capacity",
+    kept = Kept(BUILD / "capacity-parts", resume=settings.resume)
+
+    def row(engine: str, size: int) -> Keys:
+        collection = Collection(size, settings.dimension, settings.queries, payload_bytes=SMALL_PAYLOAD_BYTES)
+        return kept.part(
+            f"{engine}-{size}x{settings.dimension}", lambda: cost_of(engine, collection, BUILD / "capacity")
         )
-        for engine in settings.engines
-        for size in settings.sizes
-    ]
+
+    rows = [row(engine, size) for engine in settings.engines for size in settings.sizes]
     expected = {}
     for engine in settings.engines:
         growth = Growth.of([row for row in rows if row["engine"] == engine])

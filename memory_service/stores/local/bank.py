@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -27,13 +27,12 @@ _FILE_HEADER = struct.Struct("<8sIQ")
 _HEADER_BYTES = 64
 _RECORD_HEADER = struct.Struct("<QIII")
 _CRC = struct.Struct("<I")
-_RECORD_HEADER_BYTES = _RECORD_HEADER.size + _CRC.size
+_RECORD = struct.Struct(_RECORD_HEADER.format + "I")  # the header with its checksum
 _ALIGNMENT = 64
 _ROWS_MORE = 4096
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One memory as the bank holds it; `payload` lies in the mapped file."""
 
     memory_id: int
@@ -44,7 +43,7 @@ class Record:
 
 def record_bytes_for(payload_bytes: int) -> int:
     """Size of the records that take payloads of this length."""
-    needed = _RECORD_HEADER_BYTES + payload_bytes
+    needed = _RECORD.size + payload_bytes
     return -(-needed // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -102,39 +101,48 @@ class Bank:
         self.file.extend_to(self.size_for(row + len(memory_ids)))
 
     def read(self, row: int) -> Record:
-        """The record of a row, its header checked; raises KnowledgeBaseDamaged."""
+        """The record of a row, its header checked; raises KnowledgeBaseDamaged.
+
+        Headers are compared with their checksums until the whole record was, by this process.
+        """
         return self.read_in(self.file.view(self.size_for(row + 1)), row)
 
     def read_in(self, view: memoryview, row: int) -> Record:
         """As `read`, in a view of the file that is known to reach behind the row: its length is not asked again."""
         start = self.size_for(row)
-        memory_id, length, payload_crc, vector_crc = _RECORD_HEADER.unpack_from(view, start)
-        (crc,) = _CRC.unpack_from(view, start + _RECORD_HEADER.size)
-        head = view[start : start + _RECORD_HEADER.size]
-        payload = start + _RECORD_HEADER_BYTES
-        if google_crc32c.value(bytes(head)) != crc or payload + length > start + self.record_bytes:
-            raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
+        memory_id, length, payload_crc, vector_crc, crc = _RECORD.unpack_from(view, start)
+        payload = start + _RECORD.size
+        if not self._was_checked(row):
+            head = bytes(view[start : start + _RECORD_HEADER.size])
+            if google_crc32c.value(head) != crc or payload + length > start + self.record_bytes:
+                raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
         return Record(memory_id, view[payload : payload + length], payload_crc, vector_crc)
+
+    def _was_checked(self, row: int) -> bool:
+        place = row - self.first_row
+        return place < len(self._checked) and self._checked[place] == 1
 
     def check(self, row: int) -> Record:
         """Reads a record and compares all of it with its checksums, again; raises KnowledgeBaseDamaged."""
+        if self._was_checked(row):
+            self._checked[row - self.first_row] = 0
         record = self.read(row)
-        self.payload(row, record, again=True)
+        self.payload(row, record)
         end = self.size_for(row + 1)
-        filled = self.size_for(row) + _RECORD_HEADER_BYTES + len(record.payload)
+        filled = self.size_for(row) + _RECORD.size + len(record.payload)
         if bytes(self.file.view(end)[filled:end]) != bytes(end - filled):
             raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
         return record
 
-    def payload(self, row: int, record: Record, *, again: bool = False) -> memoryview:
+    def payload(self, row: int, record: Record) -> memoryview:
         """The payload of a record that was read, in the mapped file; raises KnowledgeBaseDamaged.
 
-        It is compared with its CRC-32C when this process reads it for the first time, or `again`.
+        It is compared with its CRC-32C when this process reads it for the first time.
         """
-        place = row - self.first_row
-        if place >= len(self._checked):
-            self._checked.extend(bytes(place + _ROWS_MORE - len(self._checked)))
-        if again or not self._checked[place]:
+        if not self._was_checked(row):
+            place = row - self.first_row
+            if place >= len(self._checked):
+                self._checked.extend(bytes(place + _ROWS_MORE - len(self._checked)))
             if google_crc32c.value(bytes(record.payload)) != record.payload_crc32c:
                 raise KnowledgeBaseDamaged(
                     f"the payload of memory {record.memory_id} (record {row} of {self.file.path.name})"

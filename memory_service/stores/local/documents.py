@@ -75,7 +75,7 @@ class Documents:
         self._all: list[sqlite3.Connection] = []
         self._writer = self._connect()
         # A row once committed names the same reference for as long as this table lives.
-        self.remembered: BoundedCache[Hit] = BoundedCache(_REMEMBERED_BYTES, _size)
+        self.remembered: BoundedCache[Hit] = BoundedCache("rows", _REMEMBERED_BYTES, _size)
 
     @classmethod
     def create(cls, path: Path, totals: Totals) -> Documents:
@@ -342,6 +342,7 @@ class Documents:
 
     def close(self) -> None:
         """Closes every connection; the journal goes into the file."""
+        self.remembered.clear()
         while self._all:
             with contextlib.suppress(sqlite3.Error):
                 self._all.pop().close()
