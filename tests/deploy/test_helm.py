@@ -27,6 +27,7 @@ EXTERNAL = {"kind": "external", "external": {"url": "clickhouse://m@ch:8123/m", 
 TLS = {"enabled": True, "existingSecret": "t"}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
 URL = "clickhouse://m@ch:8123/m"
+KEY = "m3_0123456789ab_" + "a_-B" * 11
 
 
 @functools.cache
@@ -204,7 +205,9 @@ def test_the_production_example_goes_with_the_official_operator() -> None:
             {"tls": {**TLS, "clientCaSecret": "ca"}, "backup": {"enabled": True, "target": "s3://b"}},
             "tls.existingClientSecret",
         ),
-        ({"auth": {"generate": False}}, "auth.generate or auth.existingSecret"),
+        ({"auth": {"generate": False}}, "auth.generate, auth.apiKey or auth.existingSecret"),
+        ({"auth": {"apiKey": KEY, "existingSecret": "s"}}, "both set"),
+        ({"auth": {"apiKey": "secret"}}, "no key"),
         ({"image": {"tag": "latest"}}, "latest is refused"),
         ({"ingestion": {"enabled": True}}, "the claim with the documents"),
         ({"backup": {"enabled": True}}, "needs backup.target"),
@@ -222,6 +225,19 @@ def test_what_contradicts_itself_is_refused_with_the_reason(values: dict[str, An
     done = run("template", "memories", CHART, values=values)
     assert done.returncode != 0
     assert reason in done.stderr
+
+
+def test_a_given_key_opens_the_service_and_is_the_same_at_every_rendering() -> None:
+    import hashlib
+
+    from memory_service.keys import KeyFile
+
+    one, other = (of_kind(render({"auth": {"apiKey": KEY}}), "Secret")["stringData"] for _ in range(2))
+    assert one == other
+    assert one["api-key"] == KEY
+    (key,) = KeyFile.model_validate_json(one["keys.json"]).keys
+    _, key_id, secret = KEY.split("_", 2)
+    assert (key.id, key.sha256) == (key_id, hashlib.sha256(secret.encode()).hexdigest())
 
 
 def test_the_generated_key_opens_the_service_that_gets_its_hash() -> None:

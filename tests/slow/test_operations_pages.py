@@ -54,7 +54,7 @@ def test_the_commands_of_a_page_do_what_it_says(page: str, bundle: Path, tmp_pat
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        code = process.wait(timeout=480)
+        code = process.wait(timeout=570)
     finally:
         with contextlib.suppress(ProcessLookupError):  # what the page leaves running
             os.killpg(process.pid, signal.SIGKILL)

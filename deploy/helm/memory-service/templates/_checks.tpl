@@ -48,8 +48,14 @@
 {{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
 {{- end -}}
-{{- if and $v.auth.enabled (not $v.auth.generate) (not $v.auth.existingSecret) -}}
-{{- fail "auth.enabled needs auth.generate or auth.existingSecret (a Secret with keys.json of `memory-service keys`)" -}}
+{{- if and $v.auth.enabled (not $v.auth.generate) (not $v.auth.apiKey) (not $v.auth.existingSecret) -}}
+{{- fail "auth.enabled needs auth.generate, auth.apiKey or auth.existingSecret (a Secret with keys.json of `memory-service keys`)" -}}
+{{- end -}}
+{{- if and $v.auth.apiKey $v.auth.existingSecret -}}
+{{- fail "auth.apiKey and auth.existingSecret are both set: keep one" -}}
+{{- end -}}
+{{- if and $v.auth.apiKey (not (regexMatch "^m3_[0-9a-f]{12}_[A-Za-z0-9_-]{32,}$" $v.auth.apiKey)) -}}
+{{- fail "auth.apiKey is no key: make one with `memory-service keys create NAME --grant '*:admin' --keys keys.json`" -}}
 {{- end -}}
 {{- if eq (toString (default $v.image.tag $v.image.digest)) "latest" -}}
 {{- fail "image.tag latest is refused: name a version, or a digest" -}}
