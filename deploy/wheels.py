@@ -47,6 +47,8 @@ class Wheel:
     ours: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
+    python: str | None = None
+    """Versions of Python, where they are fewer than those of the repository."""
     compiled: bool = False
     """Whether the build hook of pyproject.toml, if there is one, belongs to this wheel."""
 
@@ -80,8 +82,9 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
         ),
         Wheel(
             "memory3-service", "Memory³ Edge in the cloud: writes, keeps and finds explicit memories.",
-            takes=("memory_service/", *_TORCH), extra="service", ours=("memory3-protos", "memory3-model"),
-            optional=tuple(sorted(of_the_cloud)), scripts=("memory-service", "memory-model"),
+            takes=("memory_service/", *_TORCH), python=">=3.11", extra="service",
+            ours=("memory3-protos", "memory3-model"), optional=tuple(sorted(of_the_cloud)),
+            scripts=("memory-service", "memory-model"),
         ),
     )  # fmt: skip
 
@@ -103,13 +106,16 @@ def described(wheel: Wheel, pyproject: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
         asked = more if wheel.name == "memory3-protos" else [*asked, *more]
     kept = ("version", "license", "license-files", "requires-python", "keywords", "classifiers")
-    project = {
+    project: dict[str, Any] = {
         "name": wheel.name,
         "description": wheel.description,
         "readme": "README.md",
         **{key: whole[key] for key in kept},
         "dependencies": sorted([*asked, *(f"{name}=={whole['version']}" for name in wheel.ours)]),
     }
+    if wheel.python is not None:
+        project["requires-python"] = wheel.python
+        project["classifiers"] = [c for c in whole["classifiers"] if not c.endswith(":: 3.10")]
     if wheel.optional:
         project["optional-dependencies"] = {name: extras[name] for name in wheel.optional}
     if wheel.scripts:
