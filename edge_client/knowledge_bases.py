@@ -69,8 +69,8 @@ def merged(
 ) -> Answer:
     """The k best hits of every query from the answers of as many knowledge bases, each hit with its own's name.
 
-    Without words, or without the references' texts, by cosine alone. A memory that two of them have is read once. Times
-    are those of the slowest, because all were asked at the same time.
+    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
+    Times are those of the slowest, because all were asked at the same time.
     """
     payloads = {h.memory_id: h.payload for a in answers for hits in a.hits for h in hits if h.payload}
     carried: set[int] = set()
@@ -81,7 +81,7 @@ def merged(
             for name, answer in zip(names, answers, strict=True)
             for hit in answer.hits[query]
         ]
-        distinct = {hit.memory_id: hit for hit in reversed(hits)}.values()
+        distinct = {hit.text or hit.memory_id: hit for hit in reversed(hits)}.values()
         best = _ordered(distinct, words[query] if words else ())[:k]
         # The hit that carried a memory's bytes may be another query's, or left out now.
         for place, hit in enumerate(best):

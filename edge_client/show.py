@@ -74,7 +74,7 @@ def statistics_table(finished: Finished, recalls: Sequence[Recalled]) -> Rendera
     )
     if not recalls:
         return Text(line, style="dim")
-    table = Table(box=None, padding=(0, 2, 0, 0), style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
     columns = (
         "recall",
         "state",

@@ -120,7 +120,9 @@ def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
     place = [str(p) for p in problem["loc"] if p != "body"]
     if problem["type"] == "json_invalid":
         return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
+    if not place:
+        return "the body must be a JSON object, sent with Content-Type: application/json", None
     if problem["type"] == "extra_forbidden":
         return f"there is no field {'.'.join(place)} here: leave it out", ".".join(place)
     where = ".".join(place)
-    return f"{where or 'the body'}: {problem['msg']}", where or None
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}", where

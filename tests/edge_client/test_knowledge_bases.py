@@ -25,7 +25,7 @@ def test_names_are_split_and_checked() -> None:
 
 
 def hit(
-    memory_id: int, score: float, *, text: str | None = "text", title: str = "", payload: bytes = b""
+    memory_id: int, score: float, *, text: str | None = None, title: str = "", payload: bytes = b""
 ) -> Hit:
     return Hit(memory_id, score, f"d{memory_id}", title, 0, text, payload, 0, held=not payload)
 
@@ -80,3 +80,12 @@ def test_words_decide_between_knowledge_bases_as_they_do_within_one() -> None:
     )
     [by_cosine] = merged(["firm", "atlas"], [firm, atlas], 5).hits
     assert [h.memory_id for h in by_cosine] == [2, 1]
+
+
+def test_a_document_that_two_knowledge_bases_have_is_read_once() -> None:
+    mine = Answer(
+        ((hit(1, 0.5, text="Code 1", payload=b"1"), hit(3, 0.4, text="Code 3", payload=b"3")),), 1.0
+    )
+    yours = Answer(((hit(2, 0.5, text="Code 1", payload=b"2"),),), 1.0)
+    [found] = merged(["mine", "yours"], [mine, yours], 5).hits
+    assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")]

@@ -302,6 +302,10 @@ def test_bad_input_is_refused_by_name_and_the_server_lives_on(server: AppProcess
     assert chat(messages=[{"role": "user", "content": "x" * 5000}]) == (400, "context_length_exceeded")
     for text in ("", "{", "[" * 100_000, "null", '{"messages": "\ud800"}'.encode("utf-8", "surrogatepass")):
         assert call(server.port, "POST", "/v1/chat/completions", text).status == 400
+    plain = call(
+        server.port, "POST", "/v1/chat/completions", '{"messages": []}', **{"Content-Type": "text/plain"}
+    )
+    assert "Content-Type: application/json" in plain.json()["error"]["message"]
     assert refused(call(server.port, "GET", "/v1/nothing"))[0] == 404
     assert refused(call(server.port, "GET", "/../../etc/passwd"))[0] == 404
     assert refused(call(server.port, "POST", "/health"))[0] == 405
