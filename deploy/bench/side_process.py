@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+"""A peer may read gigabytes before it answers."""
 Ready = Callable[[int], None]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.filling import fill_apart
 from deploy.bench.service.front import serve_echo
+from deploy.bench.service.kept import Kept
 from deploy.bench.service.load import answers_of, load, requests_of
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.side_process import side_process
@@ -58,3 +62,17 @@ def test_a_peer_that_is_not_installed_is_known_as_such() -> None:
     absent = Peer("absent", "no_such_module_anywhere", PEERS[0].fill, PEERS[0].opened)
     assert not absent.installed
     assert len({peer.name for peer in PEERS}) == len(PEERS)
+
+
+def test_an_interrupted_measurement_goes_on_only_when_it_is_told_to(tmp_path: Path) -> None:
+    def fails() -> dict[str, object]:
+        raise ScenarioFailed("the machine went away")
+
+    first = Kept(tmp_path / "parts", resume=False)
+    assert first.part("one", lambda: {"qps": 1.0}) == {"qps": 1.0}
+    with pytest.raises(ScenarioFailed):
+        first.part("two", fails)
+    again = Kept(tmp_path / "parts", resume=True)
+    assert again.part("one", fails) == {"qps": 1.0}
+    assert again.part("two", lambda: {"qps": 2.0}) == {"qps": 2.0}
+    assert Kept(tmp_path / "parts", resume=False).part("one", lambda: {"qps": 3.0}) == {"qps": 3.0}

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import psutil
+import grpc
 from pydantic import Field
 
-from deploy.bench.intervals import median_interval, ratio_interval
-from deploy.bench.load import Load
 from deploy.bench.plots import drawing
-from deploy.bench.rounds import interleave
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -26,25 +20,23 @@ from deploy.bench.scenario import (
     Sheet,
     figure,
     round_figure,
-    with_intervals,
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
-from deploy.bench.service.filling import fill_apart
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.load import answers_of, load, recall_of, requests_of
+from deploy.bench.service.kept import Kept
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store, url_of
+from deploy.bench.service.subject import STAGES, Asking, Subject, measured
 from deploy.bench.side_process import side_process
-from memory_model.words import query_words
 
 FOLDER = BUILD / "service"
-_STAGES = ("queue_us", "search_us", "rank_us", "fetch_us", "total_us")
 
 
 class ServiceSettings(Settings):
     """What this scenario can be told.
 
     stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
+    resume: go on where an interrupted run was, with the stores and peers that it has measured.
     """
 
     references: int = Field(default=100_000, ge=100)
@@ -54,6 +46,7 @@ class ServiceSettings(Settings):
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
     peers: tuple[str, ...] = tuple(peer.name for peer in PEERS)
+    resume: bool = False
 
     @property
     def collection(self) -> Collection:
@@ -64,30 +57,32 @@ class ServiceSettings(Settings):
 def measure(settings: ServiceSettings) -> Keys:
     """Everything one after the other, each in turn with the echo; the best store's keys stand at the top too."""
     collection = settings.collection
-    echo_rounds: list[Load] = []
+    asking = Asking(settings.callers, settings.seconds, settings.rounds, settings.warm_up)
+    kept = Kept(BUILD / "service-parts", resume=settings.resume)
+    size = f"{collection.references}x{collection.dimension}"
     stores: dict[str, Keys] = {}
     peers: dict[str, Keys] = {}
     with side_process(serve_echo) as echo:
         for engine in settings.stores:
-            stores[engine] = _measured(
-                engine, settings, collection, echo, echo_rounds, fill, (url_of(engine, FOLDER),),
-                partial(side_process, serve_store, url_of(engine, FOLDER), collection.dimension, {}), words=True,
+            url = url_of(engine, FOLDER)
+            subject = Subject(
+                engine, collection, FOLDER / engine, fill, (url, collection),
+                partial(side_process, serve_store, url, collection.dimension, {}), words=True,
             )  # fmt: skip
+            stores[engine] = kept.part(f"{engine}-{size}", partial(measured, subject, asking, echo))
         for peer in _peers(settings.peers):
-            if not peer.installed:
-                peers[peer.name] = {
-                    "missing": f"{peer.module} is not installed: pip install '.[bench-peers]'"
-                }
-                continue
-            peers[peer.name] = _measured(
-                peer.name, settings, collection, echo, echo_rounds, peer.fill, (FOLDER / peer.name, collection),
-                partial(side_process, serve_searcher, peer.opened, FOLDER / peer.name, collection),
+            folder = FOLDER / peer.name
+            subject = Subject(
+                peer.name, collection, folder, peer.fill, (folder, collection),
+                partial(side_process, serve_searcher, peer.opened, folder, collection),
             )  # fmt: skip
+            measure_it = partial(measured, subject, asking, echo)
+            peers[peer.name] = _if_it_can(peer, partial(kept.part, f"{peer.name}-{size}", measure_it))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
     ahead = {name: float(stores[best]["qps"] / keys["qps"]) for name, keys in peers.items() if "qps" in keys}
     return {
         "references": settings.references, "dim": settings.dimension, "payload_bytes": PAYLOAD_BYTES, "k": K,
-        "callers": settings.callers, "stores": stores, "peers": peers, "echo": _speed(echo_rounds),
+        "callers": settings.callers, "stores": stores, "peers": peers, "echo": stores[best]["echo"],
         "best_store": best, "ratio": stores[best]["echo_ratio"], "recall_at_5": stores[best]["recall_at_5"],
         "times_a_peer": {name: round_figure(times) for name, times in ahead.items()},
     }  # fmt: skip
@@ -100,84 +95,14 @@ def _peers(names: Sequence[str]) -> list[Peer]:
     return [known[name] for name in names]
 
 
-def _measured(
-    name: str, settings: ServiceSettings, collection: Collection, echo: str, echo_rounds: list[Load],
-    write: Callable[..., None], arguments: tuple[Any, ...], serving: Callable[[], AbstractContextManager[str]],
-    *, words: bool = False,
-) -> Keys:  # fmt: skip
-    """One store's or peer's keys: filled, asked for recall, then rounds in turn with the echo; removed at the end."""
-    folder = FOLDER / name
-    with _empty(folder):
-        given = arguments if isinstance(arguments[-1], Collection) else (*arguments, collection)
-        fill_apart(name, collection.references, write, *given)
-        with serving() as address:
-            requests = requests_of(collection)
-            answers = answers_of(address, requests)
-            variants = {
-                "echo": lambda _: load(echo, requests, settings.callers, settings.seconds),
-                name: lambda _: load(address, requests, settings.callers, settings.seconds),
-                "alone": lambda _: load(address, requests, 1, settings.seconds / 2),
-            }
-            if words:
-                with_words = [
-                    request + asked for request, asked in zip(requests, _words(collection), strict=True)
-                ]
-                variants["words"] = lambda _: load(address, with_words, settings.callers, settings.seconds)
-            samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
-            resident = sum(_resident(process) for process in psutil.Process().children(recursive=True)[-1:])
-        echo_rounds += samples["echo"]
-        keys: Keys = {
-            "references": collection.references, "dim": collection.dimension,
-            "recall_at_5": round_figure(recall_of(answers, collection.neighbours)),
-            "disk_bytes": sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()),
-            "resident_bytes": resident,
-            "alone": _speed(samples["alone"]),
-            "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
-        }  # fmt: skip
-        if words:
-            keys["with_words"] = _speed(samples["words"])
-            times = [answer.server_times for answer in answers]
-            keys["stages_ms"] = {
-                s[:-3]: round_figure(median(getattr(t, s) for t in times) / 1e3) for s in _STAGES
-            }
-        ratio = ratio_interval(
-            [s.answered_per_s for s in samples[name]], [s.answered_per_s for s in samples["echo"]]
-        )
-        return with_intervals({**keys, **_speed(samples[name])}, echo_ratio=ratio)
-
-
-@contextmanager
-def _empty(folder: Path) -> Iterator[None]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def _if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
+    """A peer that cannot do it is named with the reason, and the others go on."""
+    if not peer.installed:
+        return {"missing": f"{peer.module} is not installed: pip install '.[bench-peers]'"}
     try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _resident(process: psutil.Process) -> int:
-    return int(process.memory_info().rss)
-
-
-def _words(collection: Collection) -> Iterator[bytes]:
-    """The field of a request that names the words of its query: a sentence about some reference."""
-    from protos.memory.v1 import retrieval_pb2
-
-    for number in range(collection.queries):
-        hashes = query_words(" ".join(collection.text(number).split()[:40]))
-        yield retrieval_pb2.RetrieveRequest(query_words=[{"hashes": hashes}]).SerializeToString()
-
-
-def _speed(rounds: Sequence[Load]) -> Keys:
-    """Medians over rounds."""
-    return with_intervals(
-        {
-            f"p{percent}_ms": round_figure(median(load.latencies.percentile_ms(percent) for load in rounds))
-            for percent in (50, 99)
-        },
-        qps=median_interval([load.answered_per_s for load in rounds]),
-    )
+        return measure_it()
+    except (ScenarioFailed, OSError, grpc.RpcError) as error:
+        return {"missing": f"failed: {str(error).strip().splitlines()[-1]}"}
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
@@ -187,28 +112,42 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for name, keys in result[kind].items():
             label = f"{name}://" if kind == "stores" else name
             if "missing" in keys:
-                rows.append((label, *["–"] * 6))
+                rows.append((label, *["–"] * 8))
                 continue
             rows.append((
                 label, figure(keys, "recall_at_5"), figure(keys, "qps"), figure(keys, "p50_ms"), figure(keys, "p99_ms"),
-                figure(keys["alone"], "p50_ms"), figure(keys, "echo_ratio"),
+                figure(keys["alone"], "p50_ms"), figure(keys, "echo_ratio"), figure(keys, "cpu_ratio"),
+                figure(keys, "fill_s"),
             ))  # fmt: skip
     echo = result["echo"]
-    rows.append(("echo", "–", figure(echo, "qps"), figure(echo, "p50_ms"), figure(echo, "p99_ms"), "–", "1"))
-    columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo")
+    rows.append(
+        ("echo", "–", figure(echo, "qps"), figure(echo, "p50_ms"), figure(echo, "p99_ms"), "–", "1", "–")
+    )
+    columns = (
+        "",
+        "recall@5",
+        "questions/s",
+        "p50, ms",
+        "p99, ms",
+        "alone p50, ms",
+        "of the echo",
+        "filled in, s",
+    )
     title = (
         f"{result['references']:,} references x {result['dim']}, {result['k']} payloads of"
         f" {result['payload_bytes']:,} bytes an answer, {result['callers']} callers"
     )
     note = (
         "Clustered synthetic vectors, recall against exact neighbours, answers over TCP on loopback with server and"
-        " client on the same cores. The echo sends the same bytes without looking at the question; its ratio is the"
-        " median of the rounds'. Peers answer behind the same gRPC front. Alone: one caller."
+        " client on the same cores. The echo sends the same bytes from the same event loop without looking at the"
+        " question; its ratio is the median of the rounds', its row that of the best store's. Peers answer behind the"
+        " same gRPC front. Alone: one caller. By CPU: the cores' time for an answer of the echo, client and server"
+        " together, over that for one of this."
     )
     stages = [
         (
             f"{name}://",
-            *(f"{keys['stages_ms'][s[:-3]]:.3g}" for s in _STAGES),
+            *(f"{keys['stages_ms'][s[:-3]]:.3g}" for s in STAGES),
             figure(keys["with_words"], "qps"),
         )
         for name, keys in result["stores"].items()

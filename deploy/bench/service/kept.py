@@ -28,7 +28,3 @@ class Kept:
         keys = measure()
         result_files.write(keys, path)
         return keys
-
-    def forget(self) -> None:
-        """The whole is written: its parts have done their work."""
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,144 @@
+"""One store or peer measured: filled, asked for recall, then loaded in turn with the echo."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.load import Load
+from deploy.bench.rounds import interleave
+from deploy.bench.scenario import Keys, round_figure, with_intervals
+from deploy.bench.service.data import Collection
+from deploy.bench.service.filling import fill_apart
+from deploy.bench.service.load import answers_of, load, recall_of, requests_of
+from memory_model.words import query_words
+
+STAGES = ("queue_us", "search_us", "rank_us", "fetch_us", "total_us")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How it is loaded: devices that ask at the same time, seconds of a round, rounds after those of warm-up."""
+
+    callers: int
+    seconds: float
+    rounds: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A store or a peer, and what it is filled with. folder: that it fills and that is removed at the end.
+
+    fill(*arguments, progress) writes the collection; serving: a server that answers from it. words: whether it orders
+    candidates by words too.
+    """
+
+    name: str
+    collection: Collection
+    folder: Path
+    fill: Callable[..., None]
+    arguments: tuple[Any, ...]
+    serving: Callable[[], AbstractContextManager[str]]
+    words: bool = False
+
+
+def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
+    """Its keys: filled, asked for recall, then rounds in turn with the echo at this address; removed at the end."""
+    name, collection, callers, seconds = subject.name, subject.collection, asking.callers, asking.seconds
+    with _empty(subject.folder):
+        began = time.perf_counter()
+        fill_apart(name, collection.references, subject.fill, *subject.arguments)
+        fill_s = time.perf_counter() - began
+        with subject.serving() as address:
+            requests = requests_of(collection)
+            answers = answers_of(address, requests)
+            cpu_ms: dict[str, list[float]] = {"echo": [], name: []}
+
+            def weighed(what: str, where: str) -> Load:
+                before = _cpu_s()
+                found = load(where, requests, callers, seconds)
+                cpu_ms[what].append(1e3 * (_cpu_s() - before) / max(1, found.latencies.count))
+                return found
+
+            variants = {
+                "echo": lambda _: weighed("echo", echo),
+                name: lambda _: weighed(name, address),
+                "alone": lambda _: load(address, requests, 1, seconds / 2),
+            }
+            if subject.words:
+                with_words = [
+                    request + asked for request, asked in zip(requests, _words(collection), strict=True)
+                ]
+                variants["words"] = lambda _: load(address, with_words, callers, seconds)
+            samples = interleave(variants, asking.rounds, warm_up=asking.warm_up, label=name)
+            resident = sum(_resident(process) for process in psutil.Process().children(recursive=True)[-1:])
+        keys: Keys = {
+            "references": collection.references, "dim": collection.dimension,
+            "recall_at_5": round_figure(recall_of(answers, collection.neighbours)),
+            "disk_bytes": sum(path.stat().st_blocks * 512 for path in subject.folder.rglob("*") if path.is_file()),
+            "resident_bytes": resident, "fill_s": round_figure(fill_s), "echo": speed_of(samples["echo"]),
+            "alone": speed_of(samples["alone"]), "cpu_ms": round_figure(median(cpu_ms[name])),
+            "cpu_ratio": round_figure(median(cpu_ms["echo"]) / median(cpu_ms[name])),
+            "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
+        }  # fmt: skip
+        if subject.words:
+            keys["with_words"] = speed_of(samples["words"])
+            times = [answer.server_times for answer in answers]
+            keys["stages_ms"] = {
+                s[:-3]: round_figure(median(getattr(t, s) for t in times) / 1e3) for s in STAGES
+            }
+        ratio = ratio_interval(
+            [s.answered_per_s for s in samples[name]], [s.answered_per_s for s in samples["echo"]]
+        )
+        return with_intervals({**keys, **speed_of(samples[name])}, echo_ratio=ratio)
+
+
+@contextmanager
+def _empty(folder: Path) -> Iterator[None]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cpu_s() -> float:
+    """Of this process, which asks, and of all servers: what answers cost together, also on a busy machine."""
+    me = psutil.Process()
+    times = (process.cpu_times() for process in (me, *me.children(recursive=True)))
+    return sum(float(spent.user + spent.system) for spent in times)
+
+
+def _resident(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _words(collection: Collection) -> Iterator[bytes]:
+    """The field of a request that names the words of its query: a sentence about some reference."""
+    from protos.memory.v1 import retrieval_pb2
+
+    for number in range(collection.queries):
+        hashes = query_words(" ".join(collection.text(number).split()[:40]))
+        yield retrieval_pb2.RetrieveRequest(query_words=[{"hashes": hashes}]).SerializeToString()
+
+
+def speed_of(rounds: Sequence[Load]) -> Keys:
+    """Medians over rounds."""
+    return with_intervals(
+        {
+            f"p{percent}_ms": round_figure(median(load.latencies.percentile_ms(percent) for load in rounds))
+            for percent in (50, 99)
+        },
+        qps=median_interval([load.answered_per_s for load in rounds]),
+    )
