@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
-from memory_model.tokenizer import Tokenizer
+from memory_model.tokenizer import Tokenizer, without_word_cache
 
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"
@@ -47,7 +47,7 @@ class ChatTemplate:
             raise UnknownTemplate(f"not a chat template: {error}") from error
         self.source = template
         self.tokenizer = tokenizer
-        self._plain = Backend.from_str(tokenizer.backend.to_str())
+        self._plain = without_word_cache(Backend.from_str(tokenizer.backend.to_str()))
         self._plain.encode_special_tokens = True  # "<|im_end|>" in a message is text, not the end of a turn
 
     def text(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.tokenizer import without_word_cache
 
 POOLINGS = ("mean", "cls")
 CHARACTERS_PER_TOKEN = 40
@@ -142,7 +143,7 @@ class Embedder:
 
     def _read_tokenizer(self) -> Tokenizer:
         try:
-            tokenizer = Tokenizer.from_file(str(self.files.tokenizer))
+            tokenizer = without_word_cache(Tokenizer.from_file(str(self.files.tokenizer)))
         except Exception as error:  # the library raises a bare Exception
             raise CorruptFile(f"{self.files.tokenizer} is not a tokenizer file: {error}") from error
         tokenizer.no_padding()

@@ -32,11 +32,11 @@ class Tokenizer:
             backend = Backend.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception for every kind of bad file
             raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-        return cls.from_backend(backend)
+        return cls.from_backend(without_word_cache(backend))
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
-        """The same from the file's text."""
+        """The same from the file's text, for long texts: words that were met are remembered, as the library does."""
         return cls.from_backend(Backend.from_str(text))
 
     @classmethod
@@ -77,3 +77,16 @@ class Tokenizer:
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
         return len(self.backend.encode(text, add_special_tokens=False).ids)
+
+
+def without_word_cache(backend: Backend) -> Backend:
+    """The same tokenizer, which no longer remembers words: what is opened and closed again must leave nothing behind.
+
+    The library keeps the words of a BPE or Unigram model in every thread that encodes, up to 10,000 of them, and
+    keeps them after the tokenizer is gone: kilobytes for each that was ever opened. A question costs 4 µs more
+    without, a long text nearly twice as much (docs/decisions/0024).
+    """
+    resize = getattr(backend.model, "_resize_cache", None)
+    if resize is not None:  # WordPiece has none
+        resize(0)
+    return backend

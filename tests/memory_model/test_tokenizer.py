@@ -1,0 +1,86 @@
+"""A tokenizer that is gone leaves nothing behind, whatever it read: an app may open and close models for weeks."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+
+from memory_model.chat import ChatTemplate
+from memory_model.tokenizer import Tokenizer, without_word_cache
+from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer
+
+ROUNDS = 150
+LEFT_BYTES = 512
+"""Of each tokenizer; the library's own cache leaves about 4,000."""
+
+
+class _Allocated(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+                     "keepcost")
+    ]  # fmt: skip
+
+
+def allocated_bytes() -> int:
+    """Bytes of the C library's heaps that are in use; Python's own small objects lie elsewhere."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Allocated
+    found = mallinfo2()
+    return int(found.uordblks + found.hblkhd)
+
+
+def left_by(one: Callable[[str], None]) -> float:
+    """Bytes that stay allocated after each call with a text that was not seen before."""
+    texts = (f"Who found the {number}th comet, and which comets had been found before?" for number in count())
+    for _ in range(30):
+        one(next(texts))
+    before = allocated_bytes()
+    for _ in range(ROUNDS):
+        one(next(texts))
+    return (allocated_bytes() - before) / ROUNDS
+
+
+def test_a_bundles_tokenizer_leaves_no_words_behind(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(byte_tokenizer())
+
+    def read(text: str) -> None:
+        Tokenizer.from_file(file).encode(text)
+
+    assert left_by(read) < LEFT_BYTES
+
+
+def test_a_chat_template_leaves_no_words_behind() -> None:
+    tokenizer = Tokenizer.from_json(byte_tokenizer())
+
+    def read(text: str) -> None:
+        ChatTemplate(TEMPLATE, tokenizer).encode_content(text)
+
+    assert left_by(read) < LEFT_BYTES
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]),
+        models.Unigram([("a", -1.0), ("b", -2.0), ("ab", -0.5)], 0, False),
+        models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2}, unk_token="[UNK]"),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_forgetting_words_changes_no_token(model: models.Model) -> None:
+    text = Backend(model).to_str()
+    plain, forgetful = Backend.from_str(text), without_word_cache(Backend.from_str(text))
+    for said in ("ab", "ab", "abab", "ba", ""):
+        assert forgetful.encode(said).ids == plain.encode(said).ids
