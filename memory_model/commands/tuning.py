@@ -41,6 +41,9 @@ def adapt(
     start: StartOption = None,
     steps: Annotated[int, typer.Option(help="Steps of --conversations over as many references.")] = 600,
     conversations: Annotated[int, typer.Option(help="Conversations, and references, of a step.")] = 10,
+    unanswerable: Annotated[
+        float, typer.Option(help="Share of the questions that nothing read answers: too many teach refusing.")
+    ] = 0.02,
     learning_rate: RateOption = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
     full: FullOption = False,
@@ -82,7 +85,7 @@ def adapt(
         from memory_model.training.codec_noise import CodecInTheLoop
 
         in_the_loop = CodecInTheLoop(codec_of_tables(codec), loaded.config.memory, device=device)
-    sizes = Sizes(written=conversations, conversations=conversations)
+    sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
     source = mixture_of(mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes)
     tuner = Tuner(
         loaded.model, prefix, source, plan, out, file_sha256(base_checkpoint().path),
