@@ -11,6 +11,7 @@ import fcntl
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,7 @@ def main() -> int:
     options = arguments.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # into a file or a pipe as well, a line when it is said
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the service does not outlive this
     started = time.monotonic()
     try:
         bundle = options.bundle.resolve()
