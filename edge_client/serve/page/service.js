@@ -32,6 +32,10 @@ export function watch() {
     drawAlso();
   });
   byId("also").addEventListener("click", () => byId("settings").click());
+  byId("s-reset").addEventListener("click", () => {
+    store.setSettings({ also: store.DEFAULTS.also });
+    drawAlso();
+  });
 }
 
 /** Ask the service how it is. */
