@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from memory_model.bundle import Bundle
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
+PROGRAM = Path(sys.executable).parent / "edge-client"
 QUESTION = "What is the code of Lima?"
 
 
@@ -225,3 +229,12 @@ def test_an_empty_question_is_refused(tiny: Bundle, nobody: str) -> None:
     result = run("ask", "  ", "--bundle", tiny.folder, "--service", nobody)
     assert result.exit_code == 1
     assert "empty" in result.stderr
+
+
+def test_only_our_words_are_said_of_a_connection_that_fails(places: list[object]) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | {"EDGE_CLIENT_TLS": "1"}
+    command = [PROGRAM, "ask", QUESTION, "--max-tokens", "1", *map(str, places)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "it does not speak TLS there" in " ".join(done.stderr.split())
+    assert "ssl_transport_security" not in done.stderr
