@@ -7,7 +7,7 @@ cut only when it alone is longer than a reference.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from memory_model.errors import InvalidInput
 
@@ -65,6 +65,27 @@ def split(
     if current:
         references.append(head + _joined(current))
     return references
+
+
+def contexts(
+    references: Sequence[str], title: str, count_tokens: Callable[[str], int], limit: int
+) -> list[str]:
+    """For each reference of a document the text before it, its title once and at least `limit` tokens where there are.
+
+    references: as `split` makes them. The writer takes the last `limit` tokens.
+    """
+    head = f"{' '.join(title.split())}\n" if title.strip() else ""
+    bodies = [f"{reference.removeprefix(head)}\n" for reference in references]
+    tokens = [count_tokens(body) for body in bodies]
+    result = []
+    for end in range(len(bodies)):
+        start, room = end, limit
+        while start > 0 and room > 0:
+            start -= 1
+            room -= tokens[start]
+        before = "".join(bodies[start:end])
+        result.append(f"{head}{before}" if before else "")
+    return result
 
 
 def _joined(parts: list[tuple[str, str]]) -> str:

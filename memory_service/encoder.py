@@ -22,6 +22,8 @@ from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory_model.memory import ExplicitMemory
+    from memory_model.nn.load import LoadedModel
+    from memory_model.nn.writing import MemoryWriter
     from memory_model.tokenizer import Tokenizer
     from memory_service.settings import Settings
 
@@ -113,8 +115,7 @@ class ModelEncoder:
 
         loaded = load_model(settings.model)
         self._tokenizer = loaded.tokenizer
-        self._writer = loaded.writer
-        self._batch_size = settings.writing_batch_references
+        self._writer = memory_writer(loaded, settings)
         self._format = MemoryFormat(loaded.config, loaded.model_id, encoding_codec(settings))
         bundle = Bundle.open(settings.bundle) if settings.bundle else None
         self._embedder = Embedder(embedder_folder(settings))
@@ -170,7 +171,12 @@ class ModelEncoder:
 
     def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
-        return self._writer.write(references, batch_size=self._batch_size)
+        return self._writer.write(references)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Most tokens of a forward pass, as the settings say or the device allows."""
+        return self._writer.batch_tokens
 
     def check_payload(self, payload: bytes) -> None:
         """See Encoder."""
@@ -178,6 +184,21 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
+
+
+def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:
+    """The writer on the device and with the batches that the settings say; raises InvalidInput for no device."""
+    import torch
+
+    from memory_model.nn.device import fitting_batch_tokens, writing_device
+    from memory_model.nn.writing import MemoryWriter
+
+    device = writing_device(settings.writing_device)
+    loaded.model.to(device)
+    return MemoryWriter(
+        loaded.model, loaded.tokenizer, precision=getattr(torch, settings.writing_precision),
+        batch_tokens=settings.writing_batch_tokens or fitting_batch_tokens(loaded.config, device),
+    )  # fmt: skip
 
 
 def encoding_codec(settings: Settings) -> MemoryCodec:

@@ -111,7 +111,8 @@ def _with_ray(
     settings = load_settings(None, {})
     asyncio.run(_open(destination, create=create))
     summary = Summary()
-    rows = ingest_with_ray(sources, destination, ModelOfSettings(settings.of_writing()), Workers(workers))
+    crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)
+    rows = ingest_with_ray(sources, destination, ModelOfSettings(settings.of_writing()), crew)
     try:
         with shown.progress, contextlib.closing(rows):
             for row in rows:

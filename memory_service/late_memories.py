@@ -27,6 +27,8 @@ from memory_service.settings import Settings
 from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
 
 _PAGE_KEYS = 1024
+# What a retrieval asks for waits until those that are being written are done.
+_REFERENCES_AT_ONCE = 16
 
 Result = TypeVar("Result")
 Name = tuple[int, str]
@@ -172,7 +174,7 @@ class LateMemories:
             asked.give_up()
 
     async def _next_places(self) -> list[tuple[_Open, int]]:
-        """References to write next: those that are waited for alone, otherwise as many as one forward pass takes."""
+        """References to write next: those that are waited for alone, otherwise a few."""
         for name, asked in list(self._asked.items()):
             if name not in self._open and not await self._opened(asked.base, name[1]):
                 asked.give_up()
@@ -183,7 +185,7 @@ class LateMemories:
             for chunk, future in asked.chunks.items()
             if not future.done()
         ]
-        most = self._settings.writing_batch_references
+        most = _REFERENCES_AT_ONCE
         if urgent:
             return urgent[:most]
         places: list[tuple[_Open, int]] = []

@@ -37,11 +37,11 @@ class IngestionStopped(Memory3Error):
 
 @dataclass(frozen=True)
 class Workers:
-    """What writes memories: how many, and what each takes of its machine."""
+    """What writes memories: how many, and what each takes of its machine; gpus None: one each where there are any."""
 
     count: int = 2
     processors: float = 1.0
-    gpus: float = 0.0
+    gpus: float | None = None
 
 
 def ingest_with_ray(
@@ -78,9 +78,12 @@ def _pipeline(
     prepared = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
         _Stage, fn_constructor_args=(Prepare, destination, model), **one
     )
+    gpus = workers.gpus
+    if gpus is None:
+        gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
     written = prepared.map_batches(
         _Stage, fn_constructor_args=(Write, destination, model), compute=pool(size=workers.count),
-        num_cpus=workers.processors, num_gpus=workers.gpus or None, **passed_on,
+        num_cpus=workers.processors, num_gpus=gpus or None, **passed_on,
     )  # fmt: skip
     sent: Dataset = written.map_batches(_Stage, fn_constructor_args=(Send, destination), **one)
     return sent

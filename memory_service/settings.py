@@ -21,7 +21,15 @@ DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
 ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
-_WRITING = {"model", "codec", "bundle", "embedder", "writing_batch_references"}
+_WRITING = {
+    "model",
+    "codec",
+    "bundle",
+    "embedder",
+    "writing_device",
+    "writing_precision",
+    "writing_batch_tokens",
+}
 
 
 def default_store() -> str:
@@ -107,8 +115,17 @@ class Settings(BaseSettings):
         None, description="edge bundle: its embedder is used, and Models.FetchBundle serves it"
     )
     embedder: Path | None = Field(None, description="folder of the embedder; by default the bundle's")
-    writing_batch_references: int = Field(
-        16, ge=1, le=1024, description="references written in one forward pass"
+    writing_device: str = Field(
+        "auto",
+        description="where memories are written: auto, cpu, cuda or cuda:<number>; auto takes a GPU it sees",
+    )
+    writing_precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="of the writing model's matrix products"
+    )
+    writing_batch_tokens: int = Field(
+        0,
+        ge=0,
+        description="most tokens written in one forward pass; 0: as many as the device has memory for",
     )
 
     default_knowledge_base: str = Field(

@@ -40,7 +40,7 @@ class MemoryBank:
         todo = self.missing(references, exact=exact)
         for start in range(0, len(todo), _WRITTEN_AT_ONCE):
             texts = todo[start : start + _WRITTEN_AT_ONCE]
-            memories = self.loaded.writer.write(texts, batch_size=_WRITTEN_AT_ONCE)
+            memories = self.loaded.writer.write(texts)
             self._payloads |= dict(zip(texts, self.format.encode(memories), strict=True))
             if exact:
                 self._exact |= dict(zip(texts, memories, strict=True))

@@ -67,7 +67,7 @@ def second_moments(
     if memory.heads:
         for start in range(0, len(rows), _AT_ONCE):
             texts = [row["knowledge"] for row in rows[start : start + _AT_ONCE]]
-            written += loaded.writer.write(texts, batch_size=_AT_ONCE)
+            written += loaded.writer.write(texts)
     asked: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}
     rng = random.Random(0)

@@ -4,6 +4,10 @@ Paper 3.3 (modified BOS, parallel positions) and 3.4 (which tokens). A reference
 the prefix `<bos>Reference:`, the pass stops at the last memory layer, and for every head of the budget
 the tokens that receive the most attention are kept, measured without causal mask and without rotary
 position, prefix and padding excluded. Keys are kept rotated, rows in order of position.
+
+With a context (the paper's remark on encoding a document as one sequence) the reference also sees text that
+stands before it: `<bos>Reference:` + context + reference, in natural positions. Only the reference's own
+key-values are kept, and its keys are rotated as if it stood behind the prefix, so nothing changes for reading.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from memory_model.nn.model import Decoder, MemoryBatch, rotate
 from memory_model.tokenizer import Tokenizer
 
 Weights = Literal["softmax", "exponential"]
+
+BATCH_TOKENS = 2048
+"""Of one forward pass: sixteen references of full length. More does not help a processor."""
 
 
 def received_attention(
@@ -76,21 +83,30 @@ def sparsify(
 
 
 def write_memories(
-    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax"
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax",
+    context: tuple[Tensor, Tensor] | None = None,
 ) -> MemoryBatch:  # fmt: skip
     """Memories [N, budget, d] of padded references; differentiable, batched over references.
 
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
+    context: the same of what stands before them, [N, C] and its lengths (0..C).
     """
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
     last = memory.memory_layers[-1]
     device = ids_NR.device
-    ids = torch.cat((torch.tensor(prefix, device=device).expand(N, P), ids_NR), dim=1)
-    cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
-    mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
+    start_N = torch.tensor(prefix, device=device).expand(N, P)
     real_NR = torch.arange(R, device=device)[None] < lengths_N[:, None]
+    kept = model.rotary(torch.arange(P, P + R, device=device)[None])
+    if context is None:
+        ids, before = torch.cat((start_N, ids_NR), dim=1), P
+        cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
+        mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
+    else:
+        ids, before = torch.cat((start_N, context[0], ids_NR), dim=1), P + context[0].shape[1]
+        positions, mask = _behind_context(P, R, *context)
+        cos, sin = model.rotary(positions)
     keys: list[Tensor] = []
     values: list[Tensor] = []
     valid: list[Tensor] = []
@@ -100,12 +116,10 @@ def write_memories(
         normed = layer.input_layernorm(x)
         if attention.memory_heads:
             q, k, v = attention.project(normed)
-            k_rotated = rotate(k, cos, sin)
             heads = attention.memory_heads
-            unrotated = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:], k[:, heads, P:]
-            rows = sparsify(
-                *unrotated, k_rotated[:, heads, P:], v[:, heads, P:], real_NR, attention.filled_Ht, weights
-            )
+            q_own = q.view(N, model.config.kv_heads, -1, before + R, d)[:, heads, :, before:]
+            k_own, v_own = k[:, heads, before:], v[:, heads, before:]
+            rows = sparsify(q_own, k_own, rotate(k_own, *kept), v_own, real_NR, attention.filled_Ht, weights)
             keys.append(rows.keys)
             values.append(rows.values)
             valid.append(rows.valid)
@@ -119,21 +133,50 @@ def write_memories(
     return MemoryBatch(torch.cat(keys, dim=1) * hole, torch.cat(values, dim=1) * hole, present)
 
 
+def _behind_context(P: int, R: int, ids_NC: Tensor, lengths_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions [N, T] and mask [N, T, T] of prefix, context and reference; the padding between is not seen."""
+    N, C = ids_NC.shape
+    device = ids_NC.device
+
+    def steps(count: int) -> Tensor:
+        return torch.arange(count, device=device).expand(N, count)
+
+    start_N1 = P + lengths_N[:, None]
+    positions = torch.cat((steps(P), P + steps(C), start_N1 + steps(R)), dim=1)
+    always = torch.ones(N, 1, dtype=torch.bool, device=device)
+    seen = torch.cat((always.expand(N, P), steps(C) < lengths_N[:, None], always.expand(N, R)), dim=1)
+    T = P + C + R
+    causal = torch.ones(T, T, dtype=torch.bool, device=device).tril()
+    return positions, causal[None] & seen[:, None]
+
+
 class MemoryWriter:
     """Texts in, explicit memories out; the cloud's half of the model. Not thread-safe: one call at a time."""
 
-    def __init__(self, model: Decoder, tokenizer: Tokenizer, weights: Weights = "softmax") -> None:
+    def __init__(
+        self, model: Decoder, tokenizer: Tokenizer, weights: Weights = "softmax",
+        batch_tokens: int = BATCH_TOKENS, precision: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        """Works on the device that the model is on.
+
+        batch_tokens: most tokens of one forward pass, padding included; halved when the device has no memory
+        for so many. precision: of the matrix products; norms, positions and selection stay float32.
+        """
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.weights = weights
+        self.batch_tokens = batch_tokens
+        self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
     @torch.inference_mode()
     def write(
-        self, references: Sequence[str], batch_size: int = 16, progress: Callable[[int], None] | None = None
-    ) -> list[ExplicitMemory]:
+        self, references: Sequence[str], progress: Callable[[int], None] | None = None, *,
+        contexts: Sequence[str] = (), context_tokens: int = 0,
+    ) -> list[ExplicitMemory]:  # fmt: skip
         """One memory for each reference text, in order.
 
+        contexts: for each reference the text before it, of which the last `context_tokens` tokens are seen.
         References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
         for an empty reference or one longer than the configured number of tokens.
         """
@@ -144,18 +187,56 @@ class MemoryWriter:
                 raise InvalidInput(
                     f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first"
                 )
+        if contexts and len(contexts) != len(ids):
+            raise InvalidInput(f"{len(contexts)} contexts for {len(ids)} references")
+        before = [tokens[-context_tokens:] for tokens in self.tokenizer.encode_batch(contexts)]
+        if not context_tokens or not any(before):
+            before = []
         memories: list[ExplicitMemory | None] = [None] * len(ids)
-        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            padded, lengths = pad_ids([ids[n] for n in batch])
-            written = write_memories(self.model, padded, lengths, self.prefix, self.weights)
-            keys, values = written.keys.float().numpy(), written.values.float().numpy()
+        lengths = [(len(before[n]) if before else 0, len(ids[n])) for n in range(len(ids))]
+        waiting = sorted(range(len(ids)), key=lambda n: lengths[n])
+        while waiting:
+            batch = waiting[
+                : rows_that_fit([lengths[n] for n in waiting], len(self.prefix), self.batch_tokens)
+            ]
+            try:
+                written = self._forward([ids[n] for n in batch], [before[n] for n in batch] if before else [])
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+                self.batch_tokens = max(self.batch_tokens // 2, 1)
+                continue
+            keys, values = written.keys.float().cpu().numpy(), written.values.float().cpu().numpy()
             for row, n in enumerate(batch):
                 memories[n] = ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
+            waiting = waiting[len(batch) :]
             if progress is not None:
                 progress(len(batch))
         return [m for m in memories if m is not None]
+
+    def _forward(self, ids: Sequence[Sequence[int]], before: Sequence[Sequence[int]]) -> MemoryBatch:
+        device = self.model.embed_tokens.weight.device
+        padded, lengths = (t.to(device) for t in pad_ids(ids))
+        context = None
+        if any(before):
+            context_ids, context_lengths = pad_ids(before)
+            context = context_ids.to(device), context_lengths.to(device)
+        reduced = self.precision != torch.float32
+        with torch.autocast(device.type, self.precision, enabled=reduced):
+            return write_memories(self.model, padded, lengths, self.prefix, self.weights, context)
+
+
+def rows_that_fit(lengths: Sequence[tuple[int, int]], prefix_tokens: int, batch_tokens: int) -> int:
+    """How many of these (context, reference) lengths one pass of so many tokens takes, at least one.
+
+    All rows of a pass are as long as the longest context and the longest reference in it.
+    """
+    context = reference = 0
+    for count, (before, own) in enumerate(lengths):
+        context, reference = max(context, before), max(reference, own)
+        if count and (count + 1) * (prefix_tokens + context + reference) > batch_tokens:
+            return count
+    return len(lengths)
 
 
 def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,7 @@ def sample_blocks(
     blocks = [range(g, g + together) for g in range(0, 2 * len(memory.heads), together)]
     reservoirs = [_Reservoir(points, seed + number) for number in range(len(blocks))]
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
-        written = writer.write(texts[start : start + _WRITTEN_AT_ONCE], batch_size=_WRITTEN_AT_ONCE)
+        written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
         for reservoir, groups in zip(reservoirs, blocks, strict=True):
             reservoir.add(np.concatenate([block_vectors(m, memory, groups) for m in written]))
         if progress is not None:

@@ -75,7 +75,7 @@ def measure(settings: IngestSettings) -> Keys:
         "engine": settings.engine,
         "threads": settings.threads,
         "references": sum(map(_count, given[settings.warm_up :])),
-        "batch_references": service_settings.writing_batch_references,
+        "batch_tokens": encoder.batch_tokens,
     }
     return with_intervals(
         keys,
