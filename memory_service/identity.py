@@ -33,6 +33,8 @@ class WriterIdentity:
 
 def require_same(found: WriterIdentity, reader: WriterIdentity, remedy: str) -> None:
     """Raises the mismatch of the first id in which `reader` differs from what was `found` in a knowledge base."""
+    if found == reader:
+        return
     for name, mismatch in _MISMATCHES:
         theirs, ours = getattr(found, name), getattr(reader, name)
         if theirs != ours:

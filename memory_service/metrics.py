@@ -33,7 +33,7 @@ for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=REGISTRY)
 
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
 def _named(name: str) -> str:
@@ -72,8 +72,8 @@ class StageTimes(Collector):
     STAGES = ("search", "fetch", "total", "queue", "rank")
 
     def __init__(self) -> None:
-        self._bounds_us = [round(1e6 * bound) for bound in _STAGE_BUCKETS]
-        self._counts = [[0] * (len(_STAGE_BUCKETS) + 1) for _ in self.STAGES]
+        self._bounds_us = [round(1e6 * bound) for bound in STAGE_BUCKETS]
+        self._counts = [[0] * (len(STAGE_BUCKETS) + 1) for _ in self.STAGES]
         self._sums_us = [0] * len(self.STAGES)
         self._lock = threading.Lock()
 
@@ -93,7 +93,7 @@ class StageTimes(Collector):
         )
         with self._lock:
             for stage, counts, sum_us in zip(self.STAGES, self._counts, self._sums_us, strict=True):
-                bounds = [floatToGoString(bound) for bound in (*_STAGE_BUCKETS, math.inf)]
+                bounds = [floatToGoString(bound) for bound in (*STAGE_BUCKETS, math.inf)]
                 family.add_metric(
                     [stage], list(zip(bounds, accumulate(counts), strict=True)), sum_value=sum_us / 1e6
                 )
