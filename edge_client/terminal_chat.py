@@ -141,7 +141,9 @@ class TerminalChat:
     def _client(self) -> MemoryClient:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
-            raise InvalidInput("no service is asked (--offline): leave that away to choose a knowledge base")
+            raise InvalidInput(
+                "no service is asked (--offline): start without it to choose a knowledge base or add to one"
+            )
         return recaller.client
 
     def _set_memory(self, wanted: str) -> None:

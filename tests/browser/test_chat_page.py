@@ -24,7 +24,7 @@ from tests.browser.chat_page import (
 from tests.browser.conftest import OpenPage
 from tests.browser.day import Day
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 LONG = "Write down the numbers from one to two hundred, one after the other."
 HANDBOOK = "Paid leave: 31 days a year\nNotice period: 6 weeks\nOffice: Velmora, 12 Harbour Street\n"

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.chat_page import QUESTION, ask_and_wait, memories, question, set_settings
 from tests.browser.conftest import OpenPage
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 TakePicture = Callable[[Page, str], None]
 PHONE = {

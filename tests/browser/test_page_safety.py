@@ -14,7 +14,7 @@ from tests.browser.chat_page import ask_and_wait, memories, set_settings
 from tests.browser.conftest import OpenPage
 from tests.browser.day import Day
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",
