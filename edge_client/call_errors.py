@@ -76,6 +76,9 @@ _HANDSHAKES = (
 def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> RetrievalError:
     """The error of a call to `address` that had `timeout_s` seconds; works for calls of threads and of asyncio."""
     call: Any = error
+    # A call raises itself, so it would hold the frames it was raised in, and these hold it: everything that the recall
+    # had in hand, the embedder's session too, would wait for the next run of Python's collector.
+    error.__traceback__ = None
     code, said = call.code(), call.details() or ""
     reason, help, retry_after_s = _details(call)
     if code is _Code.DEADLINE_EXCEEDED and not reason:
