@@ -127,7 +127,8 @@ class LateMemories:
         hits = []
         for of_query in retrieved.hits:
             kept = (hit for hit in of_query if hit.memory_id in there or hit.memory_id not in late)
-            # While a document takes its own place both of its versions are found for a moment: the first one counts.
+            # While a document takes its own place a process beside the one that writes may find both of its versions
+            # in a server's store: the first one counts.
             unique = {hit.memory_id: hit for hit in reversed([_finished(hit, there) for hit in kept])}
             hits.append(list(reversed(unique.values())))
         waited_us = (time.perf_counter_ns() - started) // 1000

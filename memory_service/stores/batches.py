@@ -3,7 +3,7 @@
     intent    what the batch adds and removes         -- from here on it can be undone
     payloads, references                              -- the new rows
     documents                                         -- from here on it can only be finished: the commit
-    removal of the old rows
+    removal of the old rows                           -- from here on searches find the new ones (`visibility`)
     totals    what the tables must hold now           -- the end
 
 A process that dies in between leaves an intent that is newer than the totals. When the store is opened again
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores.digest import digest
 from memory_service.stores.engine import Engine, Row
+from memory_service.stores.visibility import Visibility
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,12 @@ class Batch:
 class BatchLog:
     """Intents and totals of all knowledge bases. Not thread-safe: the store writes one batch at a time."""
 
-    def __init__(self, engine: Engine, remove: Callable[[int, Sequence[int]], None]) -> None:
-        """`remove(kb, ids)` removes references and payloads."""
+    def __init__(
+        self, engine: Engine, remove: Callable[[int, Sequence[int]], None], visibility: Visibility
+    ) -> None:
+        """`remove(kb, ids)` removes references and payloads; visibility: of what is half written, for searches."""
         self._engine = engine
+        self._visibility = visibility
         self._remove = remove
         self._totals: dict[int, Totals] = {}
         self.unsettled: set[int] = (
@@ -111,14 +115,17 @@ class BatchLog:
             "intents", {"kb": [kb], "batch": [number], "added": [list(added)], "removed": [list(removed)]}
         )
         try:
+            self._visibility.hide(kb, added)
             insert()
             commit(number)
         except BaseException:
             self.recover(kb)
             raise
         if removed:
+            self._visibility.hide(kb, removed)
             self._remove(kb, removed)
         self._finish(kb, batch.after(self.totals(kb)))
+        self._visibility.show(kb)
         self.unsettled.discard(kb)
 
     def _finish(self, kb: int, totals: Totals) -> None:
@@ -150,6 +157,7 @@ class BatchLog:
                 {"kb": kb, "batch": number},
             )[0][0]
             if gone := removed if committed else added:
+                self._visibility.hide(kb, gone)
                 self._remove(kb, gone)
             if committed:
                 documents = self._engine.rows(
@@ -160,11 +168,13 @@ class BatchLog:
             else:
                 totals = replace(totals, batch=number)
             self._finish(kb, totals)
+        self._visibility.show(kb)
         self.unsettled.discard(kb)
         return bool(rows)
 
     def forget(self, kb: int) -> None:
         """Drops what is known of a knowledge base that is gone."""
+        self._visibility.show(kb)
         self.unsettled.discard(kb)
         self._totals.pop(kb, None)
         self.damaged.pop(kb, None)

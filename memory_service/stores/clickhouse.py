@@ -51,6 +51,7 @@ from memory_service.stores.soundness import (
     find_changed_payloads,
     find_problems,
 )
+from memory_service.stores.visibility import Visibility
 from memory_service.stores.word_ranking import Candidate, WordRanking
 from memory_service.stores.writer_claim import Repeater, WriterClaim, WriterElsewhere
 
@@ -73,6 +74,7 @@ class ClickHouseStore(Store):
         self._hot: BoundedCache[bytes] = BoundedCache("payloads", payload_cache_bytes, len)
         self._ranking = WordRanking(word_cache_bytes)
         self._write_lock = threading.RLock()
+        self._visibility = Visibility()
         self._masked: set[int] = set()  # knowledge bases whose deleted rows the index still finds
         self._claim = WriterClaim(engine) if engine.dialect.shared else None
         self._repeater: Repeater | None = None
@@ -112,7 +114,7 @@ class ClickHouseStore(Store):
         self._registry = Registry(engine)
         self._migrate({base.identity.dimension for base in self._registry.all()})
         detached = self._registry.drop_leftovers(detached)
-        self._log = BatchLog(engine, self._remove)
+        self._log = BatchLog(engine, self._remove, self._visibility)
         self._recover({part.partition for part in detached})
         if not engine.dialect.shared:
             rows = engine.rows(
@@ -135,7 +137,7 @@ class ClickHouseStore(Store):
             raise StoreUnavailable(
                 f"the store's tables lack migration {lacking[0][0].name}: update the service that writes to it first"
             )
-        self._log = BatchLog(engine, self._remove)
+        self._log = BatchLog(engine, self._remove, self._visibility)
         detached = detached_parts(engine)
         for base in self._registry.all():
             for _ in range(_READER_CHECKS):
@@ -221,8 +223,10 @@ class ClickHouseStore(Store):
         require_sound(base)
         started = time.perf_counter_ns()
         for _ in range(2):
-            with self._engine.reader() as client:
-                found = [self._search(client, base, number, query) for number in range(len(query.vectors))]
+            with self._engine.reader() as client, self._visibility.searching(base.number) as hidden:
+                found = [
+                    self._search(client, base, number, query, hidden) for number in range(len(query.vectors))
+                ]
                 hits, rank_ns = [of_query for of_query, _ in found], sum(ranked for _, ranked in found)
                 searched = time.perf_counter_ns()
                 wanted = {hit.memory_id for of_query in hits for hit in of_query} - query.held_ids
@@ -232,19 +236,21 @@ class ClickHouseStore(Store):
                 done = time.perf_counter_ns()
                 search_us, rank_us = (searched - started - rank_ns) // 1000, rank_ns // 1000
                 return Retrieved(hits, payloads, search_us, (done - searched) // 1000, rank_us)
-            # A document was replaced between the two reads: the second search finds its successor.
+            # Another process replaced a document between the two reads: the second search finds its successor.
         raise KnowledgeBaseDamaged(
             f"knowledge base {base.name!r}: memory {min(missing)} has no payload: run `memory-service doctor`",
             knowledge_base=base.name,
         )
 
-    def _search(self, client: Any, base: KnowledgeBase, number: int, query: Query) -> tuple[list[Found], int]:
+    def _search(
+        self, client: Any, base: KnowledgeBase, number: int, query: Query, hidden: frozenset[int]
+    ) -> tuple[list[Found], int]:
         """The hits of query `number`, and how long ordering them by words took, in ns."""
         by_words = bool(query.words and query.words[number])
         dialect = self._engine.dialect
         search = Search(
             client, dialect, f"references_{base.identity.dimension}", base.number,
-            masked=dialect.shared or base.number in self._masked,
+            masked=dialect.shared or base.number in self._masked, hidden=hidden,
         )  # fmt: skip
         found = search.nearest(
             query.vectors[number], max(query.k, query.candidates) if by_words else query.k,

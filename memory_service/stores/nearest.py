@@ -16,27 +16,30 @@ _INDEX_LIMIT = 1000
 # Fetched beside k where rows are masked, so that one search is enough as a rule.
 _MASK_MARGIN = 16
 
+_EXACT = ", use_skip_indexes = 0"
+
 _COLUMNS = "id, document_key, title, chunk, crc32c"
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where to search. masked: whether rows may be deleted that the index still finds."""
+    """Where to search. masked: whether rows may be deleted that the index still finds; hidden: ids to leave out."""
 
     client: Any
     dialect: Dialect
     table: str
     kb: int
     masked: bool
+    hidden: frozenset[int] = frozenset()
 
     def nearest(
         self, vector: np.ndarray, k: int, *, metadata_filter: Mapping[str, str], with_text: bool
     ) -> list[Found]:
         """The k references of the knowledge base nearest to `vector` (float32 [dimension]), best first.
 
-        A lightweight DELETE only masks rows, and ClickHouse's index still finds them: the search is then widened
-        until k living ones are there. A metadata filter is applied before the search, by comparing with every row
-        that passes it, so that its answer is exact. MyScale does both by itself.
+        A lightweight DELETE only masks rows, and ClickHouse's index still finds them, as it finds the hidden ones: the
+        search is then widened until k others are there. A metadata filter is applied before the search, by comparing
+        with every row that passes it, so that its answer is exact. MyScale does both by itself.
         """
         distance, parameters = self.dialect.distance(vector)
         conditions = _filter(metadata_filter, parameters)
@@ -47,21 +50,29 @@ class Search:
             sql = f"SELECT {columns}{extra} {where} {limit} SETTINGS max_threads = 1{settings}"
             return self.client.query(sql, parameters=parameters).result_rows
 
-        if self.dialect.myscale or not (metadata_filter or self.masked):
-            return _hits(search(k))
+        enough = k + len(self.hidden)
+        if self.dialect.myscale or not (metadata_filter or self.masked or self.hidden):
+            return self._shown(search(enough), k)
         if metadata_filter:
-            return _hits(search(k, ", vector_search_filter_strategy = 'prefilter'"))
+            prefilter = ", vector_search_filter_strategy = 'prefilter'"
+            return self._shown(search(enough, prefilter if enough <= _INDEX_LIMIT else _EXACT), k)
         limit = k + _MASK_MARGIN
         while limit <= _INDEX_LIMIT:
-            if self.dialect.shared:  # a distributed table does not tell which rows are masked
+            if (
+                self.dialect.shared or not self.masked
+            ):  # a distributed table does not tell which rows are masked
                 rows = living = search(limit)
             else:
                 rows = search(limit, ", apply_deleted_mask = 0", ", _row_exists")
                 living = [row for row in rows if row[-1]]
-            if len(living) >= k or (len(rows) < limit and not self.dialect.shared):
-                return _hits(living[:k])
+            shown = self._shown(living, k)
+            if len(shown) == k or (len(rows) < limit and not self.dialect.shared):
+                return shown
             limit *= 4
-        return _hits(search(k, ", use_skip_indexes = 0"))
+        return self._shown(search(enough, _EXACT), k)
+
+    def _shown(self, rows: Any, k: int) -> list[Found]:
+        return _hits([row for row in rows if int(row[0]) not in self.hidden][:k] if self.hidden else rows[:k])
 
 
 def _filter(metadata_filter: Mapping[str, str], parameters: dict[str, Any]) -> str:

@@ -280,3 +280,39 @@ def test_searches_go_on_while_documents_are_replaced(place: OpenedStore) -> None
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+@every_store_slowly
+def test_a_search_finds_one_version_of_a_document_and_all_of_it(place: OpenedStore) -> None:
+    """Whatever moment of a replacement it comes at: never both, never neither, never a part."""
+    base = place.new_base()
+    texts = ["text 1", "text 2", "text 3"]
+    place.store.write(base, [document("d", *texts, title="version 0")])
+    problems: list[object] = []
+    seen: set[str] = set()
+    done = threading.Event()
+
+    def search() -> None:
+        try:
+            while not done.is_set():
+                for query in (Query(vector_of("text 2")[None], 5), Query(vector_of("text 2")[None], 2)):
+                    (hits,) = place.store.retrieve(base, query).hits
+                    titles = {hit.title for hit in hits}
+                    if len(titles) != 1 or len({hit.chunk_number for hit in hits}) != min(query.k, 3):
+                        problems.append([(hit.title, hit.chunk_number) for hit in hits])
+                    seen.update(titles)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for version in range(1, 4):
+        place.store.write(base, [document("d", *texts, title=f"version {version}")])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert len(seen) > 1
+    (hits,) = place.store.retrieve(base, Query(vector_of("text 2")[None], 5)).hits
+    assert {hit.title for hit in hits} == {"version 3"}
