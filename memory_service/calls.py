@@ -49,10 +49,12 @@ class Calls:
         else:
             self._idle.set()
 
-    def note_cut(self, method: str) -> None:
-        """A call was cancelled."""
+    def note_cancelled(self, method: str) -> None:
+        """A call was cancelled: by the end of the grace, or by a client who left, which is his right and no error."""
         if self._stopping:
             logger().warning("call_cut", method=method)
+        else:
+            logger().info("client_left", method=method)
 
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
@@ -105,8 +107,7 @@ class Calls:
                 _require_decoded(request)
                 responses = behaviour(request, context)
                 async for response in responses:
-                    # A client that takes nothing must not keep a stream for ever.
-                    await asyncio.wait_for(context.write(response), self._stream_idle_s)
+                    await self._written(response, context)
             except Exception as error:
                 await abort_with(method, error, started, context)
             finally:
@@ -115,6 +116,15 @@ class Calls:
             logger().info("stream", method=method, ms=_ms_since(started))
 
         return call
+
+    async def _written(self, response: Any, context: grpc.aio.ServicerContext) -> None:
+        """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""
+        try:
+            # A client that takes nothing must not keep a stream for ever.
+            await asyncio.wait_for(context.write(response), self._stream_idle_s)
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            # Whoever left is often found out by writing to him, before grpc cancels the call.
+            raise asyncio.CancelledError from error
 
 
 class _UnderWay:
@@ -131,7 +141,7 @@ class _UnderWay:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, asyncio.CancelledError):
-            self._calls.note_cut(self._method)
+            self._calls.note_cancelled(self._method)
         self._calls.note(-1)
 
 

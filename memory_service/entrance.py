@@ -9,6 +9,7 @@ No interceptors of gRPC: each of those is a coroutine more for every call.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 import secrets
@@ -94,7 +95,7 @@ class Entrance(grpc.GenericRpcHandler):
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             # Each call is a task with context variables of its own: what is set here ends with it.
-            noted, started = CallRecord(), time.perf_counter()
+            noted, started, left = CallRecord(), time.perf_counter(), False
             record.set(noted)
             set_caller(access)
             structlog.contextvars.bind_contextvars(
@@ -107,11 +108,14 @@ class Entrance(grpc.GenericRpcHandler):
                     return await behaviour(request, context)
                 with self._tracing.call(method, request_id, traceparent, context):
                     return await behaviour(request, context)
+            except asyncio.CancelledError:
+                left = True
+                raise
             finally:
                 measured.under_way.dec()
                 elapsed_s = time.perf_counter() - started
                 measured.seconds.observe(elapsed_s)
-                code = code_name(context)
+                code = "CANCELLED" if left else code_name(context)
                 (measured.ok if code == "OK" else CALLS.labels(method, code)).inc()
                 if self._audit is not None and method in AUDITED:
                     where = noted.knowledge_base or _named_in(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import vector_of
-from tests.memory_service.processes import client_of, service
+from tests.memory_service.processes import Service, client_of, service
 from tests.memory_service.running import Client, document, ingest_requests, refusal
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -125,5 +126,20 @@ def test_a_client_that_goes_away_leaves_no_half_document(tmp_path: Path) -> None
             assert 0 < counts.document_count <= 20
             assert counts.reference_count % counts.document_count == 0
             assert keys_in(client)
+        while not (
+            of_stream := [event for event in events(running) if event.get("method", "").endswith("/Ingest")]
+        ):
+            time.sleep(0.02)
+        # To leave is no error, whether the service notices it as the end of the requests or by an answer.
+        assert {(event["event"], event["level"]) for event in of_stream} <= {
+            ("client_left", "info"),
+            ("stream", "info"),
+        }
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(120) == 0
+
+
+def events(running: Service) -> list[dict[str, str]]:
+    """What the service logged until now."""
+    lines = running.log.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
