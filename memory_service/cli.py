@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -14,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_service.backup_commands import backup, restore
+from memory_service.doctor_command import doctor
 from memory_service.ingest_command import ingest
 from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
-from memory_service.terminal import errors_for_people, plain
+from memory_service.terminal import errors_for_people
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
@@ -30,6 +30,7 @@ app.add_typer(keys_app, name="keys")
 app.command()(backup)
 app.command()(restore)
 app.command()(ingest)
+app.command()(doctor)
 
 Address = Annotated[
     str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
@@ -182,32 +183,3 @@ def kb_delete(
         lambda stub: stub.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name=name), timeout=120),
     )
     typer.echo(f"deleted {name}")
-
-
-@app.command()
-def doctor(
-    store: Annotated[
-        str | None, typer.Option(help="open the store at this address; no service may have it open")
-    ] = None,
-    deep: Annotated[
-        bool, typer.Option(help="read every payload and compare its checksum (with --store)")
-    ] = False,
-    address: Address = DEFAULT_ADDRESS,
-) -> None:
-    """Check a running service, or a store that no service has open. Exits with 1 when something is wrong."""
-    from memory_service.doctor import Finding, check_service, check_store
-
-    findings: list[Finding] = []
-    with errors_for_people():
-        if store:
-            findings = check_store(store, load_settings(None, {}).store_options(), deep=deep)
-        else:
-            findings = asyncio.run(check_service(address))
-    table = Table("", "what", "found")
-    for finding in findings:
-        table.add_row(
-            "[green]ok[/]" if finding.sound else "[red]bad[/]", plain(finding.what), plain(finding.found)
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-    if not all(finding.sound for finding in findings):
-        raise typer.Exit(1)

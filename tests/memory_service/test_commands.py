@@ -139,10 +139,14 @@ def test_doctor_checks_the_service_and_the_store(running: Service) -> None:
     asked = command(running, "doctor")
     assert asked.exit_code == 0, asked.output
     assert "SERVING" in asked.stdout
-    store = f"chdb://{running.log.parent / 'store'}"
-    busy = command(running, "doctor", "--store", store)
+    busy = command(running, "doctor", "--store", f"chdb://{running.log.parent / 'store'}", "--json")
     assert busy.exit_code == 1
-    assert "in use by another process" in busy.stderr
+    (bad,) = [finding for finding in json.loads(busy.stdout) if finding["state"] == "bad"]
+    assert "in use by another process" in bad["found"]
+    assert "stop the service" in bad["remedy"]
+    nobody = CliRunner().invoke(app, ["doctor", "--address", "127.0.0.1:1"], env=environment(running))
+    assert nobody.exit_code == 1
+    assert "start it" in nobody.stdout
 
 
 def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) -> None:
