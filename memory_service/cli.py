@@ -148,9 +148,6 @@ def kb_show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
     """Show ids, state and counts of a knowledge base."""
     request = kb_pb.GetKnowledgeBaseRequest(name=name)
     base = _call(address, lambda stub: stub.GetKnowledgeBase(request, timeout=30)).knowledge_base
-    counts = _call(
-        address, lambda stub: stub.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60)
-    )
     for field in (
         "name",
         "description",
@@ -164,6 +161,11 @@ def kb_show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
     typer.echo(f"created_at: {base.created_at.ToJsonString()}\nstate: {_state(base)}")
     if base.problem:
         typer.echo(f"problem: {base.problem}")
+    if base.state == kb_pb.KNOWLEDGE_BASE_STATE_DAMAGED:
+        return  # nobody knows what is left of it
+    counts = _call(
+        address, lambda stub: stub.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60)
+    )
     for field in ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes"):
         typer.echo(f"{field}: {getattr(counts, field)}")
     typer.echo(f"without_memories_yet: {counts.unwritten_document_count}")

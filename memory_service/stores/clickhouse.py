@@ -371,6 +371,7 @@ class ClickHouseStore(Store):
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""
+        require_sound(base)
         documents, references, payload_bytes, text_bytes, unwritten = self._engine.rows(
             "SELECT count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(payload_bytes = 0)"
             " FROM documents FINAL WHERE kb = {kb:UInt32} AND deleted = 0",

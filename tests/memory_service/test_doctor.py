@@ -152,7 +152,7 @@ def test_what_will_be_wrong_soon_is_said(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("engine", ["file", "chdb"])
+@pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
 def test_a_store_is_looked_at_base_by_base(tmp_path: Path, engine: str) -> None:
     url = f"{engine}://{tmp_path}/store"
     (missing,) = check_store(url)

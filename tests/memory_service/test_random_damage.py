@@ -18,7 +18,7 @@ from tests.memory_service.stored import IDENTITY, document
 from tests.memory_service.test_local_damage import RULES
 
 TIMES = {"file": 750, "chdb": 90}
-SHORT_TIMES = 12
+SHORT_TIMES = 8
 
 
 def opened(engine: str, folder: Path) -> Store:
