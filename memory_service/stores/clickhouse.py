@@ -107,7 +107,7 @@ class ClickHouseStore(Store):
         migrate(engine.writer, engine.dialect, set())
         detached = detached_parts(engine)
         for part in detached:
-            if part.table in ("knowledge_bases", "migrations"):
+            if part.table in ("knowledge_bases", "migrations") and not part.superseded:
                 raise StoreUnavailable(
                     f"part {part.name} of the store's own table {part.table} is damaged: restore a backup"
                 )
@@ -115,7 +115,7 @@ class ClickHouseStore(Store):
         self._migrate({base.identity.dimension for base in self._registry.all()})
         detached = self._registry.drop_leftovers(detached)
         self._log = BatchLog(engine, self._remove, self._visibility)
-        self._recover({part.partition for part in detached})
+        self._recover({part.partition for part in detached if not part.superseded})
         if not engine.dialect.shared:
             rows = engine.rows(
                 "SELECT DISTINCT partition_id FROM system.parts WHERE active AND has_lightweight_delete"

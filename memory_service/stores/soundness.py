@@ -6,6 +6,7 @@ The engine detaches a part it cannot read when it starts, and serves less withou
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,15 +16,25 @@ from memory_model.errors import Memory3Error
 from memory_service.stores.batches import Totals
 from memory_service.stores.engine import Engine
 
+_NUMBERS = ("first", "last", "level", "mutation")
+# What the engine calls a part: its partition, its blocks, how often it was merged and the last mutation it has seen.
+_PART = re.compile(
+    r"(?:^|[a-z]_)(?P<partition>\d+|all)_(?P<first>\d+)_(?P<last>\d+)_(?P<level>\d+)(?:_(?P<mutation>\d+))?$"
+)
+
 
 @dataclass(frozen=True)
 class DetachedPart:
-    """A part of a table that the engine set aside; `partition` is the number of the knowledge base."""
+    """A part of a table that the engine set aside; `partition` is the number of the knowledge base.
+
+    superseded: another part, which is in use, was made of it: nothing is lost with it.
+    """
 
     table: str
     partition: str
     name: str
     reason: str
+    superseded: bool = False
 
 
 def detached_parts(engine: Engine) -> list[DetachedPart]:
@@ -32,7 +43,31 @@ def detached_parts(engine: Engine) -> list[DetachedPart]:
         "SELECT table, ifNull(partition_id, ''), name, ifNull(reason, '')"
         f" FROM {engine.dialect.system('detached_parts')} WHERE database = currentDatabase() ORDER BY table, name"
     )
-    return [DetachedPart(engine.dialect.logical(table), *rest) for table, *rest in rows]
+    in_use = _parts_in_use(engine) if rows and not engine.dialect.cluster else []  # names are a shard's own
+    return [
+        DetachedPart(
+            engine.dialect.logical(table),
+            partition,
+            name,
+            reason,
+            any(made_of(one, table, name) for one in in_use),
+        )
+        for table, partition, name, reason in rows
+    ]
+
+
+def _parts_in_use(engine: Engine) -> list[tuple[str, str]]:
+    rows = engine.rows("SELECT table, name FROM system.parts WHERE active AND database = currentDatabase()")
+    return [(table, name) for table, name in rows]
+
+
+def made_of(in_use: tuple[str, str], table: str, name: str) -> bool:
+    """Whether a part in use holds the blocks of the one called `name`, in a state at least as new."""
+    newer, older = _PART.search(in_use[1]), _PART.search(name)
+    if newer is None or older is None or in_use[0] != table or newer["partition"] != older["partition"]:
+        return False
+    first, last, level, mutation = ([int(found[part] or 0) for found in (newer, older)] for part in _NUMBERS)
+    return first[0] <= first[1] and last[0] >= last[1] and level[0] >= level[1] and mutation[0] >= mutation[1]
 
 
 def find_problems(
@@ -42,7 +77,7 @@ def find_problems(
     problems = [
         f"the engine set aside part {part.name} of {part.table} ({part.reason or 'no reason given'})"
         for part in detached
-        if part.partition == str(kb)
+        if part.partition == str(kb) and not part.superseded
     ]
     where = f"WHERE kb = {int(kb)}"
     queries = {

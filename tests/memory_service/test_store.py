@@ -17,6 +17,7 @@ from memory_service.errors import (
 from memory_service.stores import KnowledgeBase, Store, open_store
 from memory_service.stores.engine import Engine
 from memory_service.stores.migrations import migrate, migrations
+from memory_service.stores.soundness import made_of
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
@@ -228,3 +229,23 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="file"):
         open_store(f"chdb://{tmp_path}/file/store")
+
+
+@pytest.mark.parametrize(
+    ("in_use", "set_aside", "superseded"),
+    [
+        ("1_1_1_0_9", "broken-on-start_1_1_1_0_7", True),
+        ("1_1_1_0_7", "broken-on-start_1_1_1_0_9", False),
+        ("1_1_4_1", "1_2_2_0", True),
+        ("1_1_4_1_6", "broken_1_4_4_0_7", False),
+        ("1_2_4_1", "1_1_4_1", False),
+        ("12_1_4_1", "2_1_4_1", False),
+        ("all_1_4_1", "broken-on-start_all_1_1_0", True),
+        ("1_1_4_1", "broken-on-start_1_1_1_0_try1", False),
+    ],
+)
+def test_a_part_is_lost_unless_a_later_one_was_made_of_it(
+    in_use: str, set_aside: str, superseded: bool
+) -> None:
+    assert made_of(("payloads", in_use), "payloads", set_aside) == superseded
+    assert not made_of(("documents", in_use), "payloads", set_aside)
