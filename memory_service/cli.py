@@ -1,4 +1,4 @@
-"""`memory-service`: serve, ingest, kb, keys, backup, restore and doctor."""
+"""`memory-service`: serve, ingest, kb, documents, keys, backup, restore and doctor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from memory_service.backup_commands import backup, restore
 from memory_service.doctor_command import doctor
+from memory_service.documents_commands import documents_app
 from memory_service.ingest_command import ingest
 from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
@@ -26,6 +27,7 @@ from protos.memory.v1 import knowledge_bases_pb2_grpc
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The cloud half of Memory³ Edge.")
 kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
 app.add_typer(kb_app, name="kb")
+app.add_typer(documents_app, name="documents")
 app.add_typer(keys_app, name="keys")
 app.command()(backup)
 app.command()(restore)

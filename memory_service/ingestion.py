@@ -100,6 +100,26 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         there = [key for key in dict.fromkeys(keys) if key in stored]
         return pb.GetVersionsResponse(versions=[_version(key, stored[key]) for key in there])
 
+    async def ListDocuments(
+        self, request: pb.ListDocumentsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListDocumentsResponse:
+        """See ingestion.proto."""
+        if request.count > _MAX_KEYS:
+            raise BadRequest(f"a page of {request.count} documents, at most {_MAX_KEYS}", field="count")
+        base = self._catalogue.open(request.knowledge_base)
+        after = request.after_key if request.HasField("after_key") else None
+        count = request.count or _MAX_KEYS
+
+        def page() -> dict[str, StoredVersion]:
+            while keys := self._catalogue.store.keys(base, request.key_prefix, after_key=after, count=count):
+                stored = self._catalogue.store.versions(base, keys)
+                if stored:  # all of them may have been deleted meanwhile: that is no end of the list
+                    return {key: stored[key] for key in keys if key in stored}
+            return {}
+
+        stored = await asyncio.get_running_loop().run_in_executor(self._threads.read, page)
+        return pb.ListDocumentsResponse(documents=[_version(key, one) for key, one in stored.items()])
+
 
 def _keys(keys: Sequence[str]) -> list[str]:
     if not 1 <= len(keys) <= _MAX_KEYS:

@@ -240,6 +240,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
+        """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one."""
+
+    @abstractmethod
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """Keys of at most `count` documents whose payloads are empty."""
 

@@ -359,6 +359,16 @@ class ClickHouseStore(Store):
             for row in rows
         ]  # fmt: skip
 
+    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
+        """See Store."""
+        require_sound(base)
+        rows = self._engine.rows(
+            "SELECT key FROM documents FINAL WHERE kb = {kb:UInt32} AND deleted = 0"
+            " AND startsWith(key, {prefix:String}) AND key > {after:String} ORDER BY key LIMIT {count:UInt32}",
+            {"kb": base.number, "prefix": prefix, "after": after_key or "", "count": count},
+        )
+        return [row[0] for row in rows]
+
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """See Store."""
         require_sound(base)

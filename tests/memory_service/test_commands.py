@@ -157,3 +157,34 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
     missing = command(running, "ingest", tmp_path / "none.jsonl")
     assert missing.exit_code == 1
     assert "does not exist" in missing.stderr
+
+
+def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
+    lines = [
+        {"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)
+    ]
+    facts = write_jsonl(tmp_path / "notes.jsonl", [*lines, {"key": "other", "text": "Something else."}])
+    assert command(running, "ingest", facts, "--kb", "docs").exit_code == 0
+    listed = command(running, "documents", "list", "docs", "--prefix", "notes/")
+    assert listed.exit_code == 0, listed.output
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert [(row[0], row[1], row[3]) for row in rows] == [(f"notes/{n}", "1", "written") for n in range(4)]
+    shown = command(running, "documents", "show", "docs", "notes/2")
+    assert shown.stdout.startswith("key: notes/2\ntitle: T\n")
+    assert shown.stdout.endswith("T\nNote 2.\n")
+    assert "metadata n: 2\n" in shown.stdout
+
+    asked = CliRunner().invoke(
+        app, ["documents", "delete", "docs", "notes/0", "--address", running.address], input="n\n"
+    )
+    assert (asked.exit_code, "1 documents with 1 references" in asked.output) == (1, True)
+    some = command(running, "documents", "delete", "docs", "notes/0", "none", "--yes")
+    assert (some.exit_code, some.stdout) == (1, "deleted 1 documents from docs\n")
+    assert "not there: none" in some.stderr
+    rest = command(running, "documents", "delete", "docs", "--prefix", "notes/", "-y")
+    assert (rest.exit_code, rest.stdout) == (0, "deleted 3 documents from docs\n")
+    assert command(running, "documents", "list", "docs").stdout.split("\t")[0] == "other"
+    assert command(running, "documents", "delete", "docs", "--yes").exit_code == 2
+    gone = command(running, "documents", "show", "docs", "notes/2")
+    assert (gone.exit_code, "no document" in gone.stderr) == (1, True)
+    assert command(running, "documents", "list", "nowhere").exit_code == 1

@@ -189,6 +189,25 @@ def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> No
     assert place.store.check(base, deep=True) == []
 
 
+@every_store
+def test_keys_are_listed_page_after_page_in_the_order_of_their_bytes(place: OpenedStore) -> None:
+    base = place.new_base()
+    keys = ["a", "a/1", "a/2", "a_", "b", "ä", "Z", "%", "𝄞", "\uffff"]
+    place.store.write(base, [document(key, key) for key in keys])
+    place.store.delete(base, ["b"])
+    expected = sorted((key for key in keys if key != "b"), key=str.encode)
+    assert place.store.keys(base, "", after_key=None, count=99) == expected
+    pages, after = [], None
+    while page := place.store.keys(base, "", after_key=after, count=4):
+        pages.append(page)
+        after = page[-1]
+    assert [len(page) for page in pages] == [4, 4, 1]
+    assert [key for page in pages for key in page] == expected
+    assert place.store.keys(base, "a/", after_key=None, count=99) == ["a/1", "a/2"]
+    assert place.store.keys(base, "a", after_key="a/1", count=1) == ["a/2"]
+    assert place.store.keys(base, "%", after_key=None, count=9) == ["%"]
+
+
 @every_store_slowly
 def test_documents_without_payloads_are_kept_found_and_named(place: OpenedStore) -> None:
     base = place.new_base()

@@ -264,6 +264,15 @@ class Documents:
         )[0]
         return int(documents), int(references), int(payloads), int(texts)
 
+    def keys(self, prefix: str, after_key: str, count: int) -> list[str]:
+        """Keys of living documents that begin with `prefix`, after one, in the order of their bytes."""
+        rows = self._rows(
+            "SELECT key FROM documents WHERE died IS NULL AND key > ? AND key >= ? AND substr(key, 1, ?) = ?"
+            " ORDER BY key LIMIT ?",
+            [after_key, prefix, len(prefix), prefix, count],
+        )
+        return [row[0] for row in rows]
+
     def unwritten(self, count: int) -> list[str]:
         """Keys of at most `count` living documents without payloads."""
         rows = self._rows(

@@ -182,6 +182,11 @@ class LocalKnowledgeBase:
             documents = self._now().generation.documents
             return (*documents.sums(), self._view.generation.disk_bytes, documents.unwritten_count())
 
+    def keys(self, prefix: str, after_key: str, count: int) -> list[str]:
+        """Keys of documents; no key is empty, so '' begins at the first."""
+        with disk_errors("reading"):
+            return self._now().generation.documents.keys(prefix, after_key, count)
+
     def unwritten(self, count: int) -> list[str]:
         """Keys of documents without payloads."""
         with disk_errors("reading"):

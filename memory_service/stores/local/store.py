@@ -249,6 +249,11 @@ class LocalStore(Store):
         with self._named(base) as opened:
             return opened.memories(after_id, count)
 
+    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
+        """See Store."""
+        with self._named(base) as opened:
+            return opened.keys(prefix, after_key or "", count)
+
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """See Store."""
         with self._named(base) as opened:

@@ -263,3 +263,21 @@ class DocumentVersion(_message.Message):
     reference_count: int
     memories_written: bool
     def __init__(self, document_key: _Optional[str] = ..., content_hash: _Optional[bytes] = ..., reference_count: _Optional[int] = ..., memories_written: _Optional[bool] = ...) -> None: ...
+
+class ListDocumentsRequest(_message.Message):
+    __slots__ = ("knowledge_base", "key_prefix", "after_key", "count")
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    KEY_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_KEY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: str
+    key_prefix: str
+    after_key: str
+    count: int
+    def __init__(self, knowledge_base: _Optional[str] = ..., key_prefix: _Optional[str] = ..., after_key: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListDocumentsResponse(_message.Message):
+    __slots__ = ("documents",)
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    documents: _containers.RepeatedCompositeFieldContainer[DocumentVersion]
+    def __init__(self, documents: _Optional[_Iterable[_Union[DocumentVersion, _Mapping]]] = ...) -> None: ...

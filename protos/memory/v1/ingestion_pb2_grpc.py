@@ -55,6 +55,11 @@ class IngestionStub:
                 request_serializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.FromString,
                 _registered_method=True)
+        self.ListDocuments = channel.unary_unary(
+                '/memory.v1.Ingestion/ListDocuments',
+                request_serializer=memory_dot_v1_dot_ingestion__pb2.ListDocumentsRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_ingestion__pb2.ListDocumentsResponse.FromString,
+                _registered_method=True)
 
 
 class IngestionServicer:
@@ -95,6 +100,13 @@ class IngestionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDocuments(self, request, context):
+        """Names the documents of a knowledge base, page after page in the order of their keys' bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -117,6 +129,11 @@ def add_IngestionServicer_to_server(servicer, server):
                     servicer.GetVersions,
                     request_deserializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.FromString,
                     response_serializer=memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.SerializeToString,
+            ),
+            'ListDocuments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDocuments,
+                    request_deserializer=memory_dot_v1_dot_ingestion__pb2.ListDocumentsRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_ingestion__pb2.ListDocumentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -228,6 +245,33 @@ class Ingestion:
             '/memory.v1.Ingestion/GetVersions',
             memory_dot_v1_dot_ingestion__pb2.GetVersionsRequest.SerializeToString,
             memory_dot_v1_dot_ingestion__pb2.GetVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDocuments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.Ingestion/ListDocuments',
+            memory_dot_v1_dot_ingestion__pb2.ListDocumentsRequest.SerializeToString,
+            memory_dot_v1_dot_ingestion__pb2.ListDocumentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class IngestionStub:
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
     GetVersions: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]
     """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
+    ListDocuments: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.ListDocumentsRequest, _ingestion_pb2.ListDocumentsResponse]
+    """Names the documents of a knowledge base, page after page in the order of their keys' bytes."""
 
 @_typing.type_check_only
 class IngestionAsyncStub(IngestionStub):
@@ -69,6 +71,8 @@ class IngestionAsyncStub(IngestionStub):
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
     GetVersions: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]  # type: ignore[assignment]
     """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
+    ListDocuments: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.ListDocumentsRequest, _ingestion_pb2.ListDocumentsResponse]  # type: ignore[assignment]
+    """Names the documents of a knowledge base, page after page in the order of their keys' bytes."""
 
 class IngestionServicer(metaclass=_abc_1.ABCMeta):
     """Turns documents into explicit memories and keeps them."""
@@ -111,5 +115,13 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ingestion_pb2.GetVersionsResponse, _abc.Awaitable[_ingestion_pb2.GetVersionsResponse]]:
         """Tells which versions of some documents are stored, so that a client that writes memories itself leaves those out."""
+
+    @_abc_1.abstractmethod
+    def ListDocuments(
+        self,
+        request: _ingestion_pb2.ListDocumentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestion_pb2.ListDocumentsResponse, _abc.Awaitable[_ingestion_pb2.ListDocumentsResponse]]:
+        """Names the documents of a knowledge base, page after page in the order of their keys' bytes."""
 
 def add_IngestionServicer_to_server(servicer: IngestionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
