@@ -89,10 +89,12 @@ def migrate(
     config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
 ) -> None:
     """Bring a store to this version's format and end; `serve` does the same when it starts."""
+    from memory_service.logs import configure_logs
     from memory_service.stores import open_store
 
     with errors_for_people():
         settings = load_settings(config, {"store": store} if store else {})
+        configure_logs(settings.log_level, settings.log_format)
         address = parse_address(settings.store)
         opened = open_store(settings.store, settings.store_options())
         try:

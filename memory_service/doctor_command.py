@@ -39,9 +39,11 @@ def doctor(
     """
     from memory_service.doctor import bundle_ids, check_service, check_store
     from memory_service.doctor_files import check_files
+    from memory_service.logs import configure_logs
 
     with errors_for_people():
         settings = load_settings(config, {"store": store} if store else {})
+        configure_logs("warning", settings.log_format)  # on stderr: what is printed here is for programs too
         findings = check_files(settings)
         ids: Mapping[str, str] = {}
         if settings.bundle is not None:

@@ -11,6 +11,7 @@ import pytest
 
 from memory_service.doctor import IDS, Finding, check_service, check_store
 from memory_service.doctor_files import check_files
+from memory_service.errors import StoreUnavailable
 from memory_service.keys import changing
 from memory_service.settings import Settings
 from memory_service.stores import StoreOptions, open_store
@@ -182,6 +183,19 @@ def test_a_store_of_an_older_version_is_left_as_it_is(tmp_path: Path) -> None:
         assert finding.state == "look"
         assert newest.name in finding.found
         assert "memory-service migrate" in finding.remedy
+
+
+def test_a_store_of_a_newer_version_is_not_opened(tmp_path: Path) -> None:
+    url = f"chdb://{tmp_path}/store"
+    open_store(url).close()
+    engine = Engine(parse_address(url), StoreOptions())
+    engine.insert("migrations", {"number": [999], "dimension": [0], "name": ["m999_later"]})
+    engine.close()
+    with pytest.raises(StoreUnavailable, match="newer release, which made m999_later: start that release"):
+        open_store(url)
+    (finding,) = check_store(url)
+    assert finding.state == "bad"
+    assert "m999_later" in finding.found
 
 
 async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
+from memory_service.errors import StoreUnavailable
+from memory_service.logs import logger
 from memory_service.stores.dialect import Dialect
 
 RECORD = """
@@ -63,12 +65,19 @@ def migrations() -> list[Migration]:
 def missing(client: Any, dimensions: set[int]) -> list[tuple[Migration, int]]:
     """What the store behind `client` (clickhouse-connect) lacks: migrations and the dimensions they are for.
 
-    `dimensions`: lengths of vectors that need their tables.
+    `dimensions`: lengths of vectors that need their tables. Raises StoreUnavailable for a store of a newer release:
+    what that one changed is not known here.
     """
-    done = {(row[0], row[1]) for row in client.query("SELECT number, dimension FROM migrations").result_rows}
+    rows = client.query("SELECT number, dimension, name FROM migrations").result_rows
+    done, known = {(row[0], row[1]) for row in rows}, migrations()
+    if newer := sorted({row[2] for row in rows if row[0] > known[-1].number}):
+        raise StoreUnavailable(
+            f"the store was written by a newer release, which made {', '.join(newer)}: start that release, or restore a"
+            " backup into an empty store"
+        )
     return [
         (migration, dimension)
-        for migration in migrations()
+        for migration in known
         for dimension in (sorted(dimensions) if migration.per_dimension else [0])
         if (migration.number, dimension) not in done
     ]
@@ -88,4 +97,5 @@ def migrate(client: Any, dialect: Dialect, dimensions: set[int]) -> list[str]:
         row = [migration.number, dimension, migration.name]
         client.insert("migrations", [row], column_names=["number", "dimension", "name"])
         applied.append(migration.name)
+        logger().info("migrated", migration=migration.name, dimension=dimension)
     return applied
