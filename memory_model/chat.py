@@ -13,11 +13,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer as Backend
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import EmptyConversation, InvalidInput, UnknownRole, UnknownTemplate
-from memory_model.tokenizer import Tokenizer, without_word_cache
+from memory_model.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant")
 _BEGIN, _END = "\ue000", "\ue001"
@@ -47,8 +46,7 @@ class ChatTemplate:
             raise UnknownTemplate(f"not a chat template: {error}") from error
         self.source = template
         self.tokenizer = tokenizer
-        self._plain = without_word_cache(Backend.from_str(tokenizer.backend.to_str()))
-        self._plain.encode_special_tokens = True  # "<|im_end|>" in a message is text, not the end of a turn
+        self._literal = tokenizer.literal  # "<|im_end|>" in a message is text, not the end of a turn
 
     def text(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The conversation as the template spells it."""
@@ -83,7 +81,7 @@ class ChatTemplate:
 
     def encode_content(self, text: str) -> list[int]:
         """Token ids of what somebody said; spelled-out special tokens stay text."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        return list(self._literal.encode(text, add_special_tokens=False).ids)
 
     @staticmethod
     def _append(ids: list[int], content: list[bool], new: Sequence[int], said: bool) -> None:

@@ -182,7 +182,11 @@ class Embedder:
         vectors = np.empty((len(texts), self.dim), np.float32)
         limit = self.config.max_tokens * CHARACTERS_PER_TOKEN
         clean = [_well_formed(t[:limit]) for t in texts]
-        tokens = [e.ids for e in self._tokenizer.encode_batch(clean)] if clean else []
+        # A single text needs none of the library's threads, where something of every tokenizer stays for good.
+        encodings = (
+            map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
+        )
+        tokens = [encoding.ids for encoding in encodings]
         for rows in _batches([len(t) for t in tokens], batch_size):
             vectors[rows] = self._run([tokens[i] for i in rows])
         return vectors

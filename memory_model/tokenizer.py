@@ -5,11 +5,15 @@ Knows nothing about chat templates (`memory_model.chat`) or references.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer as Backend
 
+from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 
@@ -24,15 +28,20 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tokenizer:
-        """Read `tokenizer.json`; raises MissingFile or CorruptFile."""
+        """Read `tokenizer.json`; one that is open already is shared. Raises MissingFile or CorruptFile."""
         path = Path(path)
         if not path.is_file():
             raise MissingFile(f"no tokenizer at {path}: make the bundle with `memory-model export`")
-        try:
-            backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception for every kind of bad file
-            raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-        return cls.from_backend(without_word_cache(backend))
+        digest = file_sha256(path)
+        with _opening:
+            tokenizer = _open.get(digest)
+            if tokenizer is None:
+                try:
+                    backend = Backend.from_file(str(path))
+                except Exception as error:  # the library raises a bare Exception for every kind of bad file
+                    raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
+                tokenizer = _open[digest] = cls.from_backend(without_word_cache(backend))
+        return tokenizer
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
@@ -57,6 +66,13 @@ class Tokenizer:
             end_of_turn_id=first("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>"),
         )
 
+    @cached_property
+    def literal(self) -> Backend:
+        """The same tokens, but special tokens that a text spells out stay text: "<|im_end|>" ends no turn."""
+        literal = without_word_cache(Backend.from_str(self.backend.to_str()))
+        literal.encode_special_tokens = True
+        return literal
+
     @property
     def vocabulary(self) -> int:
         """Number of token ids."""
@@ -77,6 +93,11 @@ class Tokenizer:
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
         return len(self.backend.encode(text, add_special_tokens=False).ids)
+
+
+_open: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+"""By the file's SHA-256, as long as somebody holds them: every one that is made leaves a trace in the library."""
+_opening = threading.Lock()
 
 
 def without_word_cache(backend: Backend) -> Backend:

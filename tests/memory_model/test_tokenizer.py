@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -51,23 +52,28 @@ def left_by(one: Callable[[str], None]) -> float:
     return (allocated_bytes() - before) / ROUNDS
 
 
-def test_a_bundles_tokenizer_leaves_no_words_behind(tmp_path: Path) -> None:
+def test_a_tokenizer_leaves_no_words_behind(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text(byte_tokenizer())
 
     def read(text: str) -> None:
-        Tokenizer.from_file(file).encode(text)
-
-    assert left_by(read) < LEFT_BYTES
-
-
-def test_a_chat_template_leaves_no_words_behind() -> None:
-    tokenizer = Tokenizer.from_json(byte_tokenizer())
-
-    def read(text: str) -> None:
+        tokenizer = Tokenizer.from_file(file)
+        tokenizer.encode(text)
         ChatTemplate(TEMPLATE, tokenizer).encode_content(text)
 
     assert left_by(read) < LEFT_BYTES
+
+
+def test_a_file_that_is_open_is_shared_and_one_that_is_not_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(byte_tokenizer())
+    (other := tmp_path / "other.json").write_text(byte_tokenizer() + "\n")
+    tokenizer = Tokenizer.from_file(file)
+    assert Tokenizer.from_file(file) is tokenizer
+    assert Tokenizer.from_file(other) is not tokenizer
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    assert gone() is None
 
 
 @pytest.mark.parametrize(
