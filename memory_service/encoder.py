@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -165,9 +166,18 @@ class ModelEncoder:
         return self._embedder.embed(references)
 
     def encode(self, references: Sequence[str]) -> EncodedReferences:
-        """See Encoder."""
-        vectors = self._embedder.embed(references)
-        return EncodedReferences(vectors, self._format.encode(self.write_memories(references)))
+        """See Encoder. While the model writes, a thread beside it embeds, then compresses what is written already."""
+        payloads = [b""] * len(references)
+        with ThreadPoolExecutor(1, "beside-model") as beside:
+            vectors = beside.submit(self._embedder.embed, references)
+            compressing = [
+                (places, beside.submit(self._format.encode, memories))
+                for places, memories in self._writer.passes(references)
+            ]
+            for places, compressed in compressing:
+                for place, payload in zip(places, compressed.result(), strict=True):
+                    payloads[place] = payload
+            return EncodedReferences(vectors.result(), payloads)
 
     def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """The model's part of `encode`, in batches: what bounds the speed of ingestion."""

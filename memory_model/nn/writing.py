@@ -12,7 +12,7 @@ key-values are kept, and its keys are rotated as if it stood behind the prefix, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -169,12 +169,22 @@ class MemoryWriter:
         self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
-    @torch.inference_mode()
     def write(
         self, references: Sequence[str], progress: Callable[[int], None] | None = None, *,
         contexts: Sequence[str] = (), context_tokens: int = 0,
     ) -> list[ExplicitMemory]:  # fmt: skip
-        """One memory for each reference text, in order.
+        """One memory for each reference text, in order; see `passes`."""
+        memories: dict[int, ExplicitMemory] = {}
+        for places, written in self.passes(references, contexts=contexts, context_tokens=context_tokens):
+            memories.update(zip(places, written, strict=True))
+            if progress is not None:
+                progress(len(places))
+        return [memories[place] for place in range(len(references))]
+
+    def passes(
+        self, references: Sequence[str], *, contexts: Sequence[str] = (), context_tokens: int = 0
+    ) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
+        """The places in `references` that one forward pass wrote, and their memories, pass after pass.
 
         contexts: for each reference the text before it, of which the last `context_tokens` tokens are seen.
         References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
@@ -192,7 +202,6 @@ class MemoryWriter:
         before = [tokens[-context_tokens:] for tokens in self.tokenizer.encode_batch(contexts)]
         if not context_tokens or not any(before):
             before = []
-        memories: list[ExplicitMemory | None] = [None] * len(ids)
         lengths = [(len(before[n]) if before else 0, len(ids[n])) for n in range(len(ids))]
         waiting = sorted(range(len(ids)), key=lambda n: lengths[n])
         while waiting:
@@ -207,13 +216,16 @@ class MemoryWriter:
                 self.batch_tokens = max(self.batch_tokens // 2, 1)
                 continue
             keys, values = written.keys.float().cpu().numpy(), written.values.float().cpu().numpy()
-            for row, n in enumerate(batch):
-                memories[n] = ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
+            yield (
+                batch,
+                [
+                    ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
+                    for row, n in enumerate(batch)
+                ],
+            )
             waiting = waiting[len(batch) :]
-            if progress is not None:
-                progress(len(batch))
-        return [m for m in memories if m is not None]
 
+    @torch.inference_mode()
     def _forward(self, ids: Sequence[Sequence[int]], before: Sequence[Sequence[int]]) -> MemoryBatch:
         device = self.model.embed_tokens.weight.device
         padded, lengths = (t.to(device) for t in pad_ids(ids))
