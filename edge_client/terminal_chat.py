@@ -67,6 +67,7 @@ class TerminalChat:
         self._out, self._err = out, err
         self._session = self._model.session()
         self._last = AnswerView()
+        self._unanswered = ""  # asked, and stopped before there was a word of an answer
         self._commands: dict[str, Callable[[str], None]] = {
             "/kb": self._knowledge_base, "/memory": self._set_memory, "/retry": self._retry, "/add": self._add,
             "/memories": self._memories, "/stats": self._statistics, "/history": self._history,
@@ -105,11 +106,14 @@ class TerminalChat:
             aside = self._model.session(messages=self._session.messages)
             without = self._follow(aside, aside.send(text, memory=False, **self._options))
             if _stopped(without):
+                self._unanswered = text
                 self._say("(stopped)")
                 return
             self._err.rule("with memory", align="left")
+        before = len(self._session.messages)
         stream = self._session.send(text, memory=self._memory is not Memory.off, **self._options)
         self._last = self._follow(self._session, stream)
+        self._unanswered = text if len(self._session.messages) == before else ""
         finished = self._last.finished
         if _stopped(self._last):
             self._say("(stopped)")
@@ -154,7 +158,7 @@ class TerminalChat:
         self._say(f"memory {wanted}")
 
     def _retry(self, _: str) -> None:
-        self._answer(self._session.take_back())
+        self._answer(self._unanswered or self._session.take_back())
 
     def _add(self, path: str) -> None:
         client, document = self._client(), document_of(_named("/add", path))
@@ -183,11 +187,13 @@ class TerminalChat:
 
     def _load(self, path: str) -> None:
         self._session = self._model.load_session(_named("/load", path))
+        self._unanswered = ""
         self._say(f"{len(self._session.messages)} messages from {path}")
 
     def _reset(self, _: str) -> None:
         self._session = self._model.session()
         self._last = AnswerView()
+        self._unanswered = ""
         self._say("a new conversation")
 
     def _help(self, _: str) -> None:

@@ -7,11 +7,13 @@ import io
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -124,7 +126,8 @@ def test_memory_can_be_switched_and_compared_and_bases_listed_and_chosen(
 def test_ctrl_c_stops_the_answer_and_not_the_program(
     tiny: Bundle, service: FakeService, tmp_path: Path
 ) -> None:
-    service.delay_s = 5.0  # the answer waits for its memories
+    gate = threading.Event()
+    service.before = lambda *_: gate.wait(WAIT_S) and None  # the answer waits for its memories
     environment = {
         **os.environ, "EDGE_CLIENT_DEADLINE_S": "60", "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm",
         "PROMPT_TOOLKIT_NO_CPR": "1",
@@ -141,7 +144,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
         end = time.monotonic() + WAIT_S
         while text not in screen:
             assert time.monotonic() < end, screen
-            screen += os.read(leader, 65536).decode(errors="replace")
+            if select.select([leader], [], [], 0.1)[0]:
+                screen += os.read(leader, 65536).decode(errors="replace")
         screen = screen.partition(text)[2]
 
     until("you>")
@@ -152,6 +156,12 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
     process.send_signal(signal.SIGINT)
     until("(stopped)")
     until("you>")
+    gate.set()
+    asked = len(service.requests)
+    os.write(leader, b"/retry\r")  # what got no word of an answer is asked again
+    until("Memories read")
+    until("you>")
+    assert len(service.requests) > asked
     os.write(leader, b"/quit\r")
     assert process.wait(WAIT_S) == 0
     os.close(leader)
