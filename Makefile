@@ -40,7 +40,7 @@ demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without m
 test: $(READY) ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slow: $(READY) ## the slow tests: the wheels in an empty environment, minutes of work
+test-slow: $(READY) ## the slow tests: faults by the hundred, the wheels in an empty environment; an hour of work
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 setup-browser: $(READY) ## install Debian's chromium, which test-browser drives

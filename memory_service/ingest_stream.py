@@ -316,9 +316,8 @@ class IngestStream:
                 )
                 written = {one.key: one for one in outcome}
             except Exception as error:
-                logger().error(
-                    "batch_not_stored", knowledge_base=base.name, documents=len(new), exc_info=error
-                )
+                cause = {"problem": str(error)} if isinstance(error, Memory3Error) else {"exc_info": error}
+                logger().error("batch_not_stored", knowledge_base=base.name, documents=len(new), **cause)
                 for document in new:
                     document.error = error
         self._on_the_way.subtract(document.key for document in batch.documents)

@@ -18,13 +18,20 @@ def configure_logs(level: str = "info", style: str = "auto") -> None:
     _debug = level == "debug"
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor
-    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    # Tracebacks without the values of variables, which are people's documents and keys.
+    if console:
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    else:
+        renderer = structlog.processors.JSONRenderer()
+    tracebacks = structlog.processors.ExceptionRenderer(
+        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if console else [structlog.processors.dict_tracebacks]),
+            *([] if console else [tracebacks]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

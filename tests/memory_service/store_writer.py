@@ -12,6 +12,7 @@ import random
 import sys
 from pathlib import Path
 
+from memory_service.logs import configure_logs
 from memory_service.stores import NewDocument, Store, open_store
 from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.store import LocalStore
@@ -36,6 +37,7 @@ def version_of(key: str, version: int) -> NewDocument:
 
 def main(kind: str, folder: str, seed: str) -> None:
     """Never ends by itself."""
+    configure_logs()  # on stderr: stdout is for what is said
     chance = random.Random(seed)
     store = opened_store(kind, Path(folder))
     names = [base.name for base in store.knowledge_bases()]
