@@ -144,10 +144,12 @@ class Engine:
         return client
 
     def ping(self) -> None:
-        """Returns when a server has answered, at once for the embedded engine. One thread at a time may ask."""
+        """Returns when a server has answered, or an embedded engine has its folder. One thread at a time may ask."""
         if self._asking is not None:
             with engine_errors("asked whether it answers"):
                 self._asking.command("SELECT 1")
+        if self._folder_lock is not None:
+            self._folder_lock.require()
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
         """The rows of a query, by a reading handle."""

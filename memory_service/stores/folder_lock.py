@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 from memory_service.errors import StoreUnavailable
@@ -16,6 +17,7 @@ class FolderLock:
     """  # noqa: D205
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._file = (path / _LOCK_FILE).open("w")
@@ -30,6 +32,19 @@ class FolderLock:
             raise StoreUnavailable(
                 f"the store at {path} is in use by another process: stop that service, or ask it with --address"
             ) from error
+
+    def require(self) -> None:
+        """Raises StoreUnavailable when the folder is no longer there, or another one lies in its place."""
+        try:
+            there, held = os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno())
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the store's folder {self._path} is gone ({error.strerror}): is its disk mounted?"
+            ) from error
+        if not os.path.samestat(there, held):
+            raise StoreUnavailable(
+                f"another folder lies at {self._path} than the one that was opened: stop the service and look"
+            )
 
     def release(self) -> None:
         """Lets another process in."""

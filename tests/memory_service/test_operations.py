@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import time
 import urllib.request
 from pathlib import Path
@@ -81,6 +82,24 @@ def test_health_and_metrics_follow_the_store_and_the_disk(tmp_path: Path) -> Non
         store.disk._free = lambda _: 1 << 40
         eventually(lambda: status(client, "memory.v1.Ingestion") == 1)
         assert client.ingest("kb", document("c", "C."))[1].HasField("acknowledged")
+
+
+@pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
+def test_health_follows_the_folder_of_an_embedded_store(tmp_path: Path, engine: str) -> None:
+    folder, away = tmp_path / "s", tmp_path / "away"
+    with running(tmp_path, HashEncoder(), store=f"{engine}://{folder}", health_interval_s=0.05) as (
+        client,
+        _,
+    ):
+        assert status(client) == 1
+        folder.rename(away)  # as when its disk is no longer mounted
+        eventually(lambda: status(client) == 2)
+        shutil.copytree(away, folder)  # another one in its place
+        time.sleep(0.2)
+        assert status(client) == 2
+        shutil.rmtree(folder)
+        away.rename(folder)
+        eventually(lambda: status(client) == 1)
 
 
 def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) -> None:

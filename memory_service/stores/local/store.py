@@ -92,6 +92,11 @@ class LocalStore(Store):
         self._thread.start()
         self._wake.set()
 
+    def ping(self) -> None:
+        """See Store: the folder is there."""
+        if self._lock is not None:
+            self._lock.require()
+
     def _folder(self, number: int) -> Path:
         return self.path / f"kb-{number:06d}"
 
