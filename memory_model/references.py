@@ -70,21 +70,23 @@ def split(
 def contexts(
     references: Sequence[str], title: str, count_tokens: Callable[[str], int], limit: int
 ) -> list[str]:
-    """For each reference of a document the text before it, its title once and at least `limit` tokens where there are.
+    """For each reference of a document what stands before it: the title and whole sentences, nearly `limit` tokens.
 
-    references: as `split` makes them. The writer takes the last `limit` tokens.
+    references: as `split` makes them; nothing stands before the first. A sentence longer than the room that is left
+    ends it, so a context may be shorter, or empty.
     """
     head = f"{' '.join(title.split())}\n" if title.strip() else ""
-    bodies = [f"{reference.removeprefix(head)}\n" for reference in references]
-    tokens = [count_tokens(body) for body in bodies]
+    room = limit - count_tokens(head) if head else limit
+    before: list[tuple[str, int]] = []
     result = []
-    for end in range(len(bodies)):
-        start, room = end, limit
-        while start > 0 and room > 0:
+    for reference in references:
+        start, left = len(before), room
+        while start > 0 and before[start - 1][1] <= left:
             start -= 1
-            room -= tokens[start]
-        before = "".join(bodies[start:end])
-        result.append(f"{head}{before}" if before else "")
+            left -= before[start][1]
+        result.append(head + "".join(text for text, _ in before[start:]) if start < len(before) else "")
+        for sentence, _ in sentences(reference.removeprefix(head)):
+            before.append((f"{sentence}\n", count_tokens(f"{sentence}\n")))
     return result
 
 

@@ -74,8 +74,8 @@ class Encoder(Protocol):
     def embed(self, references: Sequence[str]) -> np.ndarray:
         """Vectors alone, float32 [n, dimension]."""
 
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
-        """Embeds, writes and compresses."""
+    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+        """Embeds, writes and compresses. contexts: for each reference the text behind which it is written, or none."""
 
     def check_payload(self, payload: bytes) -> None:
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
@@ -165,23 +165,23 @@ class ModelEncoder:
         """See Encoder."""
         return self._embedder.embed(references)
 
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
+    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
         """See Encoder. While the model writes, a thread beside it embeds, then compresses what is written already."""
         payloads = [b""] * len(references)
         with ThreadPoolExecutor(1, "beside-model") as beside:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))
-                for places, memories in self._writer.passes(references)
+                for places, memories in self._writer.passes(references, contexts=contexts)
             ]
             for places, compressed in compressing:
                 for place, payload in zip(places, compressed.result(), strict=True):
                     payloads[place] = payload
             return EncodedReferences(vectors.result(), payloads)
 
-    def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
+    def write_memories(self, references: Sequence[str], contexts: Sequence[str] = ()) -> list[ExplicitMemory]:
         """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
-        return self._writer.write(references)
+        return self._writer.write(references, contexts=contexts)
 
     @property
     def batch_tokens(self) -> int:

@@ -19,6 +19,7 @@ from memory_model.evaluation.retrieval import KnowledgeBase, references_of
 from memory_model.evaluation.rows import Row
 from memory_model.memory import MemoryFormat
 from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, base_checkpoint, load_base, load_model
+from memory_model.references import contexts, split
 from memory_model.training import factbook
 from memory_model.training.batches import ChatPieces
 from memory_model.training.faiss_codec import FaissCodec
@@ -49,6 +50,17 @@ class Subject:
         loaded = load_model(adapter=adapter)
         encoder = FaissCodec.load_encoder(codec or asset(DEFAULT_MODEL, "codec.npz"))
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
+
+    def with_contexts(self, documents: Path, tokens: int) -> Subject:
+        """The same, but references of a JSONL file of documents are written behind what stands before them."""
+        memory, count = self.loaded.config.memory, self.loaded.tokenizer.count
+        before: dict[str, str] = {}
+        for document in factbook.read_jsonl(documents):
+            references = split(document["text"], document["title"], count, memory.reference_tokens)
+            before |= dict(
+                zip(references, contexts(references, document["title"], count, tokens), strict=True)
+            )
+        return Subject(MemoryBank(self.loaded, self.bank.format, before), self.prefix)
 
     @property
     def loaded(self) -> LoadedModel:

@@ -171,22 +171,22 @@ class MemoryWriter:
 
     def write(
         self, references: Sequence[str], progress: Callable[[int], None] | None = None, *,
-        contexts: Sequence[str] = (), context_tokens: int = 0,
+        contexts: Sequence[str] = (),
     ) -> list[ExplicitMemory]:  # fmt: skip
         """One memory for each reference text, in order; see `passes`."""
         memories: dict[int, ExplicitMemory] = {}
-        for places, written in self.passes(references, contexts=contexts, context_tokens=context_tokens):
+        for places, written in self.passes(references, contexts=contexts):
             memories.update(zip(places, written, strict=True))
             if progress is not None:
                 progress(len(places))
         return [memories[place] for place in range(len(references))]
 
     def passes(
-        self, references: Sequence[str], *, contexts: Sequence[str] = (), context_tokens: int = 0
+        self, references: Sequence[str], *, contexts: Sequence[str] = ()
     ) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
         """The places in `references` that one forward pass wrote, and their memories, pass after pass.
 
-        contexts: for each reference the text before it, of which the last `context_tokens` tokens are seen.
+        contexts: for each reference the text before it (`references.contexts`), or none at all.
         References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
         for an empty reference or one longer than the configured number of tokens.
         """
@@ -199,9 +199,7 @@ class MemoryWriter:
                 )
         if contexts and len(contexts) != len(ids):
             raise InvalidInput(f"{len(contexts)} contexts for {len(ids)} references")
-        before = [tokens[-context_tokens:] for tokens in self.tokenizer.encode_batch(contexts)]
-        if not context_tokens or not any(before):
-            before = []
+        before = self.tokenizer.encode_batch(contexts) if any(contexts) else []
         lengths = [(len(before[n]) if before else 0, len(ids[n])) for n in range(len(ids))]
         waiting = sorted(range(len(ids)), key=lambda n: lengths[n])
         while waiting:

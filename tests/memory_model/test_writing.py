@@ -58,11 +58,12 @@ def test_contexts_are_the_document_before_each_reference_with_its_title_once() -
     count = lambda text: len(text.split())  # noqa: E731
     text = "\n".join(f"Line {n} has words." for n in range(9))
     references = split(text, "The title", count, 10)
-    before = contexts(references, "The title", count, 8)
+    before = contexts(references, "The title", count, 11)
     assert len(references) > 3
     assert before[0] == ""
     assert before[1] == "The title\nLine 0 has words.\nLine 1 has words.\n"
     assert before[2] == "The title\nLine 2 has words.\nLine 3 has words.\n"
+    assert contexts(references, "The title", count, 5) == [""] * len(references)
 
 
 @given(
@@ -135,8 +136,8 @@ def test_bfloat16_writes_nearly_the_same_memories(writer: MemoryWriter) -> None:
 
 def test_a_context_for_every_reference_or_for_none(writer: MemoryWriter) -> None:
     with pytest.raises(InvalidInput, match="1 contexts for 3"):
-        writer.write(TEXTS, contexts=["before"], context_tokens=8)
-    plain, empty = writer.write(TEXTS[:2]), writer.write(TEXTS[:2], contexts=["", ""], context_tokens=8)
+        writer.write(TEXTS, contexts=["before"])
+    plain, empty = writer.write(TEXTS[:2]), writer.write(TEXTS[:2], contexts=["", ""])
     for one, other in zip(plain, empty, strict=True):
         np.testing.assert_array_equal(one.keys, other.keys)
 

@@ -22,9 +22,9 @@ class Unhurried(HashEncoder):
         super().__init__()
         self._seconds = seconds
 
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
+    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
         time.sleep(self._seconds * len(references))
-        return super().encode(references)
+        return super().encode(references, contexts)
 
 
 if __name__ == "__main__":

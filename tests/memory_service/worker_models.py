@@ -20,9 +20,9 @@ class Noted(HashEncoder):
         self._seconds = seconds_per_reference
         (folder / f"{os.getpid()}.worker").touch()
 
-    def encode(self, references: Sequence[str]) -> EncodedReferences:
+    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
         time.sleep(self._seconds * len(references))
-        return super().encode(references)
+        return super().encode(references, contexts)
 
 
 @dataclass(frozen=True)
