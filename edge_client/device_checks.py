@@ -17,6 +17,7 @@ from edge_client.device_facts import (
 from edge_client.errors import TensorRtMissing
 from edge_client.providers import ORDER, RUNTIME_NAMES, check_name
 from edge_client.tensorrt_api import load_tensorrt
+from memory_model.native.library import installed, why_missing
 
 FULL_POWER = "MAXN"
 """Both MAXN and MAXN_SUPER: no limit. Other modes halve clocks and with them tokens a second."""
@@ -34,6 +35,7 @@ def device_checks(wanted: str, threads: int, facts: DeviceFacts | None = None) -
         yield _tensorrt(facts)
         yield Check("CUDA", True, facts.cuda or "no toolkit found in /usr/local/cuda", fact=True)
     yield _providers(wanted, facts)
+    yield _decompression()
     cores = usable_cores()
     advice = ""
     if threads > cores:
@@ -45,6 +47,15 @@ def device_checks(wanted: str, threads: int, facts: DeviceFacts | None = None) -
         f"{copy_bandwidth_gb_s():.1f} GB/s read and written by one core's copy (a token reads every weight once)",
         fact=True,
     )
+
+
+def _decompression() -> Check:
+    library = installed()
+    if library is None:
+        return Check(
+            "decompression", True, "in numpy", fact=True, advice=f"faster when compiled ({why_missing()})"
+        )
+    return Check("decompression", True, f"compiled, {library.name} instructions", fact=True)
 
 
 def _board(facts: DeviceFacts) -> Check:

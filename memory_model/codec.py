@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.native.decoder import NativeDecoder, native_decoder
+from memory_model.native.library import Library, installed
+from memory_model.placed_codes import PlacedCodes
+from memory_model.product_tables import COARSE_SUBSPACES
+from memory_model.product_tables import ProductTables as ProductTables  # part of what a codec is to others
 
 CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
-_COARSE_SUBSPACES = 2
 
 
 class MemoryCodec:
@@ -56,6 +61,20 @@ class MemoryCodec:
         blocks: the number of the codes' block, or int [n]; it is the group's number where `together` is 1.
         """
         raise Memory3Error("an abstract codec cannot decode")
+
+    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
+        """Write the vectors of all codes to their rows, the codes decoded in one batch."""
+        if not pieces:
+            return
+        codes, blocks = (
+            np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "blocks")
+        )
+        vectors = self.decode(codes, blocks).reshape(-1, self.head_dim)
+        first = 0
+        for piece in pieces:
+            end = first + len(piece.places)
+            piece.rows[piece.places] = vectors[first:end]
+            first = end
 
     @staticmethod
     def load(path: str | Path) -> MemoryCodec:
@@ -112,80 +131,19 @@ class ExactCodec(MemoryCodec):
         )
 
 
-@dataclass(frozen=True)
-class ProductTables:
-    """Tables of the blocks of a product codec, float32 unless said otherwise; d is a block's width.
+class ProductCodec(MemoryCodec):
+    """Decoder of OPQ + optional two-part coarse quantizer + product quantizer codes.
 
-    mean [b, d], basis [b, d_out, d] (rows orthonormal for OPQ, identity without), codewords
-    [b, M, 2^bits, d_out/M], coarse [b, 2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage).
-    together: groups in a block, d = together * head_dim. into [b, d, d_out]: the map that encoding
-    projects with, None where it is the basis' inverse.
+    library: the compiled decoder, None for numpy. What it needs of the tables is made at the first decoding.
     """
 
-    mean: np.ndarray
-    basis: np.ndarray
-    codewords: np.ndarray
-    coarse: np.ndarray | None = None
-    into: np.ndarray | None = None
-    together: int = 1
-
-    @property
-    def bits(self) -> int:
-        """Bits of one product code."""
-        return int(self.codewords.shape[2]).bit_length() - 1
-
-    @property
-    def coarse_bits(self) -> int:
-        """Bits of one of the two coarse codes; 0 without a coarse stage."""
-        return 0 if self.coarse is None else int(self.coarse.shape[2]).bit_length() - 1
-
-    @property
-    def coarse_bytes(self) -> int:
-        """Bytes in front of a code that hold both coarse codes, as FAISS packs them."""
-        return (_COARSE_SUBSPACES * self.coarse_bits + 7) // 8
-
-    @property
-    def code_bytes(self) -> int:
-        """Bytes of one vector's code."""
-        return self.coarse_bytes + (self.codewords.shape[1] * self.bits + 7) // 8
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """By name, as they are saved."""
-        named = {"mean": self.mean, "basis": self.basis, "codewords": self.codewords}
-        optional = {"coarse": self.coarse, "into": self.into}
-        return {**named, **{name: array for name, array in optional.items() if array is not None}}
-
-    def check(self) -> None:
-        """Raise InvalidInput when the shapes do not belong together or a number is not finite."""
-        g, d = self.mean.shape
-        out = self.basis.shape[1]
-        _, M, words, width = self.codewords.shape
-        expected: dict[str, tuple[int, ...]] = {
-            "mean": (g, d), "basis": (g, out, d), "codewords": (g, M, words, out // M)
-        }  # fmt: skip
-        if self.coarse is not None:
-            expected["coarse"] = (g, _COARSE_SUBSPACES, self.coarse.shape[2], out // _COARSE_SUBSPACES)
-        if self.into is not None:
-            expected["into"] = (g, d, out)
-        if self.together < 1 or d % self.together:
-            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
-        for name, array in self.arrays().items():
-            if array.shape != expected[name] or not np.isfinite(array).all():
-                raise InvalidInput(
-                    f"codec table {name} has shape {array.shape}, expected finite {expected[name]}"
-                )
-        if words & (words - 1) or M * width != out or not 1 <= self.bits <= 16:
-            raise InvalidInput(
-                f"codec tables of {M} x {words} codewords of {width} do not make {out} dimensions"
-            )
-
-
-class ProductCodec(MemoryCodec):
-    """Decoder of OPQ + optional two-part coarse quantizer + product quantizer codes."""
-
-    def __init__(self, tables: ProductTables) -> None:
+    def __init__(self, tables: ProductTables, library: Library | None = None) -> None:
         tables.check()
         self.tables = tables
+        self.library = library
+        self._native: NativeDecoder | None = None
+        self._native_made = library is None
+        self._making = threading.Lock()
         self.together = tables.together
         g, m, words, width = tables.codewords.shape
         self._blocks = g
@@ -209,21 +167,50 @@ class ProductCodec(MemoryCodec):
         self._basis = [basis[used] for basis, used in zip(tables.basis, self._used, strict=True)]
 
     def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
-        """float32 [n, d]: one gather over all codes, then one matrix product for each block met."""
+        """float32 [n, d]."""
         codes = np.ascontiguousarray(codes, np.uint8)
         if codes.ndim != 2 or codes.shape[1] != self.code_bytes:
             raise InvalidInput(f"codes have shape {codes.shape}, expected [n, {self.code_bytes}]")
         n = len(codes)
-        one = self._blocks == 1
-        which = np.zeros(n, np.int64) if one else np.broadcast_to(np.asarray(blocks, np.int64), (n,))
-        if n and not one and (which.min() < 0 or which.max() >= self._blocks):
-            raise InvalidInput(f"codec group {which.max()} does not exist, there are {self._blocks}")
+        if self._blocks == 1:
+            which = np.zeros(n, np.int64)
+        else:
+            which = np.ascontiguousarray(np.broadcast_to(np.asarray(blocks, np.int64), (n,)))
+            if n and (which.min() < 0 or which.max() >= self._blocks):
+                raise InvalidInput(f"codec group {which.max()} does not exist, there are {self._blocks}")
+        native = self.native()
+        if native is None:
+            return self._decode_by_numpy(codes, which)
+        rows = np.empty((n * self.together, self.head_dim), np.float32)
+        native.decode_into([PlacedCodes(codes, which, np.arange(len(rows)), rows)])
+        return rows.reshape(n, self.together * self.head_dim)
+
+    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
+        """Write the vectors of all codes to their rows."""
+        native = self.native()
+        if native is None or not pieces:
+            super().decode_into(pieces)
+        else:
+            native.decode_into(pieces)
+
+    def native(self) -> NativeDecoder | None:
+        """The compiled way of decoding these tables, made when it is first asked for; None where numpy decodes."""
+        if not self._native_made:
+            with self._making:
+                if not self._native_made and self.library is not None:
+                    self._native = native_decoder(self.tables, self.library, self._decode_by_numpy)
+                    self._native_made = True
+        return self._native
+
+    def _decode_by_numpy(self, codes: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """float32 [n, d]: one gather over all codes, then one matrix product for each block met."""
+        n, one = len(codes), self._blocks == 1
         index = unpack_bits(codes[:, self.tables.coarse_bytes :], self.tables.bits, self._first.shape[1])
         index += self._first if one else self._first[which]
         words = _rows(self._flat, index)
         if self._coarse_words is not None:
             halves = unpack_bits(
-                codes[:, : self.tables.coarse_bytes], self.tables.coarse_bits, _COARSE_SUBSPACES
+                codes[:, : self.tables.coarse_bytes], self.tables.coarse_bits, COARSE_SUBSPACES
             )
             halves += self._first_coarse if one else self._first_coarse[which]
             words += _rows(self._coarse_words, halves)
@@ -271,7 +258,7 @@ def _rows(table: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Rows of a table [rows, width], float32 [n, count * width]. Index int64 [n, count] is known to be in range."""
     found = np.empty((*index.shape, table.shape[1]), np.float32)
     table.take(index, axis=0, out=found, mode="clip")  # any other mode buffers `out`
-    return found.reshape(len(index), -1)
+    return found.reshape(len(index), index.shape[1] * table.shape[1])
 
 
 def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], name: str) -> MemoryCodec:
@@ -285,7 +272,7 @@ def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], nam
             return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
         if header["kind"] == "product":
             tables = {k: v.astype(np.float32) for k, v in arrays.items()}
-            return ProductCodec(ProductTables(**tables, together=int(header.get("together", 1))))
+            return ProductCodec(ProductTables(**tables, together=int(header.get("together", 1))), installed())
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise CorruptFile(f"{name} is not a whole codec: {error}") from error
     raise CorruptFile(f"{name} holds a codec of unknown kind {header['kind']!r}")

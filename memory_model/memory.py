@@ -22,6 +22,7 @@ import numpy as np
 from memory_model.codec import MemoryCodec
 from memory_model.config import MEMORY_FORMAT_VERSION, ModelConfig
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, ModelMismatch
+from memory_model.placed_codes import PlacedCodes
 
 MAGIC = b"M3EM"
 HEADER = struct.Struct("<4sHH16s16s16s")
@@ -81,8 +82,7 @@ class MemoryFormat:
 
     def payload_bytes(self, tokens: int) -> int:
         """Size in bytes of the payload of a reference of `tokens` tokens."""
-        vectors = 2 * len(self.config.memory.valid_rows(tokens))
-        return HEADER.size + vectors // self.codec.together * self.codec.code_bytes
+        return HEADER.size + len(self._plan(tokens)[0]) * self.codec.code_bytes
 
     @property
     def full_bytes(self) -> int:
@@ -124,26 +124,22 @@ class MemoryFormat:
         ]
 
     def decode(self, payloads: Sequence[bytes]) -> list[ExplicitMemory]:
-        """Memories of payloads, all vectors in one batched gather.
+        """Memories of payloads, all decoded in one call of the codec.
 
         Raises CorruptFile for bytes that are no payload and ModelMismatch, CodecMismatch or FormatMismatch
         for a payload that something else wrote.
         """
-        if not payloads:
-            return []
-        tokens = [self.check(p) for p in payloads]
-        plans = [self._plan(t) for t in tokens]
-        sizes = [len(plan[1]) for plan in plans]
-        codes = np.concatenate([np.frombuffer(p, np.uint8, offset=HEADER.size) for p in payloads])
-        blocks = np.concatenate([plan[0] for plan in plans])
         budget, d = self.config.memory.budget, self.config.head_dim
-        vectors = self.codec.decode(codes.reshape(len(blocks), self.codec.code_bytes), blocks).reshape(-1, d)
-        result = []
-        for count, end, (_, place), t in zip(sizes, np.cumsum(sizes), plans, tokens, strict=True):
-            rows = np.zeros((2 * budget, d), np.float32)
-            rows[place] = vectors[end - count : end]
-            result.append(ExplicitMemory(rows[:budget], rows[budget:], t))
-        return result
+        memories, pieces = [], []
+        for payload in payloads:
+            tokens = self.check(payload)
+            blocks, places = self._plan(tokens)
+            rows = (np.empty if len(places) == 2 * budget else np.zeros)((2 * budget, d), np.float32)
+            codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
+            pieces.append(PlacedCodes(codes, blocks, places, rows))
+            memories.append(ExplicitMemory(rows[:budget], rows[budget:], tokens))
+        self.codec.decode_into(pieces)
+        return memories
 
     def check(self, payload: bytes) -> int:
         """The payload's number of tokens, after its header was found to be ours and its length right."""

@@ -10,6 +10,8 @@ RUN apt-get update \
 
 FROM python AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
+# Compiles the codec's decoder; stays in this stage.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc
 WORKDIR /src
 COPY . .
 RUN python3 -m venv /app/python && pip install --constraint constraints.txt ".[edge,serve]"

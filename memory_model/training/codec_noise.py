@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memory_model.codec import ProductCodec, ProductTables
+from memory_model.codec import ProductCodec
 from memory_model.config import MemoryConfig
 from memory_model.errors import InvalidInput
 from memory_model.nn.model import MemoryBatch
+from memory_model.product_tables import ProductTables
 
 _SUBSPACES_AT_ONCE = 2  # so that distances to all their codewords stay in the processor's cache
 _STEADINESS = 4.0  # a codeword or mean counts as so many vectors when it is moved: rare ones do not jump

@@ -15,8 +15,8 @@ from statistics import NormalDist
 import faiss
 import numpy as np
 
-from memory_model.codec import ProductTables
 from memory_model.errors import InvalidInput
+from memory_model.product_tables import ProductTables
 from memory_model.training.faiss_codec import FaissCodec
 
 _FLOOR = 0.02  # every direction counts for this share of the metric's mean: none is free

@@ -13,8 +13,9 @@ from typing import Any
 import faiss
 import numpy as np
 
-from memory_model.codec import MemoryCodec, ProductCodec, ProductTables
+from memory_model.codec import MemoryCodec, ProductCodec
 from memory_model.errors import InvalidInput
+from memory_model.product_tables import ProductTables
 
 _COARSE_SUBSPACES = 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.codec_peers import index_of_tables
-from memory_model.codec import ProductTables
+from memory_model.product_tables import ProductTables
 from memory_model.training.faiss_codec import FaissCodec
 
 

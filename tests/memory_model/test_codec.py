@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.native.decoder import TOLERANCE
+from memory_model.native.folded import FoldedTables
 from memory_model.training.codec_tables import fit_groups
 from memory_model.training.faiss_codec import FaissCodec, tables_of_index, unexplained_variance
+from tests.memory_model.native_libraries import libraries
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing.
 FACTORIES = ["OPQ4_16,Residual2x6,PQ4x10", "OPQ4_16,PQ4x6", "PQ8x8", "Residual2x5,PQ2x9"]
@@ -34,6 +37,11 @@ def test_decoding_equals_faiss(factory: str) -> None:
     assert codec.code_bytes == theirs.shape[1]
     np.testing.assert_allclose(codec.decode(theirs, 0), index.sa_decode(theirs), atol=2e-5)
     np.testing.assert_array_equal(codec.encode(data, 0), theirs)
+    for library in libraries():
+        compiled = ProductCodec(codec.tables, library)
+        assert isinstance(compiled.native(), FoldedTables)
+        error = compiled.decode(theirs, 0) - index.sa_decode(theirs)
+        assert np.linalg.norm(error) < TOLERANCE * np.linalg.norm(index.sa_decode(theirs))
 
 
 def test_the_papers_factory_string_is_fourteen_bytes() -> None:

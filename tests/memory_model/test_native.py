@@ -1,0 +1,263 @@
+"""Decoding in C gives the numbers of numpy and of FAISS, refuses what does not fit, and may be missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_model.codec import MemoryCodec, ProductCodec
+from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.errors import InvalidInput
+from memory_model.memory import ExplicitMemory, MemoryFormat
+from memory_model.native import compile as native_compile
+from memory_model.native import library as native_library
+from memory_model.native.decoder import TOLERANCE
+from memory_model.native.folded import FoldedTables
+from memory_model.native.gathered import GatheredTables
+from memory_model.native.library import Library
+from memory_model.placed_codes import PlacedCodes
+from memory_model.product_tables import ProductTables
+from memory_model.training.faiss_codec import FaissCodec
+from tests.memory_model.native_libraries import libraries
+from tests.memory_model.tiny import tiny_config
+
+SIZES = (0, 1, 2, 7, 8, 9, 33)
+
+
+def random_tables(
+    rng: np.random.Generator,
+    blocks: int,
+    parts: int,
+    bits: int,
+    wide: int,
+    d: int,
+    coarse_bits: int | None,
+    together: int,
+) -> ProductTables:
+    """Tables as a trained codec has them, with coordinates that are always zero among them."""
+    words = rng.normal(size=(blocks, parts, 1 << bits, wide)) * (rng.random((blocks, parts, 1, wide)) < 0.8)
+    coarse = (
+        None if coarse_bits is None else rng.normal(size=(blocks, 2, 1 << coarse_bits, parts * wide // 2))
+    )
+    mean, basis = rng.normal(size=(blocks, d)), rng.normal(size=(blocks, parts * wide, d))
+    arrays = [None if a is None else a.astype(np.float32) for a in (mean, basis, words, coarse)]
+    return ProductTables(*arrays, together=together)  # type: ignore[arg-type]
+
+
+shapes = st.tuples(
+    st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.sampled_from([2, 4]), st.integers(1, 40),
+    st.one_of(st.none(), st.integers(1, 7)), st.integers(1, 3),
+)  # fmt: skip
+
+
+@given(shapes, st.sampled_from(SIZES), st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_sums_of_folded_rows_are_within_their_bound_of_what_numpy_decodes(
+    shape: tuple[int, int, int, int, int, int | None, int], n: int, seed: int
+) -> None:
+    blocks, parts, bits, wide, head_dim, coarse_bits, together = shape
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, blocks, parts, bits, wide, head_dim * together, coarse_bits, together)
+    codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
+    which = rng.integers(0, blocks, n)
+    wanted = ProductCodec(tables).decode(codes, which)
+    for library in libraries():
+        folded = FoldedTables(tables, library)
+        found = np.empty((n * together, head_dim), np.float32)
+        folded.decode_into([PlacedCodes(codes, which, np.arange(n * together), found)])
+        rounding = 1e-5 * (1 + np.abs(wanted))
+        assert (np.abs(found.reshape(wanted.shape) - wanted) <= folded.error_bound[which] + rounding).all()
+
+
+@given(
+    st.tuples(st.integers(1, 20), st.integers(1, 9), st.integers(1, 11), st.integers(1, 40)),
+    st.sampled_from(SIZES),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=40, deadline=None)
+def test_gathered_words_and_their_product_are_what_numpy_decodes(
+    shape: tuple[int, int, int, int], n: int, seed: int
+) -> None:
+    parts, bits, wide, d = shape
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, 1, parts, bits, wide, d, None, 1)
+    codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
+    wanted = ProductCodec(tables).decode(codes, 0)
+    for library in libraries()[:1]:  # the loops of this way are the same at every level
+        found = np.full((n + 1, d), 7, np.float32)
+        places = rng.permutation(n + 1)[:n]
+        GatheredTables(tables, library).decode_into(
+            [PlacedCodes(codes, np.zeros(n, np.int64), places, found)]
+        )
+        np.testing.assert_allclose(found[places], wanted, rtol=1e-4, atol=1e-4)
+        assert (np.delete(found, places, axis=0) == 7).all()
+
+
+def test_the_papers_codec_has_a_loop_of_its_own_that_gives_the_same() -> None:
+    rng = np.random.default_rng(0)
+    tables = random_tables(rng, 1, 8, 10, 10, 80, 14, 1)
+    codes = rng.integers(0, 256, (501, 14), np.uint8)
+    wanted = ProductCodec(tables).decode(codes, 0)
+    for library in libraries():
+        codec = ProductCodec(tables, library)
+        found = codec.decode(codes, 0)
+        assert np.linalg.norm(found - wanted) < TOLERANCE * np.linalg.norm(wanted)
+        np.testing.assert_array_equal(codec.decode(codes[:1], 0), found[:1])
+        np.testing.assert_array_equal(codec.decode(codes[500:], 0), found[500:])
+
+
+def test_memories_are_the_same_whoever_decodes_them_and_rows_without_a_vector_are_zero() -> None:
+    rng = np.random.default_rng(0)
+    heads = (MemoryHead(0, 1, 16), MemoryHead(2, 0, 9))
+    config = tiny_config(memory=MemoryConfig(heads=heads, reference_tokens=16))
+    tables = random_tables(rng, 4, 4, 6, 2, config.head_dim, None, 1)
+    by_numpy = MemoryFormat(config, "ab" * 32, FaissCodec(tables))
+    written = []
+    for tokens in (16, 3, 11):
+        sides = rng.normal(size=(2, config.memory.budget, config.head_dim)).astype(np.float32)
+        written.append(ExplicitMemory(*sides, tokens))
+    payloads = by_numpy.encode(written)
+    for library in libraries():
+        ours = MemoryFormat(config, "ab" * 32, ProductCodec(tables, library))
+        for one, other in zip(by_numpy.decode(payloads), ours.decode(payloads), strict=True):
+            assert one.tokens == other.tokens
+            for theirs, found in ((one.keys, other.keys), (one.values, other.values)):
+                np.testing.assert_allclose(found, theirs, atol=1e-3)
+                assert not found[~theirs.any(axis=1)].any()
+        assert ours.decode([]) == []
+
+
+def test_tables_with_a_number_far_larger_than_the_others_are_left_to_numpy() -> None:
+    rng = np.random.default_rng(0)
+    tables = random_tables(rng, 2, 4, 6, 4, 16, 3, 1)
+    ordinary = tables.codewords.copy()
+    tables.codewords[:, :, 0, 0] = 1e6
+    for library in libraries():
+        assert isinstance(ProductCodec(replace(tables, codewords=ordinary), library).native(), FoldedTables)
+        codec = ProductCodec(tables, library)
+        codes = np.full((5, tables.code_bytes), 255, np.uint8)
+        np.testing.assert_array_equal(codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0))
+
+
+def test_a_codec_too_wide_to_fold_is_gathered() -> None:
+    rng = np.random.default_rng(0)
+    tables = random_tables(rng, 1, 40, 8, 4, 1024, None, 1)
+    for library in libraries():
+        codec = ProductCodec(tables, library)
+        assert isinstance(codec.native(), GatheredTables)
+        codes = rng.integers(0, 256, (9, 40), np.uint8)
+        np.testing.assert_allclose(
+            codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0), rtol=1e-3, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"places": np.array([0, 1, 4])}, "row that does not exist"),
+        ({"places": np.array([0, -1, 2])}, "row that does not exist"),
+        ({"places": np.array([0, 1])}, "places"),
+        ({"blocks": np.array([0, 2, 0])}, "block that the codec does not have"),
+        ({"blocks": np.array([-1, 0, 0])}, "block that the codec does not have"),
+        ({"blocks": np.array([0])}, "blocks"),
+        ({"codes": np.zeros((3, 1), np.uint8)}, "array"),
+        ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "array"),
+        ({"rows": np.zeros((4, 5), np.float32)}, "array"),
+        ({"rows": np.zeros((4, 6), np.float64)}, "array"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    change: dict[str, np.ndarray], message: str
+) -> None:
+    tables = random_tables(np.random.default_rng(0), 2, 4, 6, 2, 6, 3, 1)
+    whole = {
+        "codes": np.zeros((3, tables.code_bytes), np.uint8), "blocks": np.zeros(3, np.int64), "places": np.arange(3),
+        "rows": np.zeros((4, 6), np.float32),
+    }  # fmt: skip
+    for library in libraries():
+        piece = PlacedCodes(**(whole | change))
+        with pytest.raises(InvalidInput, match=message):
+            FoldedTables(tables, library).decode_into([piece])
+        assert not piece.rows.any()
+
+
+def test_threads_share_a_codec_whose_tables_are_made_once() -> None:
+    rng = np.random.default_rng(0)
+    tables = random_tables(rng, 1, 8, 8, 2, 16, 8, 1)
+    codes = rng.integers(0, 256, (5000, tables.code_bytes), np.uint8)
+    for library in libraries():
+        codec = ProductCodec(tables, library)
+        with ThreadPoolExecutor(4) as pool:
+            natives = list(pool.map(lambda codec: codec.native(), [codec] * 8))
+            found = list(pool.map(lambda codec: codec.decode(codes, 0), [codec] * 16))
+        assert len({id(native) for native in natives}) == 1
+        for vectors in found[1:]:
+            np.testing.assert_array_equal(vectors, found[0])
+
+
+def test_without_a_library_a_codec_file_is_decoded_by_numpy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    tables = random_tables(rng, 1, 4, 6, 2, 8, None, 1)
+    ProductCodec(tables).save(tmp_path / "codec.npz")
+    codes = rng.integers(0, 256, (9, tables.code_bytes), np.uint8)
+    monkeypatch.setattr(native_library, "FOLDER", tmp_path)
+    native_library._load.cache_clear()
+    try:
+        codec = MemoryCodec.load(tmp_path / "codec.npz")
+        assert native_library.installed() is None
+        assert "memory_model.native.compile" in native_library.why_missing()
+    finally:
+        native_library._load.cache_clear()
+    assert isinstance(codec, ProductCodec)
+    assert codec.native() is None
+    np.testing.assert_array_equal(codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library", b"\x7fELF\x02\x01\x01"])
+def test_a_library_that_cannot_be_loaded_is_said_and_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    (tmp_path / native_compile.LIBRARY).write_bytes(content)
+    monkeypatch.setattr(native_library, "FOLDER", tmp_path)
+    native_library._load.cache_clear()
+    try:
+        assert native_library.installed() is None
+        assert native_compile.LIBRARY in native_library.why_missing()
+    finally:
+        native_library._load.cache_clear()
+
+
+def test_a_compiler_that_is_missing_or_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no C compiler" in native_compile.compile_library(tmp_path / "library.so")
+    monkeypatch.setenv("CC", "false")
+    assert "failed" in native_compile.compile_library(tmp_path / "library.so")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compiling_needs_nothing_but_the_standard_library() -> None:
+    """The build of the package runs it in an environment that has not even numpy."""
+    path = Path(native_compile.__file__)
+    code = f"import runpy, sys; m = runpy.run_path({str(path)!r}); print(m['wheel_tag']())"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("py3-none-")
+
+
+def test_a_level_that_the_processor_does_not_run_is_refused() -> None:
+    for library in libraries()[-1:]:
+        with pytest.raises(InvalidInput, match="processor"):
+            Library(Path(library.path), 9)
