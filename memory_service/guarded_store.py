@@ -49,7 +49,7 @@ class GuardedStore:
             sum(len(document.references) for document in documents),
             sum(_size(document) for document in documents),
         )
-        self._holdings.admit(tenant, more)
+        self._holdings.admit(tenant, more, lambda: self._replaced(base, documents))
         with self._tracing.span("store.write", knowledge_base=base.name, references=more.references):
             written = self._inner.write(base, documents)
         self._holdings.written(tenant, more)
@@ -75,14 +75,27 @@ class GuardedStore:
                 f" {self.disk.resume_bytes >> 20} MiB are free"
             )
 
+    def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
+        """What the store holds of these documents; bytes as of the knowledge base's average reference."""
+        versions = self._inner.versions(base, [document.key for document in documents])
+        references = sum(len(version.memory_ids) for version in versions.values())
+        held = self._held(base)
+        return Use(references, held.bytes * references // max(1, held.references))
+
+    def _held(self, base: KnowledgeBase) -> Use:
+        counts = self._inner.statistics(base)
+        size_bytes = (
+            counts.payload_bytes + counts.text_bytes + counts.references * 4 * base.identity.dimension
+        )
+        return Use(counts.references, size_bytes)
+
     def _count(self, tenant: str) -> Use:
         use = Use()
         for base in self._inner.knowledge_bases():
             if tenant_of(base.name) == tenant and not base.problem:
-                counts = self._inner.statistics(base)
-                use.references += counts.references
-                use.bytes += counts.payload_bytes + counts.text_bytes
-                use.bytes += counts.references * 4 * base.identity.dimension
+                held = self._held(base)
+                use.references += held.references
+                use.bytes += held.bytes
         return use
 
 

@@ -67,8 +67,12 @@ class Holdings:
         self._lock = threading.Lock()
         self._uses: dict[str, Use] = {}
 
-    def admit(self, tenant: str, more: Use) -> None:
-        """Raises QuotaExceeded when the tenant would hold too much; what is replaced is counted when it matters."""
+    def admit(self, tenant: str, more: Use, replaced: Callable[[], Use] = Use) -> None:
+        """Raises QuotaExceeded when the tenant would hold too much.
+
+        replaced: what goes when `more` is written; asked for only where the quota would not hold without it. Whoever
+        holds as much as before, or less, is admitted: also one whose quota was made smaller.
+        """
         quota = self._quota_of(tenant)
         if not quota.references and not quota.bytes:
             return
@@ -77,6 +81,9 @@ class Holdings:
             if use is None or _excess(use, more, quota):
                 use = self._uses[tenant] = self._count(tenant)
             excess = _excess(use, more, quota)
+            if excess:
+                less = replaced()
+                excess = _excess(use, Use(more.references - less.references, more.bytes - less.bytes), quota)
             self._show(tenant, use, quota)
         if excess:
             REFUSED.labels(QuotaExceeded.reason).inc()
@@ -108,8 +115,8 @@ class Holdings:
 
 def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
     for name in ("references", "bytes"):
-        held, limit = getattr(use, name), getattr(quota, name)
-        if limit and held + getattr(more, name) > limit:
+        held, limit, needed = getattr(use, name), getattr(quota, name), getattr(more, name)
+        if limit and needed > 0 and held + needed > limit:
             return name, held, limit
     return None
 

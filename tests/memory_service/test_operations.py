@@ -24,7 +24,7 @@ from memory_service.front import Front
 from memory_service.keys import LOOK_AGAIN_S, changing
 from memory_service.quotas import Holdings, Quota, Rates, Use
 from memory_service.settings import Settings
-from protos.memory.v1 import knowledge_bases_pb2, models_pb2
+from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, refusal, running
@@ -113,7 +113,12 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
         assert (answers[3].failed.reason, answers[3].failed.code) == ("QUOTA_EXCEEDED", 8)
         assert answers[3].failed.metadata["limit"] == "3"
         assert other.ingest("kb", document("d", "Mine."))[1].HasField("acknowledged")
-        # The same documents again are no new ones, and replacing one needs no room.
+        (replaced,) = client.ingest("kb", document("d0", "Text other than before."))[1:]
+        assert replaced.acknowledged.outcome == ingestion_pb2.INGEST_OUTCOME_REPLACED  # which needs no room
+        assert client.ingest("kb", document("d0", "Text 0."))[1].HasField("acknowledged")
+        longer = client.ingest("kb", document("d0", "A sentence of some words. " * 60))[1]
+        assert longer.failed.reason == "QUOTA_EXCEEDED"
+        # The same documents again are no new ones.
         again = client.ingest("kb", *[document(f"d{n}", f"Text {n}.") for n in range(3)])[1:]
         assert all(answer.HasField("acknowledged") for answer in again)
         with changing(keys) as file:
@@ -134,7 +139,7 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
         drop = knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb")
         other.bases.DeleteKnowledgeBase(drop, timeout=60, metadata=(("x-request-id", "by-me-1"),))
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["Ingest"] * 4 + ["DeleteKnowledgeBase"]
+    assert [line["event"] for line in lines] == ["Ingest"] * 7 + ["DeleteKnowledgeBase"]
     assert lines[0]["documents"] == {"stored": 3, "failed": 2}
     assert (lines[0]["tenant"], lines[0]["key"]) == ("small", small.split("_")[1])
     assert (lines[-1]["request_id"], lines[-1]["knowledge_base"], lines[-1]["code"]) == (
