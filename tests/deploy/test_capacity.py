@@ -61,6 +61,10 @@ def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
     assert text.endswith(f"{END}\nafter\n")
     assert "110,000,000" in text
     assert "old" not in text
+    assert "times are many times too long" not in text
+    result["machine"]["load_average"] = [9.0, 0, 0]
+    write_page(result, page)
+    assert "other work (load 9): times are many times too long" in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="lacks"):
         write_page(result, _without_marks(tmp_path))
 

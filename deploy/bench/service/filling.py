@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deploy.bench.scenario import ScenarioFailed
+from deploy.bench.side_process import go_first_when_memory_ends
 
 
 def fill_apart(label: str, total: int, fill: Callable[..., None], *arguments: Any) -> None:
@@ -34,6 +35,7 @@ def fill_apart(label: str, total: int, fill: Callable[..., None], *arguments: An
 
 
 def _run(send: Any, fill: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    go_first_when_memory_ends()
     try:
         fill(*arguments, send.send)
         send.send(None)

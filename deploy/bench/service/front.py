@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from deploy.bench.side_process import go_first_when_memory_ends
 from memory_service.event_loop import run
 from memory_service.stores import Found, Retrieved
 from memory_service.wire import response_parts, server_times
@@ -50,6 +51,7 @@ def serve_echo(ready: Callable[[int], None]) -> None:
 def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collection], Searcher],
                    folder: Path, collection: Collection) -> None:  # fmt: skip
     """Answers from a peer, its search in threads as the service's is."""
+    go_first_when_memory_ends()
     searcher = opened(folder, collection)
     threads = ThreadPoolExecutor(_THREADS)
 

@@ -235,9 +235,10 @@ class QdrantEdge:
         ]
 
 
+# The last one holds its payloads in memory several times over.
 PEERS = (
     Peer("lancedb", "lancedb", fill_lancedb, LanceDb),
     Peer("chroma", "chromadb", fill_chroma, Chroma),
-    Peer("milvus_lite", "milvus_lite", fill_milvus, MilvusLite),
     Peer("qdrant_edge", "qdrant_edge", fill_qdrant, QdrantEdge),
+    Peer("milvus_lite", "milvus_lite", fill_milvus, MilvusLite),
 )
