@@ -1,7 +1,7 @@
-"""The codec on an accelerator: the bundle's `codec.onnx` in place of numpy, where the provider is not the CPU.
+"""The codec on an accelerator: the bundle's `codec.onnx` in place of its tables, where the provider is not the CPU.
 
-On a CPU numpy is as fast and needs no session, so the graph is left alone there. A graph that decodes
-anything else than numpy does is not used, and the log says so.
+On a CPU the tables are as fast and need no session, so the graph is left alone there. A graph that decodes
+anything else than they do is not used, and the log says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 FILE = "codec.onnx"
 TOLERANCE = 1e-3
-"""Largest relative error against numpy: accelerators may round products to fewer bits."""
+"""Largest relative error against the tables: accelerators may round products to fewer bits."""
 
 
 class GraphCodec(MemoryCodec):

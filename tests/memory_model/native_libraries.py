@@ -9,13 +9,15 @@ from pathlib import Path
 from memory_model.native.compile import LIBRARY, compile_library, compiler
 from memory_model.native.library import LEVELS, Library
 
+_FOLDER = tempfile.TemporaryDirectory(prefix="native-")  # removed when the tests end
+
 
 @functools.cache
 def libraries() -> tuple[Library, ...]:
     """From the sources as they are now, not from what an install left beside them."""
     if compiler() is None:
         return ()
-    path = Path(tempfile.mkdtemp(prefix="native-")) / LIBRARY
+    path = Path(_FOLDER.name) / LIBRARY
     assert compile_library(path) == ""
     best = Library(path).level
     assert best < len(LEVELS)
