@@ -33,6 +33,7 @@ class Visibility:
 
     def __init__(self) -> None:
         self._moments: dict[int, _Moment] = {}
+        self._earlier: dict[int, list[_Moment]] = {}  # whose searches may still go on
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -51,16 +52,19 @@ class Visibility:
 
     def hide(self, kb: int, memory_ids: Sequence[int]) -> None:
         """Hides these ids and no others; returns when no search goes on that does not know of it."""
-        before = self._change(kb, _Moment(frozenset(memory_ids)))
-        with before.ended:
-            before.ended.wait_for(lambda: before.searching == 0)
+        self._change(kb, _Moment(frozenset(memory_ids)))
+        with self._lock:
+            earlier = self._earlier.pop(kb, [])
+        for moment in earlier:
+            with moment.ended:
+                moment.ended.wait_for(lambda: moment.searching == 0)  # noqa: B023  called before the next moment
 
     def show(self, kb: int) -> None:
         """Hides nothing more."""
         self._change(kb, _Moment())
 
-    def _change(self, kb: int, moment: _Moment) -> _Moment:
+    def _change(self, kb: int, moment: _Moment) -> None:
         with self._lock:
-            before = self._moments.get(kb, moment)
+            if before := self._moments.get(kb):
+                self._earlier.setdefault(kb, []).append(before)
             self._moments[kb] = moment
-            return before

@@ -51,3 +51,30 @@ def test_a_search_may_fail() -> None:
             raise RuntimeError("the engine is gone")
     except RuntimeError:
         visibility.hide(1, [1])  # waits for nobody
+
+
+def test_hiding_does_not_wait_for_searches_that_know_of_it() -> None:
+    visibility = Visibility()
+    visibility.hide(1, [1])
+    with visibility.searching(1) as hidden:
+        assert hidden == {1}
+        visibility.hide(2, [2])  # of another knowledge base
+        with visibility.searching(2) as others:
+            assert others == {2}
+
+
+def test_hiding_waits_for_a_search_of_two_changes_ago() -> None:
+    visibility, order = Visibility(), list[str]()
+    visibility.hide(1, [1])
+    with visibility.searching(1) as hidden:
+        assert hidden == {1}
+        visibility.show(1)
+        writer = threading.Thread(target=lambda: (visibility.hide(1, [2]), order.append("hidden")))
+        writer.start()
+        while True:
+            with visibility.searching(1) as now:
+                if now == {2}:
+                    break
+        order.append("search ended")
+    writer.join(60)
+    assert order == ["search ended", "hidden"]
