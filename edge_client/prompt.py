@@ -1,8 +1,8 @@
 """A prompt cut into chunks, and the text each chunk asks with (paper 3.2).
 
 The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
-what people and the model said, never of the template's scaffolding; a chunk with less than 64 such tokens
-looks further back, and one without any reads what the chunk before it read.
+what people and the model said, never of the template's scaffolding; a turn with less than 64 such tokens
+looks further back, and a chunk without any reads what the chunk before it read.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edge_client.query import Query
 from memory_model.chat import Prompt
 from memory_model.tokenizer import Tokenizer
+
+_TURNS = 3
+"""The last one, its answer's or question's, and the same speaker's before it."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Chunk:
 
     start: int
     tokens: list[int]
-    query: str | None
+    query: Query | None
 
 
 def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0) -> list[Chunk]:
@@ -39,20 +43,27 @@ def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0)
     return chunks
 
 
-def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> str | None:
-    """The last `limit` content tokens up to `end`, as text, a line a turn; None if the chunk itself holds none."""
+def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> Query | None:
+    """The last turn up to `end`, and before it the turn of the same speaker, or the other's if there is none.
+
+    Both from their ends, at most `limit` content tokens together. None if the chunk itself holds no content.
+    """
     if not any(prompt.content[start:end]):
         return None
     turns: list[list[int]] = []
-    was_content, left = False, limit
+    was_content = False
     for token, is_content in zip(prompt.ids[end - 1 :: -1], prompt.content[end - 1 :: -1], strict=True):
-        if is_content and left:
+        if is_content:
             if not was_content:
+                if len(turns) == _TURNS:
+                    break
                 turns.append([])
             turns[-1].append(token)
-            left -= 1
         was_content = is_content
-    return "\n".join(tokenizer.decode(turn[::-1]).strip() for turn in turns[::-1]).strip() or None
+    said = turns[0][:limit]
+    before = turns[-1][: limit - len(said)] if len(turns) > 1 else []
+    text, earlier = (tokenizer.decode(turn[::-1]).strip() for turn in (said, before))
+    return Query(text, earlier) if text else Query(earlier) if earlier else None
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -28,6 +28,7 @@ from edge_client.errors import (
 from edge_client.hedge import Hedge, HedgeStatistics, PendingCall
 from edge_client.hits import HitReader, MemoryRead
 from edge_client.memory_cache import CachedMemory, CacheStatistics, MemoryCache
+from edge_client.query import query_vectors
 from edge_client.retrieval_wire import Answer
 from memory_model.embedder import Embedder
 from memory_model.memory import ExplicitMemory, MemoryFormat
@@ -184,7 +185,7 @@ class Recaller:
             return [Recall(q, error=why_not, state="skipped") for q in queries]
         started = time.perf_counter()
         with self._computing:
-            vectors = self.embedder.embed(queries)
+            vectors = query_vectors(self.embedder, queries)
         words = [query_words(q) for q in queries]
         embedded = time.perf_counter()
         k = self.memory_format.config.memory.memories_per_chunk

@@ -1,22 +1,58 @@
-"""What a chunk of a prompt asks with: what was said, a line a turn, and nothing of the template."""
+"""What a chunk of a prompt asks with: what was said last and what before, nothing of the template."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
 from edge_client.prompt import Prompt, query_text
-from tests.edge_client.tiny_bundle import tiny_loaded
+from edge_client.query import OWN_SHARE, Query, query_vectors
+from memory_model.embedder import Embedder
+from memory_model.export.embedder import export_embedder
+from tests.edge_client.tiny_bundle import tiny_bert, tiny_loaded
+
+TOKENIZER = tiny_loaded().tokenizer
 
 
-def test_turns_of_a_conversation_do_not_run_into_each_other() -> None:
-    tokenizer = tiny_loaded().tokenizer
-    turns = ["first words", "more of them"]
+def conversation(turns: Sequence[str]) -> Prompt:
     ids: list[int] = []
     content: list[bool] = []
     for turn in turns:
-        said = tokenizer.encode(turn)
-        ids += [tokenizer.eos_id, *said, tokenizer.eos_id]
+        said = TOKENIZER.encode(turn)
+        ids += [TOKENIZER.eos_id, *said, TOKENIZER.eos_id]
         content += [False, *[True] * len(said), False]
-    prompt = Prompt(ids, content)
-    assert query_text(prompt, tokenizer, 0, len(ids), 64) == "first words\nmore of them"
-    assert query_text(prompt, tokenizer, 0, 1, 64) is None
-    last = tokenizer.encode(turns[1])
-    assert query_text(prompt, tokenizer, 0, len(ids), len(last)) == turns[1]
+    return Prompt(ids, content)
+
+
+def asked(turns: Sequence[str], limit: int = 64) -> tuple[str, str] | None:
+    prompt = conversation(turns)
+    query = query_text(prompt, TOKENIZER, 0, len(prompt.ids), limit)
+    return query and (str(query), query.before)
+
+
+def test_a_question_knows_the_one_before_it_and_not_the_answer_between() -> None:
+    assert asked(["who?"]) == ("who?", "")
+    assert asked(["who?", "he"]) == ("he", "who?")
+    assert asked(["who?", "he", "and when?"]) == ("and when?", "who?")
+    assert asked(["what?", "it", "who?", "he", "and when?"]) == ("and when?", "who?")
+
+
+def test_a_long_turn_leaves_less_room_for_what_came_before() -> None:
+    assert asked(["who?", "he", "and when?"], limit=11) == ("and when?", "o?")
+    assert asked(["who?", "he", "and when?"], limit=5) == ("when?", "")
+
+
+def test_a_chunk_of_the_template_alone_asks_nothing() -> None:
+    assert query_text(conversation(["who?"]), TOKENIZER, 0, 1, 64) is None
+
+
+def test_the_vector_lies_between_the_question_alone_and_both(tmp_path: Path) -> None:
+    export_embedder(tiny_bert(tmp_path / "bert"), tmp_path / "embedder")
+    embedder = Embedder(tmp_path / "embedder")
+    alone, both = embedder.embed(["and when?", "who?\nand when?"])
+    first, following = query_vectors(embedder, ["who?", Query("and when?", "who?")])
+    expected = OWN_SHARE * alone + (1 - OWN_SHARE) * both
+    np.testing.assert_allclose(following, expected / np.linalg.norm(expected), atol=1e-5)
+    np.testing.assert_allclose(first, embedder.embed(["who?"])[0], atol=1e-5)

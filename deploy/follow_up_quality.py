@@ -1,0 +1,128 @@
+"""What a second question finds: recall@5 in two-turn conversations over the whole factbook.
+
+    python -m deploy.follow_up_quality
+
+Two kinds of second question: about another country than the first ("change"), and one that needs the first ("follow":
+"How many airports does it have?"). Three ways to ask: with the question alone, with all turns as one text, and as the
+device asks (`edge_client.query`). Embeds the factbook once, minutes on two cores, into build/embeddings.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from edge_client.prompt import query_text
+from edge_client.query import Query, query_vectors
+from memory_model.bundle import Bundle
+from memory_model.embedder import Embedder
+from memory_model.evaluation.retrieval import CANDIDATES, KnowledgeBase, references_of
+from memory_model.evaluation.rows import Row, read_rows
+from memory_model.tokenizer import Tokenizer
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
+
+ROOT = Path(__file__).resolve().parents[1]
+CHUNK_TOKENS, FOUND = 64, 5
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A question with its answer, then one whose answer is in `right`, a reference."""
+
+    first: str
+    answer: str
+    second: str
+    right: str
+
+
+def main() -> None:
+    """Measure and print."""
+    bundle = Bundle.open(ROOT / "build" / "bundle")
+    tokenizer = Tokenizer.from_json((bundle.folder / "tokenizer.json").read_text("utf-8"))
+    documents = [json.loads(line) for line in (ROOT / "data/factbook.jsonl").read_text("utf-8").splitlines()]
+    references = references_of(documents, tokenizer, bundle.config.memory.reference_tokens)
+    embedder = Embedder(ROOT / "build" / "embedder")
+    base = KnowledgeBase.of(references, embedder, ROOT / "build" / "embeddings")
+    rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text("utf-8"))))
+
+    def as_asked(one: Conversation) -> Query:
+        roles = ("user", "assistant", "user")
+        turns = zip(roles, (one.first, one.answer, one.second), strict=True)
+        prompt = bundle.chat.prompt([{"role": role, "content": said} for role, said in turns])
+        query = query_text(prompt, tokenizer, 0, len(prompt.ids), CHUNK_TOKENS)
+        assert query is not None
+        return query
+
+    ways: dict[str, Callable[[Conversation], str]] = {
+        "the question alone": lambda one: one.second,
+        "all turns as one text": lambda one: "\n".join((one.first, one.answer, one.second)),
+        "as the device asks": as_asked,
+    }
+    kinds = {"change": changes(rows), "follow": follow_ups(rows)}
+    table = Table("asked with", *(f"{kind} ({len(said)})" for kind, said in kinds.items()), title="recall@5")
+    for name, way in ways.items():
+        found = [fmean(found_by(base, way(one), one.right) for one in track(said)) for said in kinds.values()]
+        table.add_row(name, *(f"{share:.3f}" for share in found))
+    Console().print(table)
+
+
+def changes(rows: Sequence[Row]) -> list[Conversation]:
+    """Each question after one about another country."""
+    rng = random.Random(0)
+    said = []
+    for row in rows:
+        other = rng.choice([r for r in rows if country(r) != country(row)])
+        said.append(Conversation(other.question, other.right_answer, row.question, row.knowledge))
+    return said
+
+
+def follow_ups(rows: Sequence[Row]) -> list[Conversation]:
+    """Each question that names its country, said with a pronoun after one about another fact of the same country."""
+    rng = random.Random(0)
+    said = []
+    for row in rows:
+        name = country(row)
+        others = [r for r in rows if country(r) == name and r.knowledge != row.knowledge]
+        second = row.question
+        for spelled, pronoun in (
+            (f"{name}'s", "its"),
+            (f"{name}'", "its"),
+            (f"the {name}", "it"),
+            (name, "it"),
+        ):
+            second = second.replace(spelled, pronoun)
+        if others and second != row.question:
+            other = rng.choice(others)
+            said.append(Conversation(other.question, other.right_answer, second, row.knowledge))
+    return said
+
+
+def country(row: Row) -> str:
+    """The title of the document that answers it."""
+    return row.knowledge.partition("\n")[0]
+
+
+def found_by(base: KnowledgeBase, query: str, right: str) -> float:
+    """Whether `right` is among the five that the service would return: 1 or 0."""
+    assert isinstance(base.embedder, Embedder)
+    cosines = base.vectors @ query_vectors(base.embedder, [query])[0]
+    near = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
+    texts = [base.references[n] for n in near]
+    titles = [query_words(text.partition("\n")[0]) for text in texts]
+    best = order(
+        query_words(query), cosines[near].tolist(), [text_words(t) for t in texts], titles, LARGEST_DROP
+    )
+    return float(right in [texts[place] for place in best[:FOUND]])
+
+
+if __name__ == "__main__":
+    main()
