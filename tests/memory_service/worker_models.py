@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,18 @@ from tests.memory_service.encoders import HashEncoder
 
 
 class Noted(HashEncoder):
-    """Takes its time, and leaves the number of its process in a folder when it is loaded."""
+    """Leaves the number of its process in a folder when it is loaded; the first that meets a text dies of it."""
 
-    def __init__(self, folder: Path, seconds_per_reference: float) -> None:
+    def __init__(self, folder: Path, deadly: str) -> None:
         super().__init__()
-        self._seconds = seconds_per_reference
+        self._deadly = deadly
+        self._died = folder / "died"
         (folder / f"{os.getpid()}.worker").touch()
 
     def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
-        time.sleep(self._seconds * len(references))
+        if self._deadly and any(self._deadly in text for text in references) and not self._died.exists():
+            self._died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().encode(references, contexts)
 
 
@@ -30,13 +33,11 @@ class HashModel:
     """A ModelOfWorker."""
 
     folder: Path
-    seconds_per_reference: float = 0.0
+    deadly: str = ""
     name: str = "test"
 
     def splitter(self, reference_tokens: int) -> Callable[[str, str, int], list[str]]:
         return HashEncoder().split
 
     def encoder(self) -> HashEncoder:
-        return (
-            Noted(self.folder, self.seconds_per_reference) if self.name == "test" else HashEncoder(self.name)
-        )
+        return Noted(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)
