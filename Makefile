@@ -151,7 +151,7 @@ overlap-quality: $(READY) ## what asking early costs in answers: exact against o
 image: ## build the image NAME=service, encoder or edge, with buildah or docker
 	$$(command -v buildah || command -v docker) build --file deploy/images/$(NAME).Dockerfile --tag memory3/memory-$(NAME):$(TAG) .
 
-test-image: $(READY) ## build the service's image on a debootstrap base, start it, ingest and ask (root, buildah; minutes)
+test-image: $(READY) ## build both sides' images on a debootstrap base; the service's serves, the device's asks (root, buildah; minutes)
 	$(BIN)/python -m deploy.images.trial
 
 dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/

@@ -159,7 +159,7 @@ def _lay_out(wheel: Wheel, pyproject: dict[str, Any], files: list[str], place: P
     for name in ["LICENSE", "NOTICE", *hook, *(path for path in files if wheel.has(path))]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / name, place / name)
-    (place / "pyproject.toml").write_text("".join(_toml(described(wheel, pyproject))), encoding="utf-8")
+    (place / "pyproject.toml").write_text("".join(as_toml(described(wheel, pyproject))), encoding="utf-8")
     (place / "README.md").write_text(f"# {wheel.name}\n\n{wheel.description}\n\n{_ABOUT}", encoding="utf-8")
 
 
@@ -190,17 +190,21 @@ def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower()
 
 
-def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+def as_toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """The table as TOML: strings, numbers, lists of strings and tables are all it needs. JSON spells them alike."""
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if plain and path:
-        yield f"[{'.'.join(json.dumps(part) for part in path)}]\n"
-    yield from (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in plain.items())
+        yield f"[{'.'.join(_quoted(part) for part in path)}]\n"
+    yield from (f"{_quoted(key)} = {_quoted(value)}\n" for key, value in plain.items())
     for key, value in table.items():
         if isinstance(value, dict):
             if not value:
-                yield f"[{'.'.join(json.dumps(part) for part in (*path, key))}]\n"
-            yield from _toml(value, (*path, key))
+                yield f"[{'.'.join(_quoted(part) for part in (*path, key))}]\n"
+            yield from as_toml(value, (*path, key))
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def main(arguments: list[str] | None = None) -> int:

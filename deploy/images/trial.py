@@ -1,8 +1,9 @@
-"""Build the service's image for real, start it, ingest a document and ask about it: `make test-image`.
+"""Build the images of both sides for real, and let them work together: `make test-image`.
 
-Needs root, buildah and debootstrap (Debian packages), and some 15 GB. No image registry is asked: the base is
-a Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too.
-The image is kept under build/image for the next run.
+The service's is started, probed, and ingests; the device's pulls the bundle from it, says what it has, and asks.
+Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is asked: the base is a
+Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too. The
+images are kept under build/image for the next run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
 BASE = "localhost/memory3/trial-base:bookworm"
-IMAGE = "localhost/memory3/memory-service:trial"
+IMAGES = {side: f"localhost/memory3/memory-{side}:trial" for side in ("service", "edge")}
+SBOM = "/app/python/sbom.cdx.json"
 DOCUMENT = '{"key": "mirren", "title": "Lighthouse of Mirren", "text": "height: 47 metres\\nbuilt: 1871"}\n'
 QUESTION, EXPECTED = "How high is the lighthouse of Mirren?", "47"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -37,7 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rebuild", action="store_true", help="make the image anew although there is one")
+    parser.add_argument(
+        "--rebuild",
+        choices=["all", *IMAGES],
+        nargs="?",
+        const="all",
+        help="make images anew although they are there",
+    )
     rebuild = parser.parse_args(arguments).rebuild
     missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
@@ -47,15 +55,18 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 1
     try:
-        if rebuild or not _exists(IMAGE):
-            _base()
-            _build()
-        _say(f"size: {_size(IMAGE)} unpacked")
+        for side, image in IMAGES.items():
+            if rebuild in ("all", side) or not _exists(image):
+                _base()
+                _build(side)
+            _say(f"{side}: {_size(image)} unpacked")
         _try()
     except (subprocess.CalledProcessError, RuntimeError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
-    _say("the image serves, ingests, retrieves and stops as it should")
+    _say(
+        "the service's image serves, ingests and stops as it should; the device's fetches its bundle and answers"
+    )
     return 0
 
 
@@ -86,17 +97,19 @@ def _base() -> None:
     PLACE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=PLACE) as folder:
         subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder], check=True)
+        for left in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/locale", "usr/share/man"):
+            shutil.rmtree(Path(folder, left), ignore_errors=True)  # a slim Debian has none of these either
         container = _run("from", "scratch", quiet=True)
         _run("add", "--quiet", container, folder, "/")
         _run("commit", "--quiet", "--rm", container, BASE)
 
 
-def _build() -> None:
-    _say("building the image")
+def _build(side: str) -> None:
+    _say(f"building the {side}'s image")
     started = time.monotonic()
     _run(
         "build", "--isolation", "chroot", "--pull-never", "--build-arg", f"BASE={BASE}", *_settings_of_pip(),
-        "--file", ROOT / "deploy" / "images" / "service.Dockerfile", "--tag", IMAGE, ROOT,
+        "--file", ROOT / "deploy" / "images" / f"{side}.Dockerfile", "--tag", IMAGES[side], ROOT,
     )  # fmt: skip
     _say(f"built in {time.monotonic() - started:.0f} s")
 
@@ -128,31 +141,46 @@ def _try() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    container = _run("from", "--pull-never", IMAGE, quiet=True)
+    with _container("service") as service, _container("edge") as edge:
+        for container in (service, edge):
+            parts = json.loads(_file(container, SBOM).read_text())["components"]
+            _say(f"{len(parts)} parts in the list of {container}")
+        with _serving(service, address):
+            _inside(service, "memory-service", "doctor", "--address", address)
+            put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"
+            _inside(service, "sh", "-c", put)
+            ask = ("edge-client", "ask", QUESTION, "--service", address, "--require-memory")
+            _inside(edge, "edge-client", "pull", "--service", address, "--out", "/srv/memories/bundle")
+            _inside(edge, "edge-client", "doctor", "--service", address)
+            for container in (service, edge):
+                said = _inside(container, *ask)
+                if EXPECTED not in said:
+                    raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
+
+
+@contextlib.contextmanager
+def _container(side: str) -> Iterator[str]:
+    container = _run("from", "--pull-never", IMAGES[side], quiet=True)
     try:
-        with _serving(container, address):
-            _inside(container, "memory-service", "doctor", "--address", address)
-            _inside(
-                container,
-                "sh",
-                "-c",
-                f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}",
-            )
-            said = _inside(
-                container, "edge-client", "ask", QUESTION, "--service", address, "--require-memory"
-            )
-            if EXPECTED not in said:
-                raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
+        yield container
     finally:
         _run("rm", container, quiet=True)
 
 
 def _inside(container: str, *command: str) -> str:
-    done = subprocess.run(_in(container, *command), capture_output=True, text=True, timeout=300)
-    print(done.stdout, end="")
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
+    """What the command wrote, read from a file: buildah may end before it has passed all of it on."""
+    script = ("sh", "-c", '"$@" > /tmp/output 2>&1', "sh", *command)
+    code = subprocess.run(_in(container, *script), timeout=300).returncode
+    output = _file(container, "/tmp/output").read_text()
+    if code:
+        raise RuntimeError(f"{' '.join(command)} ended with {code}: {output[-2000:]}")
+    print(output, end="")
+    return output
+
+
+def _file(container: str, path: str) -> Path:
+    """A file of a container, as this machine sees it."""
+    return Path(_run("mount", container, quiet=True) + path)
 
 
 def _in(container: str, *command: str) -> list[str]:

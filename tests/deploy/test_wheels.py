@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomllib
 import yaml
 
 from deploy import wheels
@@ -59,6 +60,12 @@ def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> 
 def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> None:
     heavy = {"torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf"}
     assert not heavy & {re.split(r"[^\w-]", requirement)[0] for requirement in requirements(ALL[name])}
+
+
+@pytest.mark.parametrize("wheel", ALL.values(), ids=ALL)
+def test_what_builds_a_wheel_is_read_as_it_was_meant(wheel: Wheel) -> None:
+    table = described(wheel, PYPROJECT)
+    assert tomllib.loads("".join(wheels.as_toml(table))) == table
 
 
 def test_the_wheels_of_a_release_ask_for_each_other_in_the_same_version() -> None:
