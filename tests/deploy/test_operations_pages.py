@@ -18,7 +18,7 @@ PROGRAMS = {
     "memory-model": "memory_model.cli",
     "edge-client": "edge_client.cli",
 }
-WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity")
+WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "trust")
 # A program, its words and options up to what ends a command; a continued line is one line.
 CALL = re.compile(rf"(?<![\w/.-])({'|'.join(PROGRAMS)})((?: +[^\s|;&)`]+)*)")
 
