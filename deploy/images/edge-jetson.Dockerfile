@@ -12,6 +12,8 @@ RUN apt-get update \
     && useradd --uid 10001 --gid 10001 --groups video --home-dir /srv/memories --create-home memories
 
 FROM python AS build
+# A compiler for the codec's decoder; it stays in this stage.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
 WORKDIR /src
 COPY . .

@@ -12,8 +12,6 @@ FROM python AS build
 # A compiler for the codec's decoder; it stays in this stage.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
-# Compiles the codec's decoder; stays in this stage.
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc
 WORKDIR /src
 COPY . .
 RUN python3 -m venv /app/python && pip install --constraint constraints.txt ".[edge,serve]"
