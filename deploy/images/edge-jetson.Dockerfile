@@ -7,13 +7,13 @@ ARG BASE=l4t-tensorrt:r10.3.0-runtime
 FROM ${BASE} AS python
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv python3-libnvinfer \
-    && rm -rf /var/lib/apt/lists/* \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
     && groupadd --gid 10001 memories \
     && useradd --uid 10001 --gid 10001 --groups video --home-dir /srv/memories --create-home memories
 
 FROM python AS build
 # A compiler for the codec's decoder; it stays in this stage.
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
 WORKDIR /src
 COPY . .
