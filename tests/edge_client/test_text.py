@@ -31,8 +31,9 @@ def test_chunks_lie_on_the_grid_and_ask_with_content_only() -> None:
 
 
 def test_a_chunk_with_little_content_looks_back_over_earlier_content() -> None:
-    chunks = cut(prompt_of("ABCDEFabGabc"), TOKENIZER, 4)
-    assert [c.query for c in chunks] == ["ABCD", "CDEF", "DEF\nG"]
+    queries = [c.query for c in cut(prompt_of("ABCDEFabGabc"), TOKENIZER, 4)]
+    assert queries == ["ABCD", "CDEF", "G"]
+    assert [q.before for q in queries if q is not None] == ["", "", "DEF"]
 
 
 def test_a_conversation_that_goes_on_keeps_its_grid() -> None:

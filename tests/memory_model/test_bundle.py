@@ -148,7 +148,8 @@ def test_the_codec_of_a_bundle_decodes_the_same_and_cannot_encode(tmp_path: Path
     with np.load(tmp_path / "codec.npz") as file:
         assert "into" not in file.files
     assert kept.codec_id == fitted.codec_id
-    assert np.array_equal(kept.decode(codes, 0), fitted.decode(codes, 0))
+    # Loaded codecs decode from 16-bit tables where a compiler was (decision 0028).
+    np.testing.assert_allclose(kept.decode(codes, 0), fitted.decode(codes, 0), atol=3e-4)
 
 
 def test_an_export_that_fails_leaves_the_old_bundle_and_no_traces(made: Bundle, tmp_path: Path) -> None:

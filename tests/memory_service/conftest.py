@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import Client, running
+
+
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
+    """A command run inside a test sets logs up for a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
