@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -35,8 +36,6 @@ def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
 
     Raises GenerationFailed when protoc refuses a file.
     """
-    from grpc_tools import protoc  # build-time only: the service and the edge do without it
-
     sources = [str(path) for path in proto_files(root)]
     well_known = str(files("grpc_tools") / "_proto")
     # Found beside this interpreter, so that a virtual environment need not be activated.
@@ -46,7 +45,9 @@ def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
             f"--{plugin}={folder}" for plugin in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")
         ]
         options.append(f"--plugin=protoc-gen-mypy_grpc={stub_plugin}")
-        if protoc.main(["protoc", f"-I{root}", f"-I{well_known}", *options, *sources]) != 0:
+        # A process of its own: protoc forks for its plugin, which a process of many threads may not survive.
+        protoc = [sys.executable, "-m", "grpc_tools.protoc"]  # build-time only: service and edge do without it
+        if subprocess.run([*protoc, f"-I{root}", f"-I{well_known}", *options, *sources]).returncode != 0:
             raise GenerationFailed("protoc failed; see above")
         out = Path(folder)
         return {
