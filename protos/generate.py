@@ -46,7 +46,8 @@ def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
         ]
         options.append(f"--plugin=protoc-gen-mypy_grpc={stub_plugin}")
         # A process of its own: protoc forks for its plugin, which a process of many threads may not survive.
-        protoc = [sys.executable, "-m", "grpc_tools.protoc"]  # build-time only: service and edge do without it
+        # Build-time only: the service and the edge do without it.
+        protoc = [sys.executable, "-m", "grpc_tools.protoc"]
         if subprocess.run([*protoc, f"-I{root}", f"-I{well_known}", *options, *sources]).returncode != 0:
             raise GenerationFailed("protoc failed; see above")
         out = Path(folder)
