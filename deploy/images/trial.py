@@ -22,7 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
@@ -204,14 +206,18 @@ def _serving(container: str, address: str) -> Iterator[None]:
 
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
-    host, port = address.split(":")
-    for _ in range(600):
-        if process.poll() is not None:
-            raise RuntimeError(f"the service ended with {process.returncode} before it listened")
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return
-        time.sleep(0.2)
-    raise RuntimeError("the service did not listen within two minutes")
+    """Until the service says that it serves: it listens before its model is loaded."""
+    with grpc.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for _ in range(600):
+            if process.poll() is not None:
+                raise RuntimeError(f"the service ended with {process.returncode} before it served")
+            with contextlib.suppress(grpc.RpcError):
+                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            time.sleep(0.2)
+    raise RuntimeError("the service did not serve within two minutes")
 
 
 if __name__ == "__main__":
