@@ -148,7 +148,10 @@ def test_the_codec_of_a_bundle_decodes_the_same_and_cannot_encode(tmp_path: Path
     with np.load(tmp_path / "codec.npz") as file:
         assert "into" not in file.files
     assert kept.codec_id == fitted.codec_id
-    # Loaded codecs decode from 16-bit tables where a compiler was (decision 0028).
+    fitted.save(tmp_path / "whole.npz")
+    whole = MemoryCodec.load(tmp_path / "whole.npz")
+    assert np.array_equal(kept.decode(codes, 0), whole.decode(codes, 0))
+    # What fitted it decodes without the 16-bit tables of a codec that was loaded (decision 0028).
     np.testing.assert_allclose(kept.decode(codes, 0), fitted.decode(codes, 0), atol=3e-4)
 
 
