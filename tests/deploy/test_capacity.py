@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.bench.scenarios.capacity import BEGIN, END, write_page
+from deploy.bench.scenarios import capacity
+from deploy.bench.scenarios.capacity import BEGIN, END, CapacitySettings, measure, sheets, write_page
 from deploy.bench.service.capacity import Growth
 
 
@@ -67,6 +68,28 @@ def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
     assert "other work (load 9): times are many times too long" in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="lacks"):
         write_page(result, _without_marks(tmp_path))
+
+
+def test_small_sizes_are_shown_and_nothing_is_extrapolated_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cost(engine: str, size: int) -> dict[str, Any]:
+        more = {"engine": engine, "search_p99_ms": 1.0, "recall_at_5": 0.99, "fill_s": 10.0}
+        return {**row(size, 1e7, 4e7, 0.4), **more}
+
+    monkeypatch.setattr(
+        capacity, "cost_of", lambda engine, collection, _: cost(engine, collection.references)
+    )
+    monkeypatch.setattr(capacity, "BUILD", tmp_path)
+    quick = measure(CapacitySettings(sizes=(1000, 3000)))
+    (sheet,) = sheets(quick)
+    assert len(sheet.rows) == 4
+    assert "Not extrapolated" in sheet.note
+    capacity.plot(quick, tmp_path / "quick.svg")
+    whole = measure(CapacitySettings(sizes=(10_000, 100_000), most={"chdb": 10_000}))
+    measured, expected = sheets(whole)
+    assert len(measured.rows) == 3
+    assert {store for store, *_ in expected.rows} == {"file://"}
 
 
 def _without_marks(folder: Path) -> Path:

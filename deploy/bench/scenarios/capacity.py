@@ -10,7 +10,7 @@ from pydantic import Field
 
 from deploy.bench.plots import drawing
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet
-from deploy.bench.service.capacity import PAPER_REFERENCES, Growth
+from deploy.bench.service.capacity import LEAST_REFERENCES, PAPER_REFERENCES, Growth
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection
 from deploy.bench.service.growth import SMALL_PAYLOAD_BYTES, cost_of
 from deploy.bench.service.kept import Kept
@@ -37,7 +37,7 @@ class CapacitySettings(Settings):
 
 
 def measure(settings: CapacitySettings) -> Keys:
-    """Every engine at every size, then the lines through them."""
+    """Every engine at every size, then the lines through those that were measured at sizes large enough for it."""
     kept = Kept(BUILD / "capacity-parts", resume=settings.resume)
 
     def row(engine: str, size: int) -> Keys:
@@ -54,7 +54,10 @@ def measure(settings: CapacitySettings) -> Keys:
     ]
     expected = {}
     for engine in settings.engines:
-        growth = Growth.of([row for row in rows if row["engine"] == engine])
+        of_engine = [row for row in rows if row["engine"] == engine]
+        if max(row["references"] for row in of_engine) < LEAST_REFERENCES:
+            continue
+        growth = Growth.of(of_engine)
         machine_bytes = round(settings.machine_gb * _GB)
         expected[engine] = [growth.needs(size, PAYLOAD_BYTES, machine_bytes) for size in settings.wanted]
     return {
@@ -86,6 +89,10 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         f"Vectors of {result['dim']} numbers; memory without pages of mapped files; disk without the payloads, which"
         " were small here; time of one retrieval of five in the store, from one caller, everything warm."
     )
+    if not expected:
+        # A few thousand references take some megabytes more or less by chance: times 110 million that is nonsense.
+        small = f" Not extrapolated: that takes sizes from {LEAST_REFERENCES:,} references on."
+        return [Sheet("measured", columns, measured, note + small)]
     wanted = ("store", "references", "memory, GB", "disk, GB", "machines", "p50, ms")
     says = (
         f"Extrapolated, not measured: straight lines through the sizes above; disk with payloads of"
@@ -102,8 +109,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 def plot(result: Mapping[str, Any], path: Path) -> None:
     """Time of a search and memory against size, both axes logarithmic; lines go on to the sizes that are expected."""
     with drawing(path) as axes:
-        for number, (engine, expected) in enumerate(result["expected"].items()):
+        for number, engine in enumerate(dict.fromkeys(row["engine"] for row in result["rows"])):
             rows = [row for row in result["rows"] if row["engine"] == engine]
+            expected = result["expected"].get(engine, [])
             colour = f"C{number}"
             for key, scale, marker in (("search_p50_ms", 1.0, "o"), ("memory_bytes", _GB, "s")):
                 unit = "search, ms" if marker == "o" else "memory, GB"

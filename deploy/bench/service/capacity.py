@@ -16,6 +16,9 @@ import numpy as np
 
 PAPER_REFERENCES = 110_000_000
 """Of the paper's knowledge base."""
+LEAST_REFERENCES = 30_000
+"""The largest size that was measured must be this at least for lines to be drawn through: smaller stores' costs are
+mostly fixed, and what they grow by is lost in what two runs differ by."""
 
 
 @dataclass(frozen=True)
