@@ -72,7 +72,9 @@ class Entrance(grpc.GenericRpcHandler):
             if not self.ready:
                 raise NotReady("the service loads its store and model: try again in some seconds")
         except ServiceError as error:
-            CALLS.labels(method if self.ready else "", error.code.name).inc()
+            # A stranger may call methods by any name: each would be a series that is kept for good.
+            known = self.ready and self._inner(handler_call_details) is not None
+            CALLS.labels(method if known else "", error.code.name).inc()
             return _refusing(method, error, request_id)
         handler = self._inner(handler_call_details)
         if handler is None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memory_model.errors import InvalidInput, MissingFile
 from memory_service.security import is_loopback
+from memory_service.settings import what_is_wrong
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 64 << 20),
@@ -39,6 +40,13 @@ class Connection(BaseSettings):
     insecure: bool = Field(
         default=False, description="permit the API key to travel to another machine without TLS"
     )
+
+    def __init__(self, **values: Any) -> None:
+        """From the environment; raises InvalidInput."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise InvalidInput(what_is_wrong(error, "MEMORY_SERVICE_CLIENT_")) from None
 
     @property
     def encrypted(self) -> bool:
@@ -85,22 +93,24 @@ class Connection(BaseSettings):
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
 
 
-class _Key(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Adds the API key to calls of a blocking channel."""
+class _Key(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds the API key to every call of a blocking channel, of whatever kind."""
 
     def __init__(self, secret: str) -> None:
         self._header = ("authorization", f"Bearer {secret}")
 
-    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return continuation(self._with_key(client_call_details), request)
+    def _called(self, proceed: Any, details: Any, request: Any) -> Any:
+        return proceed(details._replace(metadata=[*(details.metadata or ()), self._header]), request)
 
-    def intercept_stream_stream(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        return continuation(self._with_key(client_call_details), request_iterator)
-
-    def _with_key(self, details: Any) -> Any:
-        return details._replace(metadata=[*(details.metadata or ()), self._header])
+    intercept_unary_unary = _called
+    intercept_unary_stream = _called
+    intercept_stream_unary = _called
+    intercept_stream_stream = _called
 
 
 def _read(path: Path | None) -> bytes | None:

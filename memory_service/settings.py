@@ -32,6 +32,10 @@ _WRITING = {
 }
 
 
+_SECRET = ("password", "key", "store")
+"""In names of settings whose values are not repeated; a store's address may hold a password."""
+
+
 def default_store() -> str:
     """A store among the user's data: `$XDG_DATA_HOME/memory-service`, by default under ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -204,16 +208,27 @@ class Settings(BaseSettings):
 
 def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
     """Settings from the command line, the environment and the file; raises InvalidInput, MissingFile."""
-    if config is not None:
-        if not config.is_file():
-            raise MissingFile(f"the settings file {config} does not exist")
-        os.environ[CONFIG_VARIABLE] = str(config)
+    file = str(config or os.environ.get(CONFIG_VARIABLE, ""))
+    if file:
+        if not Path(file).is_file():
+            raise MissingFile(f"the settings file {file} does not exist")
+        os.environ[CONFIG_VARIABLE] = file
     try:
         return Settings(**given)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
-        )
-        raise InvalidInput(f"wrong settings: {wrong}") from error
+        raise InvalidInput(f"wrong settings: {what_is_wrong(error, 'MEMORY_SERVICE_')}") from None
     except ValueError as error:
-        raise InvalidInput(f"the settings file {config} is not TOML: {error}") from error
+        raise InvalidInput(f"the settings file {file} is not TOML: {error}") from error
+
+
+def what_is_wrong(error: ValidationError, prefix: str) -> str:
+    """Every wrong setting by name and environment variable; its value only where that can be no secret."""
+    return "; ".join(_problem(dict(problem), prefix) for problem in error.errors())
+
+
+def _problem(problem: dict[str, Any], prefix: str) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
+        return f"there is no setting {name}: `memory-service serve --help` lists them"
+    value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
+    return f"{name} ({prefix}{name.upper()}): {problem['msg']}{value}"

@@ -15,12 +15,15 @@ from click.testing import Result
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access import OPERATOR, Access, Scope
 from memory_service.cli import app
 from memory_service.keys import LOOK_AGAIN_S, KeyFile, KeyRing, changing
+from memory_service.metrics import REGISTRY
+from memory_service.remote_connection import Connection
 from memory_service.security import Security
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, models_pb2
@@ -36,6 +39,7 @@ class Guarded:
 
     nobody: Client
     keys: Path
+    address: str
 
     def client(self, grants: dict[str, str], tenant: str = "") -> Client:
         secret = new_key(self.keys, grants, tenant)
@@ -48,8 +52,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     keys = folder / "keys.json"
     new_key(keys, {"*": "admin"})
-    with running(folder / "store", HashEncoder(), keys=keys) as (client, _):
-        yield Guarded(client, keys)
+    with running(folder / "store", HashEncoder(), keys=keys) as (client, server):
+        yield Guarded(client, keys, f"127.0.0.1:{server.port}")
 
 
 def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
@@ -88,6 +92,32 @@ def test_without_a_key_nothing_is_answered_but_health(guarded: Guarded) -> None:
         assert refused(lambda wrong=wrong: names(with_key(nobody.channel, wrong))) == NO_KEY  # type: ignore[misc]
     health = health_pb2_grpc.HealthStub(nobody.channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_calls_by_made_up_names_leave_no_series_behind(guarded: Guarded) -> None:
+    for number in range(3):
+        call = guarded.nobody.channel.unary_unary(f"/memory.v1.Ingestion/MadeUp{number}")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", timeout=60)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert refused(lambda: names(guarded.nobody)) == NO_KEY
+    told = generate_latest(REGISTRY).decode()
+    assert "MadeUp" not in told
+    assert 'code="UNAUTHENTICATED",method="/memory.v1.KnowledgeBases/ListKnowledgeBases"' in told
+
+
+def test_the_key_of_the_commands_goes_with_calls_of_every_kind(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = new_key(guarded.keys, {"*": "admin"}, "kinds")
+    time.sleep(LOOK_AGAIN_S * 1.2)
+    create(with_key(guarded.nobody.channel, secret), "kb")
+    monkeypatch.setenv("MEMORY_SERVICE_CLIENT_API_KEY", secret)
+    with Connection().blocking_channel(guarded.address) as channel:
+        client = Client(channel)
+        assert names(client) == ["kb"]
+        assert client.ingest("kb", document("a", "A."))[1].HasField("acknowledged")
+        assert list(client.bases.ExportKnowledgeBase(kb_pb.ExportKnowledgeBaseRequest(name="kb"), timeout=60))
 
 
 def test_each_scope_includes_those_below_it_and_no_more(guarded: Guarded) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
+from memory_service.remote_connection import Connection
 from memory_service.settings import CONFIG_VARIABLE, load_settings
 
 
@@ -32,6 +33,24 @@ def test_wrong_settings_are_named(tmp_path: Path, text: str) -> None:
         load_settings(file, {})
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingFile, match=r"none\.toml"):
         load_settings(tmp_path / "none.toml", {})
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "none.toml"))
+    with pytest.raises(MissingFile, match=r"none\.toml"):
+        load_settings(None, {})
+
+
+def test_a_wrong_setting_is_named_with_its_variable_and_no_secret_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('max_k = 0\nstore_pasword = "s3cret"\nstore_password = ["s3cret"]\n')
+    with pytest.raises(InvalidInput, match=r"max_k \(MEMORY_SERVICE_MAX_K\): .* \(got 0\)") as caught:
+        load_settings(file, {})
+    assert "there is no setting store_pasword" in str(caught.value)
+    assert "MEMORY_SERVICE_STORE_PASSWORD" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    monkeypatch.setenv("MEMORY_SERVICE_CLIENT_TLS", "perhaps")
+    with pytest.raises(InvalidInput, match=r"MEMORY_SERVICE_CLIENT_TLS\): .* \(got 'perhaps'\)"):
+        Connection()
