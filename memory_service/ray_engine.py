@@ -128,7 +128,7 @@ def _imported() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise MissingFile("the engine ray needs Ray: pip install 'memory3-edge[ray]'") from error
+        raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
     return ray
 
 

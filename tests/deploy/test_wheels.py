@@ -80,6 +80,18 @@ def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -
     assert given | wheels.WORKSHOP == set(PYPROJECT["project"]["optional-dependencies"])
 
 
+def test_what_messages_and_pages_tell_to_install_is_a_wheel_with_that_extra() -> None:
+    told = {
+        (path, *found)
+        for path in tracked()
+        if path.endswith((".py", ".md")) and not path.startswith("tests/")
+        for found in re.findall(r"(memory3-\w+)\[([\w,-]+)\]", (ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert told
+    for path, name, extras in told:
+        assert set(extras.split(",")) <= set(ALL[name].optional), f"{path}: {name}[{extras}]"
+
+
 def test_the_build_hook_of_the_repository_is_that_of_one_wheel() -> None:
     hook = {"custom": {"path": "hatch_build.py"}}
     build = {**PYPROJECT, "tool": {"hatch": {"build": {"targets": {"wheel": {"hooks": hook}}}}}}
