@@ -3,7 +3,7 @@
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
 
 The products on the right are made once. They are kept as int16 with a scale for each dimension, in half the bytes of
-float32: reading them is most of the work. Decision 0021 has what that costs (4e-5 of a vector) and brings.
+float32: reading them is most of the work. Decision 0028 has what that costs (5e-5 of a vector) and brings.
 """
 
 from __future__ import annotations
