@@ -307,6 +307,20 @@ def some_values(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_only_kuberay_and_its_own_pods_reach_the_ports_of_ray() -> None:
+    """Whoever reaches them runs what he likes: Ray asks nobody who he is."""
+    manifests = render(None, "-f", CHART / "examples" / "production.yaml")
+    (policy,) = [
+        m for m in manifests if m["kind"] == "NetworkPolicy" and m["metadata"]["name"].endswith("-ray")
+    ]
+    sources = [source for rule in policy["spec"]["ingress"] for source in rule["from"]]
+    labels = [source["podSelector"]["matchLabels"] for source in sources]
+    job = of_kind(manifests, "RayJob")["metadata"]["name"]
+    assert labels[1:] == [{"job-name": job}, {"app.kubernetes.io/component": "kuberay-operator"}]
+    assert labels[0]["app.kubernetes.io/component"] == "ingest"
+    assert ["namespaceSelector" in source for source in sources] == [False, False, True]
+
+
 def test_long_names_leave_room_for_every_suffix() -> None:
     names = {"fullnameOverride": "long-" * 13 + "name", "nameOverride": "n" * 80}
     backup = {"enabled": True, "target": "s3://b"}
