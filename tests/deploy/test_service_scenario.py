@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.scenario import ScenarioFailed
+from deploy.bench.scenarios.service import sheets
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.filling import fill_apart
@@ -15,6 +16,7 @@ from deploy.bench.service.front import serve_echo
 from deploy.bench.service.kept import Kept
 from deploy.bench.service.load import answers_of, load, requests_of
 from deploy.bench.service.peers import PEERS, Peer
+from deploy.bench.service.subject import STAGES
 from deploy.bench.side_process import side_process
 
 
@@ -62,6 +64,17 @@ def test_a_peer_that_is_not_installed_is_known_as_such() -> None:
     absent = Peer("absent", "no_such_module_anywhere", PEERS[0].fill, PEERS[0].opened)
     assert not absent.installed
     assert len({peer.name for peer in PEERS}) == len(PEERS)
+
+
+def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
+    speed = {"qps": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
+    store = {**speed, "alone": speed, "with_words": speed, "stages_ms": {s[:-3]: 1.0 for s in STAGES}}
+    result = {
+        "references": 3, "dim": 4, "k": 5, "payload_bytes": 6, "callers": 7, "echo": speed,
+        "stores": {"file": store}, "peers": {"one": store, "other": {"missing": "not installed"}},
+    }  # fmt: skip
+    for sheet in sheets(result):
+        assert {len(row) for row in sheet.rows} == {len(sheet.columns)}, sheet.title
 
 
 def test_an_interrupted_measurement_goes_on_only_when_it_is_told_to(tmp_path: Path) -> None:

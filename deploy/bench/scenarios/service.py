@@ -126,7 +126,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
             ))  # fmt: skip
     echo = result["echo"]
     rows.append(
-        ("echo", "–", figure(echo, "qps"), figure(echo, "p50_ms"), figure(echo, "p99_ms"), "–", "1", "–")
+        ("echo", "–", figure(echo, "qps"), figure(echo, "p50_ms"), figure(echo, "p99_ms"), "–", "1", "1", "–")
     )
     columns = (
         "",
