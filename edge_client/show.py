@@ -11,14 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_client.events import Finished, Recalled
-
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
-_PICTURES |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
-
-
-def printable(text: str) -> str:
-    """The text with pictures for control characters: what a model or a document says moves no cursor."""
-    return text.translate(_PICTURES)
+from memory_model.printable import printable
 
 
 def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> RenderableType:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_client.events import Event, Finished, Recalled, Token
-from edge_client.show import printable
+from memory_model.printable import printable
 
 REFRESHES_PER_S = 12
 LEAST_COLUMNS = 80

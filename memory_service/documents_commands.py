@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from memory_model.printable import printable
 from memory_service.remote import remote_error
 from memory_service.remote_connection import Connection
 from memory_service.settings import DEFAULT_ADDRESS
@@ -37,7 +38,7 @@ def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAU
     with errors_for_people(), _ingestion(address) as stub:
         for document in _listed(stub, kb, prefix or ""):
             written = "written" if document.memories_written else "unwritten"
-            key = document.document_key.replace("\t", " ").replace("\n", " ")
+            key = printable(document.document_key).replace("\t", " ").replace("\n", " ")
             typer.echo(f"{key}\t{document.reference_count}\t{document.content_hash.hex()[:12]}\t{written}")
 
 
@@ -47,17 +48,19 @@ def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="key of the document")],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Print title, metadata and the references' texts of a document as they are stored."""
+    """Print title, metadata and the references' texts of a document; control characters are shown as pictures."""
     with errors_for_people(), _ingestion(address) as stub:
         request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
         found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
-    typer.echo(
-        f"key: {found.document_key}\ntitle: {found.title}\nstored_at: {found.stored_at.ToJsonString()}"
-    )
-    for name, value in sorted(found.metadata.items()):
-        typer.echo(f"metadata {name}: {value}")
+    lines = [
+        f"key: {found.document_key}",
+        f"title: {found.title}",
+        f"stored_at: {found.stored_at.ToJsonString()}",
+    ]
+    lines += [f"metadata {name}: {value}" for name, value in sorted(found.metadata.items())]
     for reference in found.references:
-        typer.echo(f"\n[{reference.chunk_number}] memory {reference.memory_id:016x}\n{reference.text}")
+        lines += ["", f"[{reference.chunk_number}] memory {reference.memory_id:016x}", reference.text]
+    typer.echo(printable("\n".join(lines)))
 
 
 @documents_app.command("delete")

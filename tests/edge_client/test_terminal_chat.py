@@ -26,11 +26,11 @@ from typer.testing import CliRunner
 from edge_client.cli import app
 from edge_client.events import Finished, Recalled, Token
 from edge_client.model import EdgeModel
-from edge_client.show import printable
 from edge_client.terminal_chat import COMMANDS
 from edge_client.terminal_input import TypedAtTerminal, TypedLines
 from edge_client.terminal_pane import AnswerView, show_live
 from memory_model.bundle import Bundle
+from memory_model.printable import printable
 from tests.edge_client.fake_service import FakeService
 
 PROGRAM = Path(sys.executable).parent / "edge-client"

@@ -174,6 +174,15 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert shown.stdout.endswith("T\nNote 2.\n")
     assert "metadata n: 2\n" in shown.stdout
 
+    hostile = write_jsonl(
+        tmp_path / "hostile.jsonl", [{"key": "h\x1b[2J", "title": "\x07", "text": "a\x1b]0;x"}]
+    )
+    assert command(running, "ingest", hostile, "--kb", "hostile").exit_code == 0
+    said = command(running, "documents", "list", "hostile").stdout
+    said += command(running, "documents", "show", "hostile", "h\x1b[2J").stdout
+    assert "h\u241b[2J\t" in said
+    assert not set(said) & {"\x1b", "\x07"}
+
     asked = CliRunner().invoke(
         app, ["documents", "delete", "docs", "notes/0", "--address", running.address], input="n\n"
     )
