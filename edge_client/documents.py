@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -68,4 +69,5 @@ def document_of(path: str | Path) -> OwnDocument:
         content = file.read_bytes()
     except OSError as error:
         raise MissingFile(f"{file} cannot be read: {error.strerror}") from error
-    return OwnDocument(file.name, PurePath(file.name).stem[:LONGEST_TITLE], text_of(content))
+    name = os.fsencode(file.name).decode(errors="replace")  # file names are bytes, keys are text
+    return OwnDocument(name, PurePath(name).stem[:LONGEST_TITLE], text_of(content))

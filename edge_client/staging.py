@@ -68,9 +68,10 @@ class Staging:
                 raise PullUnderWay(
                     f"another process is fetching to {self.place}: wait for it, or choose another place"
                 ) from error
-            if self._lock_file.exists() and os.path.samestat(os.fstat(lock), self._lock_file.stat()):
-                self.folder.mkdir(exist_ok=True)
-                return lock
+            with contextlib.suppress(FileNotFoundError):  # removed, also between two looks at it
+                if os.path.samestat(os.fstat(lock), self._lock_file.stat()):
+                    self.folder.mkdir(exist_ok=True)
+                    return lock
             os.close(lock)
 
     def require_room(self, needed_bytes: int) -> None:

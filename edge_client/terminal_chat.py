@@ -158,7 +158,9 @@ class TerminalChat:
         self._say(f"memory {wanted}")
 
     def _retry(self, _: str) -> None:
-        self._answer(self._unanswered or self._session.take_back())
+        # Kept until there is an answer: what refuses to be asked again can be asked once more.
+        self._unanswered = self._unanswered or self._session.take_back()
+        self._answer(self._unanswered)
 
     def _add(self, path: str) -> None:
         client, document = self._client(), document_of(_named("/add", path))

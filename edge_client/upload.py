@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from edge_client.cancellation import Cancellation
@@ -38,7 +39,8 @@ def add_document(channel: ChannelSettings, knowledge_base: str, document: OwnDoc
             loop, task = asyncio.get_running_loop(), asyncio.ensure_future(write())
 
             def end() -> None:
-                loop.call_soon_threadsafe(task.cancel)
+                with contextlib.suppress(RuntimeError):  # it is over, and its loop closed
+                    loop.call_soon_threadsafe(task.cancel)
 
             cancellation.when_cancelled(end)
             return await task

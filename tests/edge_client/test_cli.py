@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from edge_client.answer_stream import AnswerStream
+from edge_client.chat_session import ChatSession
 from edge_client.cli import app
+from edge_client.errors import ModelClosed
 from memory_model.bundle import Bundle
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
@@ -166,6 +170,25 @@ def test_chat_survives_a_message_that_is_too_long(places: list[object]) -> None:
     assert result.exit_code == 0
     assert "ContextFull" in result.stderr
     assert result.stdout.strip()
+
+
+def test_a_question_whose_retry_fails_is_not_lost(
+    places: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, asked = ChatSession.send, list[str]()
+
+    def failing_once(self: ChatSession, text: str, **options: Any) -> AnswerStream:
+        asked.append(text)
+        if len(asked) == 2:
+            raise ModelClosed("not now")
+        return send(self, text, **options)
+
+    monkeypatch.setattr(ChatSession, "send", failing_once)
+    result = run("chat", *places, "--max-tokens", 2, stdin="hello\n/retry\n/retry\n/history\n")
+    assert result.exit_code == 0, result.output
+    assert asked == ["hello"] * 3
+    assert "ModelClosed: not now" in result.stderr
+    assert result.stderr.count("user> hello") == 1
 
 
 def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
