@@ -23,6 +23,12 @@ from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_gr
 IDS = ("model_id", "codec_id", "memory_format_id", "embedder_id")
 _REMEDY_BASE = "restore it from a backup under a new name, or `memory-service kb delete` it and ingest again"
 _REMEDY_IDENTITY = "name the bundle it was written with, or ingest its documents anew"
+_REMEDY_FOLDER = (
+    "if a service has it open: stop the service, or ask that one: `memory-service doctor --address …`"
+)
+_REMEDY_SERVER = (
+    "is the server up, are address and password (MEMORY_SERVICE_STORE_PASSWORD) right? then as it says"
+)
 _NOT_SERVING = {
     "": "look at its log: it is loading, stopping, or its store does not answer",
     RETRIEVAL: "look for `store_state` in its log: the store does not answer",
@@ -91,8 +97,7 @@ def check_store(
             return [Finding(True, what, f"of an older version, lacks {', '.join(lacking)}", remedy)]
         store = open_store(url, options)
     except Memory3Error as error:
-        remedy = "stop the service that has it open, or ask that one: `memory-service doctor --address …`"
-        return [Finding(False, what, str(error), remedy)]
+        return [Finding(False, what, str(error), _REMEDY_SERVER if address.host else _REMEDY_FOLDER)]
     try:
         findings = [Finding(True, what, "opened, no migration is missing")]
         return findings + [_check_base(store, base, deep, ids or {}) for base in store.knowledge_bases()]

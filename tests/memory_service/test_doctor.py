@@ -153,6 +153,12 @@ def test_what_will_be_wrong_soon_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_a_server_that_is_not_there_is_not_said_to_be_open_elsewhere() -> None:
+    (finding,) = check_store("clickhouse://127.0.0.1:1/none")
+    assert finding.state == "bad"
+    assert "is the server up" in finding.remedy
+
+
 @pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
 def test_a_store_is_looked_at_base_by_base(tmp_path: Path, engine: str) -> None:
     url = f"{engine}://{tmp_path}/store"
