@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -326,8 +327,15 @@ def test_a_search_finds_one_version_of_a_document_and_all_of_it(place: OpenedSto
     threads = [threading.Thread(target=search) for _ in range(2)]
     for thread in threads:
         thread.start()
+
+    def until_seen(title: str) -> None:  # a busy machine may let the searches begin late
+        while title not in seen and not problems:
+            time.sleep(0.001)
+
+    until_seen("version 0")
     for version in range(1, 4):
         place.store.write(base, [document("d", *texts, title=f"version {version}")])
+    until_seen("version 3")
     done.set()
     for thread in threads:
         thread.join()
