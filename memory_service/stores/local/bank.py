@@ -118,6 +118,20 @@ class Bank:
                 raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
         return Record(memory_id, view[payload : payload + length], payload_crc, vector_crc)
 
+    def slice_in(self, view: memoryview, row: int) -> tuple[int, memoryview, int, bool]:
+        """(memory id, payload, its CRC-32C, whether it was compared with that); raises as `read_in`.
+
+        The way of every hit of every search: less than half of what `read_in` and `payload` cost.
+        """
+        place = row - self.first_row
+        if place >= len(self._checked) or not self._checked[place]:
+            record = self.read_in(view, row)
+            return record.memory_id, record.payload, record.payload_crc32c, False
+        start = _HEADER_BYTES + place * self.record_bytes
+        memory_id, length, crc32c, _, _ = _RECORD.unpack_from(view, start)
+        start += _RECORD.size
+        return memory_id, view[start : start + length], crc32c, True
+
     def _was_checked(self, row: int) -> bool:
         place = row - self.first_row
         return place < len(self._checked) and self._checked[place] == 1

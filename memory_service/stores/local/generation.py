@@ -140,7 +140,7 @@ class Generation:
 
     def bank_of(self, row: int) -> Bank:
         """The bank that holds a row."""
-        for bank in reversed(self.banks):
+        for bank in self.banks[::-1]:
             if row >= bank.first_row:
                 return bank
         raise KnowledgeBaseDamaged(f"no bank holds row {row}: run `memory-service doctor`")

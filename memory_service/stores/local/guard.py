@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 
 class ReadersOrWriter:
@@ -15,10 +16,13 @@ class ReadersOrWriter:
         self._readers = 0
         self._waiting = 0
         self._writing = False
+        self._reading = _Reading(self)
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Held together with other readers."""
+        return self._reading
+
+    def _begin_reading(self) -> None:
         with self._changed:
             waited = False
             while self._writing:
@@ -29,13 +33,12 @@ class ReadersOrWriter:
                 self._waiting -= 1
                 self._changed.notify_all()
             self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                if not self._readers:
-                    self._changed.notify_all()
+
+    def _end_reading(self) -> None:
+        with self._changed:
+            self._readers -= 1
+            if not self._readers and self._writing:
+                self._changed.notify_all()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -52,3 +55,16 @@ class ReadersOrWriter:
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
+
+
+class _Reading(AbstractContextManager[None]):
+    """One for all readers: it holds nothing of its own. A class, because a generator costs every search more."""
+
+    def __init__(self, guard: ReadersOrWriter) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        self._guard._begin_reading()
+
+    def __exit__(self, *_: object) -> None:
+        self._guard._end_reading()

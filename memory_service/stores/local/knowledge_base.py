@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -158,8 +159,11 @@ class LocalKnowledgeBase:
 
     def retrieve(self, queries: Sequence[Query], kb: int, ranking: WordRanking) -> list[Retrieved]:
         """See Store; `kb` is the number that `ranking` knows the knowledge base by."""
-        with disk_errors("reading"):
+        try:
             return self._now().retrieve(queries, kb, ranking)
+        except (OSError, sqlite3.Error):  # the usual way is not to cost a generator
+            with disk_errors("reading"):
+                raise
 
     def living(self, keys: Sequence[str]) -> dict[str, StoredRow]:
         """The documents of these keys; absent ones are left out."""

@@ -219,8 +219,11 @@ class LocalStore(Store):
 
     def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
         """See Store: one search for all of them."""
-        with self._named(base) as opened:
-            return opened.retrieve(queries, base.number, self._ranking)
+        try:
+            return self._of(base).retrieve(queries, base.number, self._ranking)
+        except KnowledgeBaseDamaged:  # the usual way is not to cost a generator
+            with self._named(base):
+                raise
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""

@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,8 @@ _PIECE_ROWS = 16384
 _PROPOSED = 10
 _TRAINING_VECTORS_PER_LIST = 64
 _RANGE_TRAINING_VECTORS = 65536
-_NO_ROWS = np.empty(0, np.int64)
-Nearest = tuple[np.ndarray, np.ndarray]
-"""Scores float32 [m] and rows int64 [m], best first."""
+Nearest = list[tuple[int, float]]
+"""Rows with their scores, best first. Lists, because numpy costs more than Python for ten numbers."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,15 @@ class VectorIndex:
         _search_alone()
         with self._guard.reading():
             covered = min(self.covered, rows)
-            proposed = self._propose(queries, k, living, covered) if covered else [_NO_ROWS] * len(queries)
+            proposed = self._propose(queries, k, living, covered) if covered else [[] for _ in queries]
         if covered < rows:
             flags = living.flags(rows)
             alive = None if flags is None else flags[covered:]
             for number, vector in enumerate(queries):
-                tail = covered + nearest_among(vectors[covered:], vector, k, alive)
-                proposed[number] = np.concatenate([proposed[number], tail])
-        return [best_of(vectors, vector, near, k) for vector, near in zip(queries, proposed, strict=True)]
+                proposed[number] += (covered + nearest_among(vectors[covered:], vector, k, alive)).tolist()
+        return best_of(vectors, queries, proposed, k)
 
-    def _propose(self, queries: np.ndarray, k: int, living: Living, rows: int) -> list[np.ndarray]:
+    def _propose(self, queries: np.ndarray, k: int, living: Living, rows: int) -> list[list[int]]:
         """For each query living ones of the first `rows` rows that the index says are near: k if there are as many.
 
         More are proposed than wanted, for the index knows vectors of 8 bits and what it proposes is scored anew.
@@ -109,20 +108,21 @@ class VectorIndex:
         if there < k + _PROPOSED and flags is not None:
             there = int(np.count_nonzero(flags))
         wanted, asked = min(k, there), min(max(_PROPOSED, 2 * k), there)
-        proposed = [_NO_ROWS] * len(queries)
+        proposed: list[list[int]] = [[] for _ in queries]
         missing = list(range(len(queries))) if wanted else []
         for effort in (1, 4, 16):
             if not missing:
                 return proposed
             parameters = self._parameters(k, effort, selector)
-            found = self._index.search(queries[missing], asked, params=parameters)[1]
+            those = queries if len(missing) == len(queries) else queries[missing]
+            found = self._index.search(those, asked, params=parameters)[1].tolist()
             for number, near in zip(missing, found, strict=True):
                 # Rows of a batch that came after this search began are not its own.
-                proposed[number] = near[(near >= 0) & (near < rows)].astype(np.int64)
+                proposed[number] = [row for row in near if 0 <= row < rows]
             missing = [number for number in missing if len(proposed[number]) < wanted]
             # The dead lie nearer than the living: search wider, at last everywhere.
         for number in missing:
-            proposed[number] = np.arange(rows) if flags is None else np.flatnonzero(flags)
+            proposed[number] = (np.arange(rows) if flags is None else np.flatnonzero(flags)).tolist()
         return proposed
 
     def _parameters(self, k: int, effort: int, selector: Any) -> Any:
@@ -262,12 +262,16 @@ def nearest_among(vectors: np.ndarray, vector: np.ndarray, k: int, living: np.nd
     return np.argpartition(-scores, count - 1)[:count] if count else np.empty(0, np.int64)
 
 
-def best_of(vectors: np.ndarray, vector: np.ndarray, rows: np.ndarray, k: int) -> Nearest:
-    """Scores and rows of the k best of `rows`, best first; equal scores in the order of rows."""
-    rows = np.sort(rows)
-    scores = vectors[rows] @ vector
-    order = np.argsort(-scores, kind="stable")[:k]
-    return scores[order], rows[order]
+def best_of(vectors: np.ndarray, queries: np.ndarray, rows: Sequence[list[int]], k: int) -> list[Nearest]:
+    """For each of `queries` the k best of its `rows`, best first; equal scores in the order of rows."""
+    near = vectors.take([row for of_query in rows for row in of_query], axis=0)
+    found, start = [], 0
+    for vector, of_query in zip(queries, rows, strict=True):
+        end = start + len(of_query)
+        scores = np.negative(near[start:end] @ vector).tolist()
+        found.append([(row, -score) for score, row in sorted(zip(scores, of_query, strict=True))[:k]])
+        start = end
+    return found
 
 
 def _sample(random: np.random.Generator, vectors: np.ndarray, count: int) -> np.ndarray:

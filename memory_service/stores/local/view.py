@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,19 +23,21 @@ _Row = tuple[int, float, Hit]
 """(row, score, what is known of it)."""
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """One query vector, of unit length, and how many rows near it are wanted."""
 
-    query: Query
+    metadata: Mapping[str, str]
     vector: np.ndarray
-    count: int
+    wanted: int
 
-    @classmethod
-    def of(cls, query: Query, number: int) -> _Asked:
-        """The vector `number` of a query: with words there must be something to put in order."""
-        words = query.words[number] if query.words else ()
-        return cls(query, unit(query.vectors[number]), max(query.k, query.candidates) if words else query.k)
+
+def _asked(query: Query) -> Iterator[_Asked]:
+    """Each vector of a query: with words there must be something to put in order."""
+    for number, vector in enumerate(query.vectors):
+        words = query.words and query.words[number]
+        yield _Asked(
+            query.metadata_filter, unit(vector), max(query.k, query.candidates) if words else query.k
+        )
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,8 @@ class View:
         """
         started = time.perf_counter_ns()
         vectors = self.generation.vectors.rows(self.rows)
-        asked = [_Asked.of(query, number) for query in queries for number in range(len(query.vectors))]
-        nearest = iter(self._nearest(vectors, asked))
-        found = [[self._named(next(nearest), query) for _ in query.vectors] for query in queries]
+        asked = [one for query in queries for one in _asked(query)]
+        found = self._named(iter(self._nearest(vectors, asked)), queries)
         searched_us = (time.perf_counter_ns() - started) // 1000
         return [
             self._retrieved(query, of_query, searched_us, kb, ranking)
@@ -66,15 +69,16 @@ class View:
         nearest: dict[int, Nearest] = {}
         together: dict[int, list[int]] = {}
         for place, one in enumerate(asked):
-            if one.query.metadata_filter:
-                among = self._among(one.query.metadata_filter)
-                near = among[nearest_among(vectors[among], one.vector, one.count, None)]
-                nearest[place] = best_of(vectors, one.vector, near, one.count)
+            if one.metadata:
+                among = self._among(one.metadata)
+                near = among[nearest_among(vectors[among], one.vector, one.wanted, None)].tolist()
+                (nearest[place],) = best_of(vectors, one.vector[None], [near], one.wanted)
             else:
-                together.setdefault(one.count, []).append(place)
-        for count, places in together.items():
-            stacked = np.stack([asked[place].vector for place in places])
-            nearest.update(zip(places, self.index.search(vectors, stacked, count, self.living), strict=True))
+                together.setdefault(one.wanted, []).append(place)
+        for wanted, places in together.items():
+            of_places = [asked[place].vector for place in places]
+            stacked = of_places[0][None] if len(places) == 1 else np.array(of_places)
+            nearest.update(zip(places, self.index.search(vectors, stacked, wanted, self.living), strict=True))
         return [nearest[place] for place in range(len(asked))]
 
     def _among(self, metadata: Mapping[str, str]) -> np.ndarray:
@@ -83,18 +87,32 @@ class View:
         rows = np.concatenate([np.empty(0, np.int64), *(np.arange(p.start, p.stop) for p in parts)])
         return rows[rows < self.rows]
 
-    def _named(self, nearest: Nearest, query: Query) -> list[_Row]:
-        """What was found with what is known of it, best first, less what scores too low."""
-        scores, rows = nearest
-        numbers, cosines = rows.tolist(), scores.tolist()
-        if query.minimum_score is not None:
-            numbers = numbers[: sum(score >= query.minimum_score for score in cosines)]
-        if not numbers:
-            return []
-        hits = self.generation.documents.hits(numbers, with_text=query.return_text)
-        if missing := [row for row in numbers if row not in hits]:
+    def _named(self, nearest: Iterator[Nearest], queries: Sequence[Query]) -> list[list[list[_Row]]]:
+        """For each vector of each query what was found, with what is known of it, less what scores too low."""
+        kept: list[list[Nearest]] = []
+        rows: dict[bool, set[int]] = {}
+        for query in queries:
+            least = query.minimum_score
+            of_query = [next(nearest) for _ in query.vectors]
+            if least is not None:
+                of_query = [[near for near in of_vector if near[1] >= least] for of_vector in of_query]
+            kept.append(of_query)
+            wanted = rows.setdefault(query.return_text, set())
+            for of_vector in of_query:
+                wanted.update([row for row, _ in of_vector])
+        documents = self.generation.documents
+        hits = {
+            texts: documents.hits(list(wanted), with_text=texts) for texts, wanted in rows.items() if wanted
+        }
+        if missing := [row for texts, found in hits.items() for row in rows[texts] if row not in found]:
             raise KnowledgeBaseDamaged(f"row {missing[0]} has no text: run `memory-service doctor`")
-        return [(row, score, hits[row]) for row, score in zip(numbers, cosines, strict=False)]
+        return [
+            [
+                [(row, score, hits[query.return_text][row]) for row, score in of_vector]
+                for of_vector in of_query
+            ]
+            for query, of_query in zip(queries, kept, strict=True)
+        ]
 
     def _retrieved(
         self, query: Query, found: list[list[_Row]], searched_us: int, kb: int, ranking: WordRanking
@@ -107,7 +125,9 @@ class View:
                 for rows, words in zip(found, query.words, strict=True)
             ]
         ranked = time.perf_counter_ns()
-        crcs, payloads = self._payloads({row: hit for rows in found for row, _, hit in rows}, query.held_ids)
+        crcs, payloads = self._payloads(
+            {row: hit.memory_id for rows in found for row, _, hit in rows}, query.held_ids
+        )
         hits = [
             [
                 Found(
@@ -140,25 +160,25 @@ class View:
         return [rows[place] for place in best]
 
     def _payloads(
-        self, hits: Mapping[int, Hit], held: frozenset[int]
+        self, memory_ids: Mapping[int, int], held: frozenset[int]
     ) -> tuple[dict[int, int], dict[int, bytes | memoryview]]:
-        """CRC-32C of every row, and the payloads, by memory id, of those not held."""
+        """CRC-32C of every row, and the payloads, by memory id, of those not held. memory_ids: of rows."""
         crcs: dict[int, int] = {}
         payloads: dict[int, bytes | memoryview] = {}
         of_bank: dict[Bank, list[int]] = {}
-        for row in hits:
+        for row in memory_ids:
             of_bank.setdefault(self.generation.bank_of(row), []).append(row)
         for bank, rows in of_bank.items():
             view = bank.file.view(bank.size_for(max(rows) + 1))
             for row in rows:
-                record, memory_id = bank.read_in(view, row), hits[row].memory_id
-                if record.memory_id != memory_id:
+                found, payload, crcs[row], known = bank.slice_in(view, row)
+                memory_id = memory_ids[row]
+                if found != memory_id:
                     raise KnowledgeBaseDamaged(
                         f"record {row} of {bank.file.path.name} is of another memory: run `memory-service doctor`"
                     )
-                crcs[row] = record.payload_crc32c
                 if memory_id not in held:
-                    payloads[memory_id] = bank.payload(row, record)
+                    payloads[memory_id] = payload if known else bank.payload(row, bank.read_in(view, row))
         return crcs, payloads
 
     def memories(self, after_id: int | None, count: int) -> list[StoredMemory]:
@@ -166,7 +186,7 @@ class View:
         rows = [row for row in self.generation.documents.rows_after(after_id, count) if row < self.rows]
         hits = self.generation.documents.hits(rows, with_text=True)
         vectors = self.generation.vectors.rows(self.rows)
-        crcs, payloads = self._payloads({row: hits[row] for row in rows}, frozenset())
+        crcs, payloads = self._payloads({row: hits[row].memory_id for row in rows}, frozenset())
         return [
             StoredMemory(
                 hits[row].memory_id, hits[row].key, hits[row].title, hits[row].chunk, hits[row].text or "",
@@ -179,5 +199,5 @@ class View:
 def unit(vector: np.ndarray) -> np.ndarray:
     """The vector as float32 at length one, so that inner products are cosines."""
     vector = np.asarray(vector, np.float32)
-    length = float(np.sqrt(np.dot(vector, vector)))
+    length = math.sqrt(vector.dot(vector))
     return vector if abs(length - 1) < 1e-6 else vector / np.float32(length)
