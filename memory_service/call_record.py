@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CallRecord:
-    """One call. outcomes: answers to documents of an Ingest stream, by what became of them."""
+    """One call. outcomes: answers to documents of an Ingest stream, by what became of them. reason: of its refusal."""
 
     knowledge_base: str = ""
+    reason: str = ""
     outcomes: Counter[str] = field(default_factory=Counter)
 
 

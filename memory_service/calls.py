@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from memory_model.errors import Memory3Error
+from memory_service.call_record import record
 from memory_service.errors import DeadlineExceeded, MalformedRequest, described, to_status
 from memory_service.logs import logger, tells_debug
 
@@ -196,6 +197,8 @@ async def abort_with(
             f"{method} took longer than its deadline: send a longer one or fewer queries"
         )
     code, reason, message, _ = described(error)
+    if (noted := record.get()) is not None:
+        noted.reason = reason
     if isinstance(error, Memory3Error):
         logger().info(
             "call_refused",

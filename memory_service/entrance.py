@@ -26,7 +26,7 @@ from memory_service.access import OPERATOR, Access, set_caller
 from memory_service.audit import AUDITED, AuditLog
 from memory_service.call_record import CallRecord, record
 from memory_service.calls import abort_with
-from memory_service.errors import NotReady, ServiceError
+from memory_service.errors import NotReady, ServiceError, Unauthenticated
 from memory_service.keys import KeyRing
 from memory_service.metrics import CALL_SECONDS, CALLS, UNDER_WAY
 from memory_service.quotas import Rates
@@ -34,6 +34,7 @@ from memory_service.tracing import Tracing
 
 OURS = "/memory.v1."
 REQUEST_ID = "x-request-id"
+_NAME_CHARACTERS = 200
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
 
 Inner = Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None]
@@ -66,6 +67,7 @@ class Entrance(grpc.GenericRpcHandler):
             return None
         given = header(handler_call_details, REQUEST_ID)
         request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        access: Access | None = None
         try:
             access = self._access(handler_call_details)
             self._rates.admit(access.tenant)
@@ -75,7 +77,7 @@ class Entrance(grpc.GenericRpcHandler):
             # A stranger may call methods by any name: each would be a series that is kept for good.
             known = self.ready and self._inner(handler_call_details) is not None
             CALLS.labels(method if known else "", error.code.name).inc()
-            return _refusing(method, error, request_id)
+            return self._refusing(method, error, access, request_id)
         handler = self._inner(handler_call_details)
         if handler is None:
             return None
@@ -121,13 +123,34 @@ class Entrance(grpc.GenericRpcHandler):
                 (measured.ok if code == "OK" else CALLS.labels(method, code)).inc()
                 if self._audit is not None and method in AUDITED:
                     where = noted.knowledge_base or _named_in(request)
-                    self._audit.write(
+                    denied = code == grpc.StatusCode.PERMISSION_DENIED.name and not noted.outcomes
+                    write = self._audit.write_refusal if denied else self._audit.write
+                    write(
                         method.rpartition("/")[2], access, request_id=request_id, knowledge_base=where, code=code,
-                        peer=context.peer(), ms=round(elapsed_s * 1000), documents=dict(noted.outcomes) or None,
+                        reason=noted.reason, peer=context.peer(), ms=round(elapsed_s * 1000),
+                        documents=dict(noted.outcomes) or None,
                     )  # fmt: skip
 
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(call, handler.request_deserializer, handler.response_serializer)
+
+    def _refusing(
+        self, method: str, error: ServiceError, access: Access | None, request_id: str
+    ) -> grpc.RpcMethodHandler:
+        """Ends the call without reading its request. access: the caller's, None for a key that is not good."""
+        if isinstance(error, Unauthenticated) and error.key_id:
+            access = Access(error.key_id, error.tenant)
+
+        async def refuse(_: Any, context: grpc.aio.ServicerContext) -> None:
+            if self._audit is not None and method in AUDITED:
+                self._audit.write_refusal(
+                    method.rpartition("/")[2], access, request_id=request_id, code=error.code.name,
+                    reason=error.reason, peer=context.peer(),
+                )  # fmt: skip
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                await abort_with(method, error, time.perf_counter(), context)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def code_name(context: grpc.aio.ServicerContext) -> str:
@@ -139,8 +162,8 @@ def code_name(context: grpc.aio.ServicerContext) -> str:
 
 
 def _named_in(request: Any) -> str:
-    """The knowledge base that a unary request names."""
-    return str(getattr(request, "name", "") or getattr(request, "knowledge_base", ""))
+    """The knowledge base that a unary request names; what is too long for one is cut."""
+    return str(getattr(request, "name", "") or getattr(request, "knowledge_base", ""))[:_NAME_CHARACTERS]
 
 
 KINDS = {
@@ -163,13 +186,3 @@ class _Measured:
 @functools.lru_cache(maxsize=64)
 def _measured(method: str) -> _Measured:
     return _Measured(CALL_SECONDS.labels(method), UNDER_WAY.labels(method), CALLS.labels(method, "OK"))
-
-
-def _refusing(method: str, error: ServiceError, request_id: str) -> grpc.RpcMethodHandler:
-    """Ends the call without reading its request."""
-
-    async def refuse(_: Any, context: grpc.aio.ServicerContext) -> None:
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            await abort_with(method, error, time.perf_counter(), context)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)

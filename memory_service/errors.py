@@ -150,10 +150,17 @@ class KnowledgeBaseChanged(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """No API key, or none that is known and active. The message is the same for all of them."""
+    """No API key, or none that is known and active. The message is the same for all of them.
+
+    key_id, tenant: of a key that was revoked or has ended and whose secret was right; for the audit log alone.
+    """
 
     code = grpc.StatusCode.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
+
+    def __init__(self, message: str, *, key_id: str = "", tenant: str = "") -> None:
+        super().__init__(message)
+        self.key_id, self.tenant = key_id, tenant
 
 
 class ScopeTooSmall(ServiceError):

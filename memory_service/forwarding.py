@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 import grpc
 
+from memory_service.methods import METHODS
 from protos.memory.v1 import retrieval_pb2
 
-_OURS, _LOCAL = "/memory.v1.", "/memory.v1.Retrieval/"
+_LOCAL = "/memory.v1.Retrieval/"
 _NOT_PASSED_ON = ("user-agent", "grpc-", ":", "te", "content-type")
 
 
@@ -29,7 +30,7 @@ class Forwarding(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Called by grpc for each call. A unary call is a stream of one message on the wire."""
         method = handler_call_details.method
-        if not method.startswith(_OURS) or method.startswith(_LOCAL):
+        if method not in METHODS or method.startswith(_LOCAL):
             return None
         if method not in self._handlers:
             call = self._channel.stream_stream(method)

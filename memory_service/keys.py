@@ -172,8 +172,10 @@ class KeyRing:
         # The same work for a key that is there and one that is not.
         right = hmac.compare_digest(_hash(secret), key.sha256 if key is not None else _NOBODYS_SECRET)
         well_formed = scheme.lower() == "bearer" and prefix == _PREFIX and bool(secret)
-        if key is None or not right or not well_formed or key.state(datetime.now(timezone.utc)) != "active":
+        if key is None or not right or not well_formed:
             raise Unauthenticated(_REFUSAL)
+        if key.state(datetime.now(timezone.utc)) != "active":
+            raise Unauthenticated(_REFUSAL, key_id=key.id, tenant=key.tenant)
         return key.access
 
     def check(self, access: Access) -> None:
