@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.scenario import ScenarioFailed
-from deploy.bench.scenarios.service import sheets
+from deploy.bench.scenarios.service import _if_it_can, sheets
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.filling import fill_apart
@@ -75,6 +75,19 @@ def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
     }  # fmt: skip
     for sheet in sheets(result):
         assert {len(row) for row in sheet.rows} == {len(sheet.columns)}, sheet.title
+    assert sheets(result)[0].note.endswith("other: not installed.")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ScenarioFailed("a\nno memory"), "failed: no memory"), (OSError(), "failed: OSError")],
+)
+def test_a_peer_that_fails_is_named_with_the_reason(error: Exception, said: str) -> None:
+    def fails() -> dict[str, object]:
+        raise error
+
+    there = Peer("there", "json", PEERS[0].fill, PEERS[0].opened)
+    assert _if_it_can(there, fails) == {"missing": said}
 
 
 def test_an_interrupted_measurement_goes_on_only_when_it_is_told_to(tmp_path: Path) -> None:

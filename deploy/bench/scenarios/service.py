@@ -59,7 +59,11 @@ def measure(settings: ServiceSettings) -> Keys:
     collection = settings.collection
     asking = Asking(settings.callers, settings.seconds, settings.rounds, settings.warm_up)
     kept = Kept(BUILD / "service-parts", resume=settings.resume)
-    size = f"{collection.references}x{collection.dimension}"
+    # What is taken from an earlier run must have been measured in the same way.
+    size = (
+        f"{collection.references}x{collection.dimension}-{settings.queries}q-{settings.callers}c"
+        f"-{settings.rounds}x{settings.seconds:g}s"
+    )
     stores: dict[str, Keys] = {}
     peers: dict[str, Keys] = {}
     with side_process(serve_echo) as echo:
@@ -107,7 +111,8 @@ def _if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
     try:
         return measure_it()
     except (ScenarioFailed, OSError, grpc.RpcError) as error:
-        return {"missing": f"failed: {str(error).strip().splitlines()[-1]}"}
+        said = str(error).strip() or type(error).__name__
+        return {"missing": f"failed: {said.splitlines()[-1]}"}
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
@@ -150,6 +155,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         " same gRPC front. Alone: one caller. By CPU: the cores' time for an answer of the echo, client and server"
         " together, over that for one of this."
     )
+    absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
+    note = " ".join([note, *absent])
     stages = [
         (
             f"{name}://",
