@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -119,8 +119,3 @@ def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
         if limit and needed > 0 and held + needed > limit:
             return name, held, limit
     return None
-
-
-def quota_for(default: Quota, of_tenants: Mapping[str, Quota], tenant: str) -> Quota:
-    """The tenant's own quota, or the one for everybody."""
-    return of_tenants.get(tenant, default)
