@@ -82,10 +82,15 @@ class Engine:
             if self.dialect.shared:
                 self._make_database()
             self.writer = self.connect()
+            if not self.dialect.shared:
+                self._require_tables()
             for _ in range(options.read_connections):
                 self._readers.put(self.connect())
             # Of its own: whether the server answers must be known also while all others wait for it.
             self._asking = self.connect() if self.dialect.shared else None
+        except StoreUnavailable:
+            self.close()
+            raise
         except ClickHouseError as error:
             self.close()
             raise StoreUnavailable(f"the store at {address} cannot be opened: {error}") from error
@@ -116,6 +121,15 @@ class Engine:
             "SELECT 1 FROM system.databases WHERE name = {name:String}", {"name": name}
         ).result_rows:
             client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
+
+    def _require_tables(self) -> None:
+        """An engine without the descriptions of its tables says nothing of their rows: it would begin with none."""
+        rows = self.writer.query("EXISTS TABLE knowledge_bases").result_rows
+        if not rows[0][0] and any((self._address.path / "store").glob("*/*/*/columns.txt")):
+            raise StoreUnavailable(
+                f"the store at {self._address} has lost the descriptions of its tables, whose rows are there: restore a"
+                " backup"
+            )
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Any]:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from memory_service.errors import KnowledgeBaseExists
+from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.identity import WriterIdentity
 from memory_service.stores import KnowledgeBase, unknown_knowledge_base
 from memory_service.stores.engine import Engine
 from memory_service.stores.soundness import DetachedPart, detached_parts
+
+_WITHOUT_PARTITION = "all"  # what the engine calls all of a table that has none
 
 
 class Registry:
@@ -79,13 +81,22 @@ class Registry:
         )
 
     def drop_leftovers(self, detached: Sequence[DetachedPart]) -> list[DetachedPart]:
-        """Removes what is left of dropped knowledge bases; returns the detached parts of those that live."""
-        rows = self._engine.rows("SELECT number FROM knowledge_bases FINAL WHERE dropped = 1")
-        dropped = {str(row[0]) for row in rows}
+        """Removes what is left of dropped knowledge bases; returns the detached parts of those that live.
+
+        Raises StoreUnavailable where there are memories of a knowledge base that no record names.
+        """
+        rows = self._engine.rows("SELECT number, dropped FROM knowledge_bases FINAL")
+        recorded, dropped = {str(row[0]) for row in rows}, {str(row[0]) for row in rows if row[1]}
         left = self._engine.rows(
             f"SELECT DISTINCT table, partition_id FROM {self._engine.dialect.system('parts')}"
             " WHERE active AND database = currentDatabase()"
         )
+        lost = sorted({partition for _, partition in left} - recorded - {_WITHOUT_PARTITION})
+        if lost and not self._engine.dialect.cluster:
+            raise StoreUnavailable(
+                f"the store has lost the records of knowledge bases number {', '.join(lost)}, whose memories are there:"
+                " restore a backup"
+            )
         for table, partition in left:
             if partition in dropped:
                 self._drop_partition(self._engine.dialect.logical(table), partition)

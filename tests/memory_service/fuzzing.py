@@ -59,9 +59,20 @@ def messages(draw: st.DrawFn, descriptor: Any) -> Any:
     return message
 
 
+_HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["authorization", "x-request-id", "traceparent", "tracestate", "content-type", "x-m3-bin"]
+        ),
+        st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200),
+    ).map(lambda one: (one[0], one[1].encode() if one[0].endswith("-bin") else one[1])),
+    max_size=3,
+)
+
+
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[Any, list[bytes]]:
-    """A method and the bytes of its requests, more than one where it takes a stream."""
+def requests(draw: st.DrawFn) -> tuple[Any, list[bytes], list[tuple[str, str | bytes]]]:
+    """A method, the bytes of its requests, more than one where it takes a stream, and headers now and then."""
     method = draw(st.sampled_from(METHODS))
     count = draw(st.integers(1, 4)) if method.client_streaming else 1
     raw = [draw(messages(method.input_type)).SerializeToString() for _ in range(count)]
@@ -73,7 +84,8 @@ def requests(draw: st.DrawFn) -> tuple[Any, list[bytes]]:
         raw[-1] = raw[-1][:place] + bytes([draw(st.integers(0, 255))]) + raw[-1][place + 1 :]
     elif damage == "noise":
         raw[-1] = draw(st.binary(max_size=400))
-    return method, raw
+    headers = draw(_HEADERS) if draw(st.integers(0, 7)) == 0 else []
+    return method, raw, headers
 
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

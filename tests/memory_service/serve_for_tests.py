@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ if __name__ == "__main__":
     store, port_file, *more = sys.argv[1:]
     configure_logs("info", "json")
     settings = Settings(
-        listen="127.0.0.1:0",
+        listen=os.environ.get("MEMORY_SERVICE_LISTEN", "127.0.0.1:0"),
         store=store if "://" in store else f"chdb://{store}",
         port_file=Path(port_file),
         ingest_batch_references=8,

@@ -2,7 +2,8 @@
 
     python store_writer.py KIND FOLDER SEED
 
-Lines are JSON: {"write": [[key, version], …]} or {"delete": [key, …]} before a batch, "done" after it.
+Lines are JSON: {"write": [[key, version], …]} or {"delete": [key, …]} before a batch, {"create": name} or
+{"drop": name} before another knowledge base of one document is made or deleted, "done" after it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.memory_service.stored import IDENTITY, document
 # Small numbers, so that the index grows and compaction runs all the time.
 RULES = LocalRules(IndexRule(hnsw_from=100, tail_rows=20), compact_dead_rows=60)
 KEYS = 60
+OTHER = "other"
 
 
 def opened_store(kind: str, folder: Path) -> Store:
@@ -40,10 +42,20 @@ def main(kind: str, folder: str, seed: str) -> None:
     configure_logs()  # on stderr: stdout is for what is said
     chance = random.Random(seed)
     store = opened_store(kind, Path(folder))
-    names = [base.name for base in store.knowledge_bases()]
-    base = store.knowledge_base("kb") if "kb" in names else store.create("kb", "", IDENTITY)
+    there = {base.name: base for base in store.knowledge_bases()}
+    base = there.get("kb") or store.create("kb", "", IDENTITY)
+    if other := there.get(OTHER):
+        store.write(other, [document("one", "document")])  # if its making was cut off
     print(json.dumps("open"), flush=True)
     while True:
+        if chance.random() < 0.1:
+            print(json.dumps({"create" if other is None else "drop": OTHER}), flush=True)
+            if other is None:
+                other = store.create(OTHER, "", IDENTITY)
+                store.write(other, [document("one", "document")])
+            else:
+                other = store.drop(other)
+            print(json.dumps("done"), flush=True)
         keys = [f"d{n}" for n in chance.sample(range(KEYS), chance.choice((1, 3, 40)))]
         if chance.random() < 0.2:
             print(json.dumps({"delete": keys}), flush=True)

@@ -137,6 +137,27 @@ def test_an_interrupted_backup_goes_on_where_it_was(
     assert bring_back(address, shelf, "many-again").document_count == 40
 
 
+def test_an_interrupted_restoration_goes_on_where_it_was(service: tuple[Client, str], tmp_path: Path) -> None:
+    client, address = service
+    shelf = FolderShelf(tmp_path / "whole")
+    save(address, shelf)
+
+    async def interrupted(name: str, after: int) -> None:
+        def stop(done: int, total: int) -> None:
+            if done == after:
+                raise KeyboardInterrupt
+
+        async with grpc.aio.insecure_channel(address) as channel:
+            await Restore(channel, address, shelf, name, on_progress=stop).run()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted("resumed", 3))
+    with pytest.raises(RemoteError, match="there already"):
+        bring_back(address, shelf, "resumed")
+    assert bring_back(address, shelf, "resumed", resume=True).document_count == len(DOCUMENTS)
+    assert contents(client, "resumed") == contents(client, "facts")
+
+
 def test_a_write_meanwhile_makes_the_backup_begin_anew(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
 

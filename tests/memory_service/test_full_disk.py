@@ -13,11 +13,14 @@ import pytest
 
 from memory_service.errors import StoreFull
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
-from tests.memory_service.encoders import vector_of
+from protos.memory.v1 import ingestion_pb2 as pb
+from tests.memory_service.encoders import HashEncoder, vector_of
+from tests.memory_service.running import document, running
 from tests.memory_service.stored import IDENTITY, keys_near
 
 SIZE_MB = {"file": 12, "chdb": 40}
 PAYLOAD_BYTES = 39_424
+ROOM_BYTES = {"file": 400_000, "chdb": 2_000_000}
 
 
 @pytest.fixture
@@ -77,3 +80,32 @@ def test_a_full_disk_loses_nothing_and_what_is_freed_is_used(disk: Path, kind: s
     store.write(base, [large(999, 2)])
     check(store, base, written | {"d999"})
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
+def test_each_document_that_found_no_room_is_told_so_and_may_come_again(disk: Path, kind: str) -> None:
+    settings = {
+        "store": f"{kind}://{disk}/store",
+        "disk_stop_bytes": 0,
+        "disk_resume_bytes": 0,
+        "warm_up": False,
+    }
+    ballast, documents = disk / "ballast", [document(f"d{n}", f"Text {n}. " * 600) for n in range(60)]
+    with running(disk, HashEncoder(), **settings) as (client, _):
+        client.ingest("kb", document("first", "First."))
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        ballast.write_bytes(bytes(free - ROOM_BYTES[kind]))
+        said = {
+            one.failed.document_key or one.acknowledged.document_key: one
+            for one in client.ingest("kb", *documents)[1:]
+        }
+        refused = {key for key, one in said.items() if one.HasField("failed")}
+        assert {said[key].failed.reason for key in refused} == {"STORE_FULL"}
+        stored = said.keys() - refused
+        assert stored
+        ballast.unlink()
+        again = client.ingest("kb", *documents)[1:]
+        outcomes = {one.acknowledged.document_key: one.acknowledged.outcome for one in again}
+        assert len(outcomes) == len(documents)
+        unchanged = {key for key, outcome in outcomes.items() if outcome == pb.INGEST_OUTCOME_UNCHANGED}
+        assert stored <= unchanged

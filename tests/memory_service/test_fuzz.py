@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.fuzzing import frames, requests, say
 from tests.memory_service.keyed import new_key, with_key
+from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, running
 
 NEVER = {
@@ -28,17 +31,22 @@ KEPT = [document(f"d{n}", f"Text {n}.") for n in range(5)]
 
 @dataclass
 class Fuzzed:
-    """A service, one tenant who asks nonsense and another whose memories must stay."""
+    """A service, one tenant who asks nonsense and another whose memories must stay.
+
+    few: how many requests `make test` can afford.
+    """
 
     port: int
+    metrics_port: int
     attacker: str
     channel: grpc.Channel
     other: Client
+    few: int
     codes: Counter[str] = field(default_factory=Counter)
 
-    def send(self, method: Any, raw: list[bytes]) -> grpc.StatusCode:
+    def send(self, method: Any, raw: list[bytes], headers: list[tuple[str, str | bytes]]) -> grpc.StatusCode:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        metadata = (("authorization", f"Bearer {self.attacker}"),)
+        metadata = (("authorization", f"Bearer {self.attacker}"), *headers)
         try:
             if method.client_streaming:
                 list(self.channel.stream_stream(path)(iter(raw), timeout=60, metadata=metadata))
@@ -68,16 +76,30 @@ class Fuzzed:
         assert [base.name for base in listed.knowledge_bases] == ["kept"]
 
 
-@pytest.fixture(scope="module", params=["file", pytest.param("chdb", marks=pytest.mark.slow)])
+SLOWLY = pytest.param("file, two processes", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["file", "chdb", SLOWLY])
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     folder = tmp_path_factory.mktemp("fuzzed")
     keys = folder / "keys.json"
     attacker, other = new_key(keys, {"*": "admin"}, "attacker"), new_key(keys, {"*": "admin"}, "one")
-    values = {"store": f"{request.param}://{folder}/s", "keys": keys, "log_level": "error"}
-    with running(folder, HashEncoder(), **values) as (nobody, server):
-        client = with_key(nobody.channel, other)
+    engine, _, several = request.param.partition(", ")
+    with contextlib.ExitStack() as stack:
+        if several:
+            settings = {"MEMORY_SERVICE_PROCESSES": "2", "MEMORY_SERVICE_KEYS": str(keys)}
+            process = stack.enter_context(service(folder, engine=engine, **settings))
+            channel = stack.enter_context(client_of(process)).channel
+            port, metrics_port = int(process.address.rpartition(":")[2]), 0
+        else:
+            values = {"store": f"{engine}://{folder}/s", "keys": keys, "log_level": "error"}
+            started = running(folder, HashEncoder(), metrics_listen="127.0.0.1:0", **values)
+            nobody, server = stack.enter_context(started)
+            channel, port, metrics_port = nobody.channel, server.port, server.metrics_port
+        client = with_key(channel, other)
         client.ingest("kept", *KEPT)
-        yield Fuzzed(server.port, attacker, nobody.channel, client)
+        few = 60 if engine == "file" else 15
+        yield Fuzzed(port, metrics_port, attacker, channel, client, few)
 
 
 def many(count: int) -> Any:
@@ -92,7 +114,7 @@ def ask(fuzzed: Fuzzed, count: int) -> None:
 
     @many(count)
     @given(requests())
-    def answered(request: tuple[Any, list[bytes]]) -> None:
+    def answered(request: tuple[Any, list[bytes], list[tuple[str, str | bytes]]]) -> None:
         if next(asked) % FILL_EVERY == 0:
             fuzzed.fill()
         code = fuzzed.send(*request)
@@ -107,17 +129,22 @@ def shout(fuzzed: Fuzzed, count: int) -> None:
     @given(frames())
     def said(raw: bytes) -> None:
         say(fuzzed.port, raw)
+        if fuzzed.metrics_port:
+            say(fuzzed.metrics_port, raw)
 
     said()
     fuzzed.check()
+    if fuzzed.metrics_port:
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{fuzzed.metrics_port}/metrics", timeout=60)
+        assert b"memory_service_calls_total" in metrics.read()
 
 
 def test_malformed_requests_are_refused_and_change_nothing_of_others(fuzzed: Fuzzed) -> None:
-    ask(fuzzed, 60)
+    ask(fuzzed, fuzzed.few)
 
 
 def test_noise_on_the_socket_disturbs_nobody(fuzzed: Fuzzed) -> None:
-    shout(fuzzed, 60)
+    shout(fuzzed, fuzzed.few)
 
 
 @pytest.mark.slow

@@ -94,13 +94,17 @@ def test_an_index_is_kept_beside_the_data_and_made_again_when_it_is_damaged(tmp_
     vectors = clustered(300, seed=2)
     store.write(base, documents_of(vectors))
     assert store.wait_until_maintained()
+    queries = Query(clustered(50, seed=3), 5)
+    before = store.retrieve(base, queries).hits
     store.close()
     (file,) = tmp_path.rglob("index.faiss")
     for harm in (None, b"", b"\0" * 100):
         if harm is not None:
             file.write_bytes(harm)
         store = LocalStore(tmp_path, replace(RULES, save_growth=0.0))
-        assert harm is not None or store._open[base.number]._view.index.covered == 300
+        if harm is None:
+            assert store._open[base.number]._view.index.covered == 300
+            assert store.retrieve(base, queries).hits == before
         assert store.wait_until_maintained()
         assert found_share(store, base, vectors, np.ones(300, bool)) >= 0.98
         store.close()

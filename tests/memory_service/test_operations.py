@@ -15,6 +15,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,6 +167,24 @@ async def test_a_service_that_is_loading_listens_and_says_so() -> None:
     finally:
         await front.stop()
     await asyncio.sleep(0)
+
+
+async def test_reflection_can_be_switched_off() -> None:
+    for switched_on in (True, False):
+        front = Front(Settings(listen="127.0.0.1:0", reflection=switched_on))
+        await front.listen()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
+                ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+                call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
+                code = grpc.StatusCode.OK
+                try:
+                    assert [answer async for answer in call]
+                except grpc.aio.AioRpcError as error:
+                    code = error.code()
+        finally:
+            await front.stop()
+        assert code == (grpc.StatusCode.OK if switched_on else grpc.StatusCode.UNIMPLEMENTED)
 
 
 def test_writing_stops_at_one_mark_and_goes_on_at_another(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from edge_client.channel import ChannelSettings, channel_options
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
-from tests.memory_service.encoders import vector_of
+from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.processes import Service, client_of, service
 from tests.memory_service.running import Client, document, ingest_requests, refusal
+from tests.memory_service.running import running as in_this_process
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -40,12 +42,19 @@ def keys_in(client: Client) -> list[str]:
     return sorted(hit.document_key for hit in hits)
 
 
-def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> None:
+def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     codes: list[grpc.StatusCode] = []
+    of_device: list[str] = []
     statuses: list[int] = []
-    with service(tmp_path, seconds_per_reference=0.02) as running, client_of(running) as client:
-        client.ingest("kb", document("first", "First."))
+    replica = in_this_process(tmp_path, HashEncoder(), store=f"file://{tmp_path}/replica", warm_up=False)
+    with (
+        replica as (other, beside),
+        service(tmp_path, seconds_per_reference=0.02) as running,
+        client_of(running) as client,
+    ):
+        for each in (client, other):
+            each.ingest("kb", document("first", "First."))
         stopping = threading.Event()
 
         def retrieve_all_the_time() -> None:
@@ -57,6 +66,18 @@ def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> Non
                     codes.append(error.code())
                     return
 
+        def retrieve_as_a_device() -> None:
+            """As `edge_client` does, from whichever of the two replicas is there."""
+            addresses = f"ipv4:{running.address},127.0.0.1:{beside.port}"
+            options = channel_options(ChannelSettings(running.address))
+            with grpc.insecure_channel(addresses, options=options) as channel:
+                while not stopping.is_set():
+                    try:
+                        found = Client(channel).retrieve("kb", vector_of("First.")[None])
+                        of_device.append(found.results[0].hits[0].document_key)
+                    except grpc.RpcError as error:
+                        of_device.append(f"{error.code()}: {error.details()}")
+
         def watch_health() -> None:
             watch = health_pb2_grpc.HealthStub(client.channel).Watch(
                 health_pb2.HealthCheckRequest(), timeout=300
@@ -66,7 +87,8 @@ def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> Non
             except grpc.RpcError:
                 return
 
-        threads = [threading.Thread(target=target) for target in (retrieve_all_the_time, watch_health)]
+        asking = (retrieve_all_the_time, retrieve_as_a_device, watch_health)
+        threads = [threading.Thread(target=target) for target in asking]
         for thread in threads:
             thread.start()
         ended: list[grpc.RpcError | None] = []
@@ -77,6 +99,9 @@ def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> Non
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(120) == 0, running.log.read_text()
         stream.join(120)
+        afterwards = len(of_device)
+        while len(of_device) < afterwards + 20:
+            time.sleep(0.01)
         stopping.set()
         for thread in threads:
             thread.join(120)
@@ -86,7 +111,8 @@ def test_sigterm_drains_and_a_stream_can_go_on_afterwards(tmp_path: Path) -> Non
         assert refusal(error).reason == "SHUTTING_DOWN"
     assert statuses[0] == SERVING
     assert NOT_SERVING in statuses
-    # Calls under way were answered; the only other outcome is a refused connection once the port is closed.
+    assert set(of_device) == {"first"}
+    # Who has one replica alone: calls under way were answered, then the port is closed.
     assert codes.count(grpc.StatusCode.OK) > 0
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
     assert "Traceback" not in (tmp_path / "log").read_text()

@@ -25,8 +25,8 @@ def opened(engine: str, folder: Path) -> Store:
     return LocalStore(folder, RULES) if engine == "file" else open_store(f"chdb://{folder}")
 
 
-def written(engine: str, folder: Path) -> None:
-    """Two knowledge bases with replaced and deleted documents."""
+def written(engine: str, folder: Path, *, crash: bool = False) -> None:
+    """Two knowledge bases with replaced and deleted documents. crash: the files are those that kill -9 leaves."""
     store = opened(engine, folder)
     for name in ("harmed", "sound"):
         base = store.create(name, "", IDENTITY)
@@ -35,7 +35,16 @@ def written(engine: str, folder: Path) -> None:
         store.delete(base, ["d2"])
     if isinstance(store, LocalStore):
         assert store.wait_until_maintained()
+    if crash:
+        for base in store.knowledge_bases():
+            store.write(base, [document("d3", "after the index was saved"), document("last", "one", "two")])
+        assert isinstance(store, LocalStore)
+        assert store.wait_until_maintained()
+        shutil.copytree(folder, folder.with_name("left"))
     store.close()
+    if crash:
+        shutil.rmtree(folder)
+        folder.with_name("left").rename(folder)
 
 
 def files_of(engine: str, folder: Path) -> list[Path]:
@@ -71,11 +80,11 @@ def content(store: Store, base: KnowledgeBase) -> Any:
     return memories, documents, hits, numbers, store.revision(base)
 
 
-def harm(file: Path, chance: random.Random) -> str:
+def harm(file: Path, chance: random.Random, how: str = "") -> str:
     """A flipped bit, a cut or a removal; returns which."""
-    data = bytearray(file.read_bytes())
-    how = chance.choice(("flip", "flip", "truncate", "delete")) if data else "delete"
-    if how == "delete":
+    data = bytearray(file.read_bytes()) if file.is_file() else bytearray()
+    how = how or chance.choice(("flip", "flip", "truncate", "delete"))
+    if how == "delete" or not data:
         file.unlink()
         return how
     if how == "flip":
@@ -86,11 +95,13 @@ def harm(file: Path, chance: random.Random) -> str:
     return how
 
 
-def harmed_again_and_again(engine: str, folder: Path, times: int, seed: int) -> Counter[str]:
+def harmed_again_and_again(
+    engine: str, folder: Path, times: int, seed: int, *, crash: bool = False
+) -> Counter[str]:
     """What became of each harm: named of its knowledge base, of the store, or without effect."""
     chance, outcomes = random.Random(seed), Counter[str]()
-    written(engine, folder / "whole")
-    store = opened(engine, folder / "whole")
+    written(engine, folder / "whole", crash=crash)
+    store = opened(engine, shutil.copytree(folder / "whole", folder / "read", symlinks=True))
     whole = {base.name: content(store, base) for base in store.knowledge_bases()}
     store.close()
     for _ in range(times):
@@ -117,13 +128,16 @@ def harmed_again_and_again(engine: str, folder: Path, times: int, seed: int) -> 
     return outcomes
 
 
-def test_random_harm_is_named_or_without_effect(tmp_path: Path) -> None:
-    outcomes = harmed_again_and_again("file", tmp_path, SHORT_TIMES, 0)
+@pytest.mark.parametrize("crash", [False, True], ids=["closed", "crashed"])
+def test_random_harm_is_named_or_without_effect(tmp_path: Path, crash: bool) -> None:
+    outcomes = harmed_again_and_again("file", tmp_path, SHORT_TIMES, 0, crash=crash)
     assert outcomes["the knowledge base is refused"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("engine", ["file", "chdb"])
-def test_much_random_harm_is_named_or_without_effect(tmp_path: Path, engine: str) -> None:
-    print(engine, dict(harmed_again_and_again(engine, tmp_path, TIMES[engine], 1)))
+@pytest.mark.parametrize(
+    ("engine", "crash"), [("file", False), ("file", True), ("chdb", False)], ids=["file", "crashed", "chdb"]
+)
+def test_much_random_harm_is_named_or_without_effect(tmp_path: Path, engine: str, crash: bool) -> None:
+    print(engine, dict(harmed_again_and_again(engine, tmp_path, TIMES[engine], 1, crash=crash)))

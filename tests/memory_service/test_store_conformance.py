@@ -35,9 +35,12 @@ def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
     place.store.write(base, [document("a", "one", "two"), document("b", "three")])
     place.store.write(base, [document("a", "four")])
     before = place.store.revision(base)
+    queries = Query(np.stack([vector_of(text) for text in ("one", "two", "three", "four")]), 3)
+    hits = place.store.retrieve(base, queries).hits
     again = place.reopen()
     found = again.knowledge_base(base.name)
     assert found == base
+    assert again.retrieve(found, queries).hits == hits
     assert sorted(keys_near(again, found, "one")) == ["a", "b"]
     assert again.check(found, deep=True) == []
     assert again.revision(found) == before
