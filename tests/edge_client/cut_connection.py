@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 class CutConnection:
     """cut_after: for each connection in the order they come, bytes from the server before it is cut; None never.
 
-    Connections after the last are not cut. address: where to connect.
+    Connections after the last are not cut. hold: what would be cut stays open and says nothing more instead. address:
+    where to connect.
     """
 
     upstream: str
     cut_after: list[int | None]
+    hold: bool = False
     address: str = ""
     connections: int = 0
     _sockets: list[socket.socket] = field(default_factory=list)
+    _closed: threading.Event = field(default_factory=threading.Event)
 
     def accept(self, listener: socket.socket) -> None:
         """Serve connections until the listener is closed."""
@@ -43,6 +46,8 @@ class CutConnection:
                 target.sendall(data)
                 passed += len(data)
                 if passed == limit:
+                    if self.hold:
+                        self._closed.wait()
                     break
         for each in (source, target):
             with contextlib.suppress(OSError):
@@ -52,14 +57,15 @@ class CutConnection:
 
     def close(self) -> None:
         """Close what is open."""
+        self._closed.set()
         for each in self._sockets:
             each.close()
 
 
 @contextlib.contextmanager
-def cutting(upstream: str, *cut_after: int | None) -> Iterator[CutConnection]:
+def cutting(upstream: str, *cut_after: int | None, hold: bool = False) -> Iterator[CutConnection]:
     """Run a proxy to `upstream` on a free port of this machine while the block lasts."""
-    proxy = CutConnection(upstream, list(cut_after))
+    proxy = CutConnection(upstream, list(cut_after), hold)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxy.address = f"127.0.0.1:{listener.getsockname()[1]}"
         threading.Thread(target=proxy.accept, args=(listener,), daemon=True).start()
