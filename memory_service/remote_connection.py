@@ -72,7 +72,7 @@ class Connection(BaseSettings):
             channel = grpc.insecure_channel(address, options=self._options())
         if self.api_key is None:
             return channel
-        return grpc.intercept_channel(channel, _Key(self.api_key.get_secret_value()))
+        return grpc.intercept_channel(channel, KeyInterceptor(self.api_key.get_secret_value()))
 
     def _check(self, address: str) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -93,7 +93,7 @@ class Connection(BaseSettings):
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
 
 
-class _Key(
+class KeyInterceptor(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
     grpc.StreamUnaryClientInterceptor,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from memory_service.keys import changing
+from memory_service.remote_connection import KeyInterceptor
 from tests.memory_service.running import Client
 
 
@@ -20,24 +19,6 @@ def new_key(path: Path, grants: dict[str, str], tenant: str = "") -> str:
     return secret
 
 
-class _Key(
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-    grpc.StreamStreamClientInterceptor,
-):
-    def __init__(self, secret: str) -> None:
-        self._header = ("authorization", f"Bearer {secret}")
-
-    def _add(self, proceed: Callable[..., Any], details: Any, request: Any) -> Any:
-        return proceed(details._replace(metadata=(*(details.metadata or ()), self._header)), request)
-
-    intercept_unary_unary = _add
-    intercept_unary_stream = _add
-    intercept_stream_unary = _add
-    intercept_stream_stream = _add
-
-
 def with_key(channel: grpc.Channel, secret: str) -> Client:
     """Stubs whose every call carries the key."""
-    return Client(grpc.intercept_channel(channel, _Key(secret)))
+    return Client(grpc.intercept_channel(channel, KeyInterceptor(secret)))

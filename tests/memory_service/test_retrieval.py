@@ -176,7 +176,7 @@ def test_bytes_that_are_no_request_are_refused_and_the_service_goes_on(client: C
 
 
 def test_no_call_waits_for_ever(client: Client) -> None:
-    # A request without a deadline is answered, and under our own deadline (see CallInterceptor).
+    # A request without a deadline is answered, and under our own deadline (see `calls`).
     raw = vector_of("x").tobytes()
     assert client.retrieval.Retrieve(
         retrieval_pb2.RetrieveRequest(knowledge_base="facts", query_vectors=raw)
