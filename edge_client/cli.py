@@ -22,6 +22,7 @@ from edge_client.sampling_options import SamplingOptions
 from edge_client.serve.command import serve
 from edge_client.terminal_chat import COMMANDS, Memory, TerminalChat, at_terminal, chatting
 from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.printable import printable, shown_on
 
 EXIT_CODES = (
     "Exit codes: 0 an answer was given, also without memories when the service is down (with a warning); "
@@ -210,7 +211,7 @@ def _follow(events: Iterator[Any], *, silent: bool = False) -> tuple[Finished, l
         if isinstance(event, Recalled):
             recalls.append(event)
         elif isinstance(event, Token) and not silent:
-            print(event.text, end="", flush=True)
+            print(shown_on(sys.stdout, event.text), end="", flush=True)
         elif isinstance(event, Finished):
             if not silent:
                 print(flush=True)
@@ -231,7 +232,7 @@ def _around(finished: Finished, recalls: Sequence[Recalled]) -> None:
 
 def _complain(what: str, message: str) -> None:
     """One line, never wrapped: it may hold a command to copy."""
-    err.print(Text.assemble((f"{what}:", "red"), f" {message}"), soft_wrap=True)
+    err.print(Text.assemble((f"{what}:", "red"), f" {printable(message)}"), soft_wrap=True)
 
 
 @contextmanager

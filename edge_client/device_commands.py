@@ -14,6 +14,7 @@ from rich.text import Text
 
 from edge_client.doctor import check
 from memory_model.errors import InvalidInput
+from memory_model.printable import printable
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -46,7 +47,7 @@ def doctor(
         if json_output:
             continue
         mark = ("info", "dim") if result.fact else ("ok  ", "green") if result.ok else ("FAIL", "red")
-        out.print(Text.assemble(mark, f" {result.what}: {result.detail}"), soft_wrap=True)
+        out.print(Text.assemble(mark, f" {result.what}: {printable(result.detail)}"), soft_wrap=True)
         if result.advice:
             out.print(Text.assemble(("     -> ", "yellow"), result.advice), soft_wrap=True)
     ok = all(r.ok for r in results)

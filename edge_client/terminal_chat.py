@@ -23,6 +23,7 @@ from edge_client.recall import Recaller
 from edge_client.terminal_pane import AnswerView, show_live
 from edge_client.upload import add_document
 from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.printable import printable, shown_on
 
 if TYPE_CHECKING:
     from edge_client.answer_stream import AnswerStream
@@ -93,7 +94,7 @@ class TerminalChat:
                 elif text:
                     self._answer(text)
             except Memory3Error as error:
-                problem = Text.assemble((f"{type(error).__name__}:", "red"), f" {error}")
+                problem = Text.assemble((f"{type(error).__name__}:", "red"), f" {printable(str(error))}")
                 self._err.print(problem, soft_wrap=True)
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class TerminalChat:
 
     def _history(self, _: str) -> None:
         for message in self._session.messages:
-            self._err.print(Text.assemble((f"{message['role']}> ", "bold"), message["content"]))
+            self._err.print(Text.assemble((f"{message['role']}> ", "bold"), printable(message["content"])))
 
     def _save(self, path: str) -> None:
         self._session.save(_named("/save", path))
@@ -204,7 +205,7 @@ class TerminalChat:
             self._say(f"  {name:24}{what}")
 
     def _say(self, text: str) -> None:
-        self._err.print(Text(text, style="dim"), soft_wrap=True)
+        self._err.print(Text(printable(text), style="dim"), soft_wrap=True)
 
 
 def _named(command: str, argument: str) -> str:
@@ -223,7 +224,7 @@ def _show_tokens(events: Iterable[Event]) -> AnswerView:
     for event in events:
         view.take(event)
         if isinstance(event, Token):
-            print(event.text, end="", flush=True)
+            print(shown_on(sys.stdout, event.text), end="", flush=True)
     print(flush=True)
     return view
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from memory_model.printable import printable
 from memory_service.backup_commands import backup, restore
 from memory_service.doctor_command import doctor
 from memory_service.documents_commands import documents_app
@@ -20,7 +21,7 @@ from memory_service.keys_commands import keys_app
 from memory_service.remote import channel_to, remote_error
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
-from memory_service.terminal import errors_for_people
+from memory_service.terminal import errors_for_people, plain
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
@@ -143,7 +144,7 @@ def kb_list(address: Address = DEFAULT_ADDRESS) -> None:
     table = Table("name", "state", "model", "created", "description")
     for base in response.knowledge_bases:
         created = base.created_at.ToJsonString()
-        table.add_row(base.name, _state(base), base.model_id[:12], created, base.description)
+        table.add_row(plain(base.name), _state(base), base.model_id[:12], created, plain(base.description))
     Console().print(table)
 
 
@@ -161,10 +162,10 @@ def kb_show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
         "embedder_id",
         "dimension",
     ):
-        typer.echo(f"{field}: {getattr(base, field)}")
+        typer.echo(printable(f"{field}: {getattr(base, field)}"))
     typer.echo(f"created_at: {base.created_at.ToJsonString()}\nstate: {_state(base)}")
     if base.problem:
-        typer.echo(f"problem: {base.problem}")
+        typer.echo(printable(f"problem: {base.problem}"))
     if base.state == kb_pb.KNOWLEDGE_BASE_STATE_DAMAGED:
         return  # nobody knows what is left of it
     counts = _call(

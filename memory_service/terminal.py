@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from memory_model.errors import Memory3Error
+from memory_model.printable import printable
 
 
 @contextlib.contextmanager
@@ -24,5 +25,5 @@ def errors_for_people() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """Text in which rich sees no markup."""
-    return text.replace("[", "\\[")
+    """Text in which rich sees no markup and a terminal no command."""
+    return printable(text).replace("[", "\\[")

@@ -172,6 +172,16 @@ def test_chat_survives_a_message_that_is_too_long(places: list[object]) -> None:
     assert result.stdout.strip()
 
 
+def test_what_was_said_and_what_is_wrong_move_no_cursor(places: list[object]) -> None:
+    result = run(
+        "chat", *places, "--max-tokens", 2, stdin="a\x1b[2Jb\n/history\n/load c\x1b[2Jd\n/e\x1b[2Jf\n"
+    )
+    assert result.exit_code == 0, result.output
+    for said in ("user> a\u241b[2Jb", "c\u241b[2Jd", "no command /e\u241b[2Jf"):
+        assert said in result.stderr
+    assert "\x1b[2J" not in result.stderr
+
+
 def test_a_question_whose_retry_fails_is_not_lost(
     places: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from edge_client.terminal_chat import COMMANDS
 from edge_client.terminal_input import TypedAtTerminal, TypedLines
 from edge_client.terminal_pane import AnswerView, show_live
 from memory_model.bundle import Bundle
-from memory_model.printable import printable
+from memory_model.printable import printable, shown_on
 from tests.edge_client.fake_service import FakeService
 
 PROGRAM = Path(sys.executable).parent / "edge-client"
@@ -94,6 +94,11 @@ def test_the_pane_is_never_higher_than_the_terminal_and_a_narrow_one_has_none(mo
 
 def test_what_would_move_the_cursor_or_colour_the_screen_is_shown_as_it_is() -> None:
     assert printable("a\x1b[2Jb\x07\x9b1m\tc\nd\r") == "a\u241b[2Jb\u2407\ufffd1m\tc\nd\u240d"
+    leader, follower = pty.openpty()
+    with open(follower, "w") as terminal, io.StringIO() as file:
+        assert shown_on(terminal, "\x1b") == "\u241b"
+        assert shown_on(file, "\x1b") == "\x1b"
+    os.close(leader)
 
 
 def test_memory_can_be_switched_and_compared_and_bases_listed_and_chosen(

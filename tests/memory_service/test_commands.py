@@ -174,6 +174,11 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert shown.stdout.endswith("T\nNote 2.\n")
     assert "metadata n: 2\n" in shown.stdout
 
+    said = "[/red]\x1b[2J"  # as a tenant may describe what is his
+    assert command(running, "kb", "create", "hostile", "--description", said).exit_code == 0
+    for shown in (command(running, "kb", "list"), command(running, "kb", "show", "hostile")):
+        assert shown.exit_code == 0, shown.output
+        assert "[/red]\u241b[2J" in "".join(shown.stdout.split())
     hostile = write_jsonl(
         tmp_path / "hostile.jsonl", [{"key": "h\x1b[2J", "title": "\x07", "text": "a\x1b]0;x"}]
     )
