@@ -170,10 +170,11 @@ class Embedder:
             digest.update(file_sha256(path).encode())
         return digest.hexdigest()
 
-    def embed(self, texts: Sequence[str], *, batch_size: int = 32) -> np.ndarray:
+    def embed(self, texts: Sequence[str], *, batch_size: int = 8) -> np.ndarray:
         """Vectors of `texts`, float32 [n, dim], of unit length; an empty list gives [0, dim].
 
-        Texts of similar length share a batch. Raises InvalidInput for anything that is not a list of str.
+        Texts of similar length share a batch; what a larger one computes leaves a processor's cache. Raises
+        InvalidInput for anything that is not a list of str.
         """
         if isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
             raise InvalidInput("embed takes a sequence of str")

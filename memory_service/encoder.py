@@ -7,11 +7,11 @@ references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -81,6 +81,19 @@ class Encoder(Protocol):
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _AtOnce(Executor):
+    """Has done what it is given when `submit` returns; what goes wrong is raised there."""
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        done: Future[R] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
 class Splitter:
     """Cuts texts into references as the model's encoder does, without the model: its tokenizer alone."""
 
@@ -109,6 +122,8 @@ class ModelEncoder:
 
         Raises MissingFile, CorruptFile, or an IdentityMismatch when the bundle was exported from another model.
         """
+        import torch
+
         from memory_model.bundle import Bundle
         from memory_model.embedder import Embedder
         from memory_model.memory import MemoryFormat
@@ -117,9 +132,10 @@ class ModelEncoder:
         loaded = load_model(settings.model)
         self._tokenizer = loaded.tokenizer
         self._writer = memory_writer(loaded, settings)
+        self._on_processor = self._writer.model.embed_tokens.weight.device.type == "cpu"
         self._format = MemoryFormat(loaded.config, loaded.model_id, encoding_codec(settings))
         bundle = Bundle.open(settings.bundle) if settings.bundle else None
-        self._embedder = Embedder(embedder_folder(settings))
+        self._embedder = Embedder(embedder_folder(settings), threads=torch.get_num_threads())
         ids = self._format.identity
         memory = loaded.config.memory
         self._split = Splitter(loaded.tokenizer, memory.reference_tokens)
@@ -166,9 +182,13 @@ class ModelEncoder:
         return self._embedder.embed(references)
 
     def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
-        """See Encoder. While the model writes, a thread beside it embeds, then compresses what is written already."""
+        """See Encoder. While a GPU writes, a thread beside it embeds, then compresses what is written already.
+
+        A model on the processor has all cores, in step with each other: a thread beside it would hold one core up and
+        with it the rest. There embedding, writing and compressing follow one another, each on all cores.
+        """
         payloads = [b""] * len(references)
-        with ThreadPoolExecutor(1, "beside-model") as beside:
+        with _AtOnce() if self._on_processor else ThreadPoolExecutor(1, "beside-model") as beside:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))

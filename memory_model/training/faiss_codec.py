@@ -29,7 +29,10 @@ class FaissCodec(ProductCodec):
         if into is None:
             into = np.stack([np.linalg.pinv(b.astype(np.float64)) for b in tables.basis]).astype(np.float32)
         self._into = into
-        self._fine = [_quantizer(words) for words in tables.codewords]
+        width = tables.codewords.shape[3]
+        self._width = _compared_fast(width)
+        wider = np.pad(tables.codewords, ((0, 0), (0, 0), (0, 0), (0, self._width - width)))
+        self._fine = [_quantizer(words) for words in wider]
         self._coarse = None if tables.coarse is None else [_quantizer(words) for words in tables.coarse]
 
     @classmethod
@@ -46,11 +49,25 @@ class FaissCodec(ProductCodec):
         g = 0 if self.groups == 1 else block
         x = np.ascontiguousarray((vectors.astype(np.float32) - self.tables.mean[g]) @ self._into[g])
         if self._coarse is None:
-            return np.asarray(self._fine[g].compute_codes(x))
+            return self._fine_codes(x, g)
         # FAISS's two-part coarse quantizer is a product quantizer whose code is written in front.
         coarse = np.asarray(self._coarse[g].compute_codes(x))
         residual = x - np.asarray(self._coarse[g].decode(coarse))
-        return np.concatenate((coarse, np.asarray(self._fine[g].compute_codes(residual))), axis=1)
+        return np.concatenate((coarse, self._fine_codes(residual, g)), axis=1)
+
+    def _fine_codes(self, x: np.ndarray, g: int) -> np.ndarray:
+        _, parts, _, width = self.tables.codewords.shape
+        padded = np.zeros((len(x), parts, self._width), np.float32)
+        padded[:, :, :width] = x.reshape(len(x), parts, width)
+        return np.asarray(self._fine[g].compute_codes(padded.reshape(len(x), parts * self._width)))
+
+
+def _compared_fast(width: int) -> int:
+    """The next width up to 8 for which FAISS compares vectors several at a time: six times as fast at 5.
+
+    What is added is zero in vectors and codewords, so distances are the same.
+    """
+    return next((fast for fast in (1, 2, 4, 8) if width <= fast), width)
 
 
 def _quantizer(codewords: np.ndarray) -> Any:  # FAISS's own annotations describe its C++ side

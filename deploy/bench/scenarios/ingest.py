@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -27,14 +29,17 @@ from deploy.bench.side_process import side_process
 
 
 class IngestSettings(Settings):
-    """references: about so many a round. threads: of the model, in the service and alone. engine: of the store."""
+    """references: about so many a round. threads: of the model, in the services and alone. engines: of the stores.
 
-    references: int = Field(default=64, ge=1, le=1000)
-    engine: str = Field(default="chdb", pattern="^(chdb|file)$")
+    The figures without a store's name are those of the first one.
+    """
+
+    references: int = Field(default=150, ge=1, le=1000)
+    engines: tuple[Literal["chdb", "file"], ...] = Field(default=("chdb", "file"), min_length=1)
 
 
 def measure(settings: IngestSettings) -> Keys:
-    """Each round takes other documents; service and forward pass get the same ones, in turn."""
+    """Each round takes other documents; services and forward pass get the same ones, in turn."""
     import torch
 
     from memory_service.encoder import ModelEncoder
@@ -53,35 +58,45 @@ def measure(settings: IngestSettings) -> Keys:
             f"the documents are enough for {len(given)} rounds of {settings.references} references: take fewer"
         )
     BUILD.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        url = f"{settings.engine}://{Path(folder).resolve() / 'store'}"
-        with side_process(serve_model, url, settings.bundle, settings.threads) as address:
 
-            def through_the_service(number: int) -> float:
-                portion = given[number + settings.warm_up]
-                return _count(portion) / ingest(address, portion)
+    def through(address: str, number: int) -> float:
+        portion = given[number + settings.warm_up]
+        return _count(portion) / ingest(address, portion)
 
-            def model_alone(number: int) -> float:
-                texts = [
-                    reference for text in given[number + settings.warm_up] for reference in text.references
-                ]
-                began = time.perf_counter()
-                encoder.write_memories(texts)
-                return len(texts) / (time.perf_counter() - began)
+    def model_alone(number: int) -> float:
+        texts = [reference for text in given[number + settings.warm_up] for reference in text.references]
+        began = time.perf_counter()
+        encoder.write_memories(texts)
+        return len(texts) / (time.perf_counter() - began)
 
-            variants = {"service": through_the_service, "model": model_alone}
-            samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD))).resolve()
+        variants: dict[str, Callable[[int], float]] = {"model": model_alone}
+        for engine in settings.engines:
+            url = f"{engine}://{folder / engine}"
+            address = stack.enter_context(side_process(serve_model, url, settings.bundle, settings.threads))
+            variants[engine] = functools.partial(through, address)
+        encoder.write_memories(given[0][0].references[:1])  # a service has done so before it serves
+        samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
+    limit = samples.pop("model")
     keys: Keys = {
-        "engine": settings.engine,
+        "engine": settings.engines[0],
         "threads": settings.threads,
         "references": sum(map(_count, given[settings.warm_up :])),
         "batch_tokens": encoder.batch_tokens,
+        "stores": {
+            engine: with_intervals(
+                {}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit)
+            )
+            for engine, rates in samples.items()
+        },
     }
+    first = samples[settings.engines[0]]
     return with_intervals(
         keys,
-        references_per_s=median_interval(samples["service"]),
-        model_bound_references_per_s=median_interval(samples["model"]),
-        ratio=ratio_interval(samples["service"], samples["model"]),
+        references_per_s=median_interval(first),
+        model_bound_references_per_s=median_interval(limit),
+        ratio=ratio_interval(first, limit),
     )
 
 
@@ -90,15 +105,19 @@ def _count(texts: list[Text]) -> int:
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """One row."""
-    names = ("references_per_s", "model_bound_references_per_s", "ratio")
+    """One row a store."""
+    limit = figure(result, "model_bound_references_per_s")
+    rows = [
+        (f"{engine}://", figure(keys, "references_per_s"), limit, figure(keys, "ratio"))
+        for engine, keys in result["stores"].items()
+    ]
     columns = ("store", "references/s", "forward pass alone", "ratio")
     title = f"ingestion, {result['references']} references, {result['threads']} threads"
     note = (
         "From the first document sent to the last acknowledgement of a durable, searchable memory; beside it the same"
         " references through the model's batched forward pass alone, which no ingestion can exceed."
     )
-    return [Sheet(title, columns, [(f"{result['engine']}://", *(figure(result, n) for n in names))], note)]
+    return [Sheet(title, columns, rows, note)]
 
 
 SCENARIO = Scenario(
