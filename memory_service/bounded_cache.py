@@ -68,10 +68,3 @@ class BoundedCache(Generic[Value]):
                     _, gone = self._entries.popitem(last=False)
                     self._used -= ENTRY_BYTES + self._size_of(gone)
             self._bytes.inc(self._used - before)
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        with self._lock:
-            self._bytes.dec(self._used)
-            self._entries.clear()
-            self._used = 0

@@ -57,6 +57,18 @@ def documents_of(vectors: np.ndarray, first: int = 0) -> list[NewDocument]:
     ]
 
 
+def test_rows_that_are_remembered_are_those_of_their_own_knowledge_base(tmp_path: Path) -> None:
+    for run in range(2):  # the second time from tables that were opened anew
+        store = LocalStore(tmp_path / "store", RULES)
+        for name in ("a", "b"):
+            if not run:
+                store.write(store.create(name, "", IDENTITY), [document(f"of {name}", "the same text")])
+        for _ in range(2):
+            assert keys_near(store, store.knowledge_base("a"), "the same text", 1) == ["of a"]
+            assert keys_near(store, store.knowledge_base("b"), "the same text", 1) == ["of b"]
+        store.close()
+
+
 def found_share(store: LocalStore, base: KnowledgeBase, vectors: np.ndarray, living: np.ndarray) -> float:
     """Recall@5 over fifty queries; `vectors` are those of d0, d1, …."""
     right, queries = 0, clustered(50, seed=3)

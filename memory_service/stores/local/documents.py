@@ -7,6 +7,7 @@ knowledge base is compacted, so that a search under way still finds what it need
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -74,8 +75,7 @@ class Documents:
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._all: list[sqlite3.Connection] = []
         self._writer = self._connect()
-        # A row once committed names the same reference for as long as this table lives.
-        self.remembered: BoundedCache[Hit] = BoundedCache("rows", _REMEMBERED_BYTES, _size)
+        self._number = next(_numbers_of_tables)
 
     @classmethod
     def create(cls, path: Path, totals: Totals) -> Documents:
@@ -171,10 +171,10 @@ class Documents:
         """What is known of these rows, living or not. Without texts those met lately are remembered."""
         if with_text:
             return self._read_hits(rows, with_text=True)
-        known = self.remembered.get_many(0, rows)
+        known = _remembered.get_many(self._number, rows)
         if len(known) < len(rows):
             fresh = self._read_hits([row for row in rows if row not in known], with_text=False)
-            self.remembered.put_many(0, fresh)
+            _remembered.put_many(self._number, fresh)
             known.update(fresh)
         return known
 
@@ -351,7 +351,6 @@ class Documents:
 
     def close(self) -> None:
         """Closes every connection; the journal goes into the file."""
-        self.remembered.clear()
         while self._all:
             with contextlib.suppress(sqlite3.Error):
                 self._all.pop().close()
@@ -365,6 +364,12 @@ def has_journal(path: Path) -> bool:
 
 def _size(hit: Hit) -> int:
     return 300 + len(hit.key) + len(hit.title)
+
+
+# One for all knowledge bases of the process: there may be thousands. A row once committed names the same reference as
+# long as its table lives, and no two tables share a number; what was of a closed one makes room as it gets old.
+_remembered: BoundedCache[Hit] = BoundedCache("rows", _REMEMBERED_BYTES, _size)
+_numbers_of_tables = itertools.count()
 
 
 def _numbers(totals: Totals) -> tuple[int, ...]:
