@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from edge_client.free_memory import return_free_memory
 from edge_client.huge_pages import in_huge_pages
 from edge_client.providers import Active, check_name, open_session
 from memory_model.cache_layout import fused_path
@@ -37,6 +38,11 @@ class DecoderGraph:
         self.fused = properties.get("operators") == "fused"
         self.inputs = frozenset(given.name for given in session.get_inputs())
         self.provider, self.warning = active.provider, active.warning
+
+    def __del__(self) -> None:
+        # The last model with these weights is gone: the system gets their memory, not the C library.
+        self.__dict__.clear()
+        return_free_memory()
 
     @classmethod
     def open(cls, path: str | Path, *, threads: int = 1, provider: str = "cpu") -> DecoderGraph:

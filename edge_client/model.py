@@ -179,8 +179,13 @@ class EdgeModel:
         return ChatSession.load(self._engine, path, self._policy_with(recall, None))
 
     def close(self) -> None:
-        """End the answers that are under way, then the connection to the service. Idempotent."""
+        """End the answers that are under way, then the connection to the service. Idempotent.
+
+        The caches go now; weights and memories once nobody holds the model or a session of it any more.
+        """
         self._engine.close()
+        with self._lock:
+            self._idle = None
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 

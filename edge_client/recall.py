@@ -25,6 +25,7 @@ from edge_client.errors import (
     RetrievalError,
     ServiceUnavailable,
 )
+from edge_client.free_memory import return_free_memory
 from edge_client.hedge import Hedge, HedgeStatistics, PendingCall
 from edge_client.hits import HitReader, MemoryRead
 from edge_client.memory_cache import CachedMemory, CacheStatistics, MemoryCache
@@ -174,6 +175,11 @@ class Recaller:
         """Close the connections to the service."""
         if self.client is not None:
             self.client.close()
+
+    def __del__(self) -> None:
+        # Embedder and cached memories are tens of megabytes: see `DecoderGraph`.
+        self.__dict__.clear()
+        return_free_memory()
 
     def _recall(
         self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from memory_model.config import MemoryConfig
@@ -38,10 +39,8 @@ class ChatTemplate:
 
     def __init__(self, template: str, tokenizer: Tokenizer) -> None:
         """Compile `template` in a sandbox; raises UnknownTemplate if it is none."""
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _refuse
         try:
-            self._template = environment.from_string(template)
+            self._template = _compiled(template)
         except TemplateError as error:
             raise UnknownTemplate(f"not a chat template: {error}") from error
         self.source = template
@@ -126,6 +125,14 @@ def _checked(messages: Any) -> list[dict[str, str]]:
         clean = content.encode("utf-8", "replace").decode("utf-8").replace(_BEGIN, "").replace(_END, "")
         result.append({"role": role, "content": clean.strip()})
     return result
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Template:
+    """Compiled once for all models of a kind: templates and what they are compiled in are cycles of large tables."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(template)
 
 
 def _refuse(message: str) -> None:
