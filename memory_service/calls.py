@@ -85,8 +85,7 @@ class Calls:
             try:
                 _require_decoded(request)
                 remaining = context.time_remaining()
-                # No wait_for: it would make a task of every call.
-                async with asyncio.timeout(self._default_deadline_s if remaining is None else remaining):
+                with _Deadline(self._default_deadline_s if remaining is None else remaining):
                     response = await behaviour(request, context)
             except Exception as error:
                 await abort_with(method, error, started, context)
@@ -144,6 +143,32 @@ class _UnderWay:
         if kind is not None and issubclass(kind, asyncio.CancelledError):
             self._calls.note_cancelled(self._method)
         self._calls.note(-1)
+
+
+class _Deadline:
+    """As asyncio.timeout, which costs four times as much (and wait_for a task): TimeoutError when it is over."""
+
+    __slots__ = ("_before", "_is_over", "_seconds", "_task", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._is_over = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before = task, task.cancelling()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._seconds), self._end)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._timer.cancel()
+        # Somebody else may have cancelled the task too: that goes on.
+        if self._is_over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
 
 def _serializer(serializer: Any) -> Any:

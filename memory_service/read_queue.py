@@ -5,6 +5,9 @@ thread that is awake takes what waits, another one is woken only when the first 
 answers go back in groups: when nothing is left to do, or when the first of a group is that old. A slow store's answers
 therefore hardly wait for each other, and a lone caller never waits. A store that gains by it is asked for several
 callers at once (`Store.searches_together`).
+
+What a store has at hand in memory it answers at once, on the event loop (`Store.retrieve_at_once`): a thread and the
+way back cost more than that search. After an answer that was not at hand, or took long, the next ones go to threads.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from memory_service.stores import KnowledgeBase, Query, Retrieved, Store
 
 _HOLD_NS = 500_000
 _TOGETHER = 8
+_LONG_NS = 5_000_000
+_LEFT_AFTER_NONE, _LEFT_AFTER_LONG = 7, 255
 
 
 class Answer(NamedTuple):
@@ -53,10 +58,14 @@ class ReadQueue:
         self._threads = threads
         self._waiting: deque[_Waiting] = deque()
         self._awake = 0
+        self._left = 0  # retrievals that are left to the threads before the store is asked on the loop again
         self._lock = threading.Lock()
 
     async def retrieve(self, base: KnowledgeBase, query: Query) -> Answer:
         """The store's answer, raised if it is an error. A caller that is gone is not asked for."""
+        answer = self._at_once(base, query)
+        if answer is not None:
+            return answer
         loop = asyncio.get_running_loop()
         waiting = _Waiting(
             base, query, loop.create_future(), time.perf_counter_ns(), contextvars.copy_context()
@@ -74,6 +83,20 @@ class ReadQueue:
                     self._awake -= 1
                 raise
         return await waiting.answer
+
+    def _at_once(self, base: KnowledgeBase, query: Query) -> Answer | None:
+        """On the event loop: what the store has at hand."""
+        if self._left:
+            self._left -= 1
+            return None
+        began_ns = time.perf_counter_ns()
+        retrieved = self._store.retrieve_at_once(base, query)
+        ended_ns = time.perf_counter_ns()
+        if ended_ns - began_ns > _LONG_NS:  # pages of the files were not in memory after all
+            self._left = _LEFT_AFTER_LONG
+        elif retrieved is None:
+            self._left = _LEFT_AFTER_NONE
+        return None if retrieved is None else Answer(retrieved, began_ns, ended_ns)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: takes what waits until nothing is left."""

@@ -212,6 +212,13 @@ class Store(ABC):
         """`retrieve` for several callers; what is raised for one of them is raised for all."""
         return [self.retrieve(base, query) for query in queries]
 
+    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
+        """`retrieve` where nothing has to be waited for, neither disk nor lock nor another program; None elsewhere.
+
+        Called on the event loop: it must not take longer than waking a thread and the loop again.
+        """
+        return None
+
     @abstractmethod
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """What is stored of these documents; absent keys are left out."""

@@ -342,6 +342,39 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
 
 
+def test_at_once_comes_what_was_read_before_and_nothing_that_might_have_to_wait(store: LocalStore) -> None:
+    base = store.create("kb", "", IDENTITY)
+    vectors = clustered(400, seed=2)
+    store.write(base, documents_of(vectors))
+    assert store.wait_until_maintained()
+    query = Query(vectors[7:9], 5)
+    assert store.retrieve_at_once(base, query) is None  # nothing was compared with its checksums yet
+    whole = store.retrieve(base, query)
+    found = store.retrieve_at_once(base, query)
+    assert found is not None
+    assert found.hits == whole.hits
+    assert {n: bytes(p) for n, p in found.payloads.items()} == {
+        n: bytes(p) for n, p in whole.payloads.items()
+    }
+    held = frozenset(hit.memory_id for hit in whole.hits[0])
+    without = store.retrieve_at_once(base, replace(query, held_ids=held))
+    assert without is not None
+    assert set(without.payloads) == set(whole.payloads) - held
+    above = store.retrieve_at_once(base, replace(query, minimum_score=0.99))
+    assert above is not None
+    assert [[hit.document_key for hit in hits] for hits in above.hits] == [["d7"], ["d8"]]
+    for waits in ({"return_text": True}, {"metadata_filter": {"a": "b"}}, {"words": [[1], [2]]}):
+        assert store.retrieve_at_once(base, replace(query, **waits)) is None
+    assert store.retrieve_at_once(base, Query(vectors[:60], 5)) is None  # too many for the event loop
+    index = store._open[base.number]._view.index
+    with index._guard.writing():
+        assert store.retrieve_at_once(base, query) is None
+    reader = LocalStore(store.path, RULES, read_only=True)
+    assert reader.retrieve(base, query).hits == whole.hits
+    assert reader.retrieve_at_once(base, query) is None
+    reader.close()
+
+
 def test_vectors_of_one_length_are_kept_in_full(store: LocalStore) -> None:
     base = store.create("kb", "", WriterIdentity("m", "c", "f", "e", dimension=DIMENSION))
     vector = np.full(DIMENSION, 3.0, np.float32)  # of any length: it is stored at length one

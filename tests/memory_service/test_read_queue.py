@@ -29,7 +29,8 @@ class NumberedStore:
         self.searches_together = together
         self.largest_group = 0
         self._lock = threading.Lock()
-        self.inside = self.most_inside = self.asked = 0
+        self.inside = self.most_inside = self.asked = self.asked_at_once = 0
+        self.at_hand: set[int] = set()
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         with self._lock:
@@ -43,6 +44,13 @@ class NumberedStore:
         if number < 0:
             raise StoreUnavailable(f"query {number}")
         return Retrieved([], {number: b""}, 0, 0)
+
+    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
+        self.asked_at_once += 1
+        number = int(query.vectors[0, 0])
+        if number not in self.at_hand:
+            return None
+        return Retrieved([], {number: b"at once"}, 0, 0)
 
     def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
         self.largest_group = max(self.largest_group, len(queries))
@@ -109,4 +117,20 @@ async def test_a_caller_that_is_gone_is_not_asked_for_and_the_others_are_answere
     gone.cancel()
     assert [list((await task).retrieved.payloads) for task in (first, last)] == [[0], [2]]
     assert store.asked == 2
+    pool.shutdown()
+
+
+async def test_what_is_at_hand_is_answered_without_a_thread_and_after_a_miss_some_go_to_the_threads() -> None:
+    store = NumberedStore()
+    store.at_hand = set(range(100))
+    queue, pool = queue_on(store, 1)
+    for number in range(5):
+        answer = await queue.retrieve(BASE, query(number))
+        assert answer.retrieved.payloads == {number: b"at once"}
+    assert store.asked == 0
+    assert (await queue.retrieve(BASE, query(200))).retrieved.payloads == {200: b""}
+    answers = [(await queue.retrieve(BASE, query(number))).retrieved.payloads[number] for number in range(20)]
+    assert answers[0] == b""  # left to the threads, and then the store is asked again
+    assert answers[-1] == b"at once"
+    assert store.asked_at_once < 5 + 1 + 20
     pool.shutdown()

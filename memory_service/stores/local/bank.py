@@ -112,7 +112,7 @@ class Bank:
         start = self.size_for(row)
         memory_id, length, payload_crc, vector_crc, crc = _RECORD.unpack_from(view, start)
         payload = start + _RECORD.size
-        if not self._was_checked(row):
+        if not self.was_checked(row):
             head = bytes(view[start : start + _RECORD_HEADER.size])
             if google_crc32c.value(head) != crc or payload + length > start + self.record_bytes:
                 raise KnowledgeBaseDamaged(f"record {row} of {self.file.path.name} is not what was written")
@@ -132,13 +132,14 @@ class Bank:
         start += _RECORD.size
         return memory_id, view[start : start + length], crc32c, True
 
-    def _was_checked(self, row: int) -> bool:
+    def was_checked(self, row: int) -> bool:
+        """Whether this process compared the whole record with its checksums."""
         place = row - self.first_row
         return place < len(self._checked) and self._checked[place] == 1
 
     def check(self, row: int) -> Record:
         """Reads a record and compares all of it with its checksums, again; raises KnowledgeBaseDamaged."""
-        if self._was_checked(row):
+        if self.was_checked(row):
             self._checked[row - self.first_row] = 0
         record = self.read(row)
         self.payload(row, record)
@@ -153,7 +154,7 @@ class Bank:
 
         It is compared with its CRC-32C when this process reads it for the first time.
         """
-        if not self._was_checked(row):
+        if not self.was_checked(row):
             place = row - self.first_row
             if place >= len(self._checked):
                 self._checked.extend(bytes(place + _ROWS_MORE - len(self._checked)))

@@ -171,12 +171,16 @@ class Documents:
         """What is known of these rows, living or not. Without texts those met lately are remembered."""
         if with_text:
             return self._read_hits(rows, with_text=True)
-        known = _remembered.get_many(self._number, rows)
+        known = self.remembered(rows)
         if len(known) < len(rows):
             fresh = self._read_hits([row for row in rows if row not in known], with_text=False)
             _remembered.put_many(self._number, fresh)
             known.update(fresh)
         return known
+
+    def remembered(self, rows: Iterable[int]) -> dict[int, Hit]:
+        """Those of these rows that were met lately, without texts."""
+        return _remembered.get_many(self._number, rows)
 
     def _read_hits(self, rows: Sequence[int], *, with_text: bool) -> dict[int, Hit]:
         marks = ",".join("?" * len(rows))

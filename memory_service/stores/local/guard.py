@@ -22,6 +22,11 @@ class ReadersOrWriter:
         """Held together with other readers."""
         return self._reading
 
+    @property
+    def is_free(self) -> bool:
+        """Whether reading would not have to wait, at this moment."""
+        return not self._writing
+
     def _begin_reading(self) -> None:
         with self._changed:
             waited = False

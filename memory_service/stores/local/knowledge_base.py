@@ -165,6 +165,14 @@ class LocalKnowledgeBase:
             with disk_errors("reading"):
                 raise
 
+    def retrieve_at_once(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved | None:
+        """See Store."""
+        try:
+            return self._view.retrieve_at_once(query, kb, ranking)
+        except (OSError, sqlite3.Error):
+            with disk_errors("reading"):
+                raise
+
     def living(self, keys: Sequence[str]) -> dict[str, StoredRow]:
         """The documents of these keys; absent ones are left out."""
         with disk_errors("reading"):

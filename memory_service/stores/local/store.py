@@ -225,6 +225,16 @@ class LocalStore(Store):
             with self._named(base):
                 raise
 
+    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
+        """See Store: what was searched, named and compared before, in the process that writes."""
+        if self._lock is None:  # another process's batches are looked for on the disk
+            return None
+        try:
+            return self._of(base).retrieve_at_once(query, base.number, self._ranking)
+        except KnowledgeBaseDamaged:
+            with self._named(base):
+                raise
+
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""
         with self._named(base) as opened:

@@ -78,6 +78,11 @@ class VectorIndex:
 
     # Searching
 
+    def is_at_hand(self, rows: int) -> bool:
+        """Whether a search of so many rows is short and waits for nothing: no lists, no long tail, no growing."""
+        few = rows - self.covered <= self.rule.hnsw_from
+        return few and self.kind != "ivf" and self._mapped_from is None and self._guard.is_free
+
     def search(self, vectors: np.ndarray, queries: np.ndarray, k: int, living: Living) -> list[Nearest]:
         """The m <= k living rows nearest to each of `queries` (float32 [q, dimension]), best first.
 

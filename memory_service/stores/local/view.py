@@ -19,6 +19,8 @@ from memory_service.stores.local.living import Living
 from memory_service.stores.local.vector_index import Nearest, VectorIndex, best_of, nearest_among
 from memory_service.stores.word_ranking import Candidate, WordRanking
 
+_AT_ONCE = 8
+"""Query vectors that are searched on the event loop: a millisecond's worth."""
 _Row = tuple[int, float, Hit]
 """(row, score, what is known of it)."""
 
@@ -55,14 +57,44 @@ class View:
         Searched is for all queries together: what each is told of the time is that of all.
         """
         started = time.perf_counter_ns()
-        vectors = self.generation.vectors.rows(self.rows)
-        asked = [one for query in queries for one in _asked(query)]
-        found = self._named(iter(self._nearest(vectors, asked)), queries)
+        kept = self._searched(queries)
+        hits = self._hits(queries, kept)
+        found = [
+            _named(of_query, hits[query.return_text]) for query, of_query in zip(queries, kept, strict=True)
+        ]
         searched_us = (time.perf_counter_ns() - started) // 1000
         return [
             self._retrieved(query, of_query, searched_us, kb, ranking)
             for query, of_query in zip(queries, found, strict=True)
         ]
+
+    def retrieve_at_once(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved | None:
+        """As `retrieve`, for one query whose hits were all read before; None where the disk would be asked."""
+        if query.words or query.metadata_filter or query.return_text or len(query.vectors) > _AT_ONCE:
+            return None
+        if not self.index.is_at_hand(self.rows):
+            return None
+        started = time.perf_counter_ns()
+        (kept,) = self._searched([query])
+        rows = {row for of_vector in kept for row, _ in of_vector}
+        hits = self.generation.documents.remembered(rows)
+        if len(hits) < len(rows) or not all(self.generation.bank_of(row).was_checked(row) for row in rows):
+            return None
+        searched_us = (time.perf_counter_ns() - started) // 1000
+        return self._retrieved(query, _named(kept, hits), searched_us, kb, ranking)
+
+    def _searched(self, queries: Sequence[Query]) -> list[list[Nearest]]:
+        """What is nearest to each vector of each query, less what scores too low."""
+        vectors = self.generation.vectors.rows(self.rows)
+        nearest = iter(self._nearest(vectors, [one for query in queries for one in _asked(query)]))
+        kept = []
+        for query in queries:
+            least = query.minimum_score
+            of_query = [next(nearest) for _ in query.vectors]
+            if least is not None:
+                of_query = [[near for near in of_vector if near[1] >= least] for of_vector in of_query]
+            kept.append(of_query)
+        return kept
 
     def _nearest(self, vectors: np.ndarray, asked: Sequence[_Asked]) -> list[Nearest]:
         """The nearest rows of each, those of one count and without a filter by one search."""
@@ -87,32 +119,21 @@ class View:
         rows = np.concatenate([np.empty(0, np.int64), *(np.arange(p.start, p.stop) for p in parts)])
         return rows[rows < self.rows]
 
-    def _named(self, nearest: Iterator[Nearest], queries: Sequence[Query]) -> list[list[list[_Row]]]:
-        """For each vector of each query what was found, with what is known of it, less what scores too low."""
-        kept: list[list[Nearest]] = []
+    def _hits(self, queries: Sequence[Query], kept: Sequence[list[Nearest]]) -> dict[bool, dict[int, Hit]]:
+        """What is known of the rows, with texts and without: all queries' rows are asked for together."""
         rows: dict[bool, set[int]] = {}
-        for query in queries:
-            least = query.minimum_score
-            of_query = [next(nearest) for _ in query.vectors]
-            if least is not None:
-                of_query = [[near for near in of_vector if near[1] >= least] for of_vector in of_query]
-            kept.append(of_query)
+        for query, of_query in zip(queries, kept, strict=True):
             wanted = rows.setdefault(query.return_text, set())
             for of_vector in of_query:
                 wanted.update([row for row, _ in of_vector])
         documents = self.generation.documents
         hits = {
-            texts: documents.hits(list(wanted), with_text=texts) for texts, wanted in rows.items() if wanted
+            texts: documents.hits(list(wanted), with_text=texts) if wanted else {}
+            for texts, wanted in rows.items()
         }
         if missing := [row for texts, found in hits.items() for row in rows[texts] if row not in found]:
             raise KnowledgeBaseDamaged(f"row {missing[0]} has no text: run `memory-service doctor`")
-        return [
-            [
-                [(row, score, hits[query.return_text][row]) for row, score in of_vector]
-                for of_vector in of_query
-            ]
-            for query, of_query in zip(queries, kept, strict=True)
-        ]
+        return hits
 
     def _retrieved(
         self, query: Query, found: list[list[_Row]], searched_us: int, kb: int, ranking: WordRanking
@@ -194,6 +215,10 @@ class View:
             )
             for row in rows
         ]  # fmt: skip
+
+
+def _named(of_query: Sequence[Nearest], hits: Mapping[int, Hit]) -> list[list[_Row]]:
+    return [[(row, score, hits[row]) for row, score in of_vector] for of_vector in of_query]
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
