@@ -18,7 +18,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality edge-quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -144,6 +144,9 @@ $(BUNDLE)/manifest.json: | $(READY)
 
 build/bundle-memory3-2b/manifest.json: | $(READY)
 	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
+
+edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
+	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))
 
 overlap-quality: $(READY) ## what asking early costs in answers: exact against overlap, over a real service (LIMIT=n)
 	$(BIN)/python -m deploy.overlap_quality --bundle $(BUNDLE) $(if $(LIMIT),--limit $(LIMIT))

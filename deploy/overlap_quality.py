@@ -6,7 +6,8 @@ Two measurements. Answers as they are: F1 and exact match of `exact`, `overlap` 
 answers recalled at all; an answer shorter than a chunk recalls before its first token only, and alike in both. Long
 answers: the turn's end is forbidden for three chunks, and for every boundary the memories found with the text at the
 boundary are compared with those found `lead_tokens` before it. The knowledge base has the held-out countries, in a
-store of its own that the next run uses again. Prints tables, writes build/overlap/overlap_quality.json.
+store of its own that the next run uses again. Prints tables, writes build/overlap/overlap_quality.json, and the two F1
+to docs/data/overlap.json, of which `memory-model quality-report` makes its part of the page.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.table import Table
 from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recall, Recalled, Token
 from edge_client.prompt import generated_query
+from memory_model.evaluation.results import Overlap, today
 from memory_model.evaluation.rows import Row, read_rows
 from memory_model.evaluation.scores import exact_match, token_f1
 
@@ -67,6 +69,9 @@ def main() -> None:
     arguments.add_argument("--limit", type=int, default=50, help="questions, of several countries")
     arguments.add_argument("--long", type=int, default=15, help="of them, those answered at length")
     arguments.add_argument("--bundle", type=Path, default=ROOT / "build" / "bundle")
+    arguments.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "data" / "overlap.json", help="figures of the page"
+    )
     options = arguments.parse_args()
     rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text()), options.limit))
     WORK.mkdir(parents=True, exist_ok=True)
@@ -82,6 +87,7 @@ def main() -> None:
         ) as model:
             scores = answered(model, rows)
             early = early_recalls(model, rows[: options.long])
+            model_id = model.bundle.manifest.model_id
     finally:
         service.kill()
     show(scores, early, len(rows))
@@ -92,7 +98,8 @@ def main() -> None:
     }
     place = WORK / "overlap_quality.json"
     place.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    console.print(f"wrote {place.relative_to(ROOT)}")
+    Overlap(model_id, today(), len(rows), scores["exact"].f1, scores["overlap"].f1).save(options.out)
+    console.print(f"wrote {place.relative_to(ROOT)} and {options.out}; next: memory-model quality-report")
 
 
 def ingest(address: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,12 +24,50 @@ from memory_model.commands.options import (
 )
 from memory_model.commands.training_data import shipped_adapter
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memory_model.evaluation.conditions import Scores as Answered
+    from memory_model.evaluation.results import Ablation, Scores
+    from memory_model.evaluation.rows import Row
+    from memory_model.evaluation.subject import Subject
+
 _CONDITIONS = ("memory_exact", "rag")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One adapter to measure. adapter: a file, or `none` for the plain model."""
+
+    name: str
+    steps: int
+    adapter: str
+    tuned_on: str = ""
+
+    @classmethod
+    def parse(cls, entry: str) -> Stage:
+        """What NAME=STEPS=ADAPTER[=TUNED ON] says; raises InvalidInput, or MissingFile for an adapter that is not."""
+        from memory_model.errors import InvalidInput, MissingFile
+        from memory_model.evaluation.subject import PLAIN
+
+        name, *rest = entry.split("=", 3)
+        if len(rest) < 2 or not name or not rest[0].isdecimal() or not rest[1]:
+            raise InvalidInput(
+                f"{entry!r}: write NAME=STEPS=ADAPTER or NAME=STEPS=ADAPTER=TUNED ON, such as"
+                " 'facts=400=build/run/adapter.safetensors=facts alone', or 'untuned=0=none'"
+            )
+        if rest[1] != PLAIN and not Path(rest[1]).is_file():
+            raise MissingFile(f"{name}: no adapter {rest[1]}; the plain model is called {PLAIN!r}")
+        return cls(name, int(rest[0]), rest[1], *rest[2:])
 
 
 def ablation(
     steps: Annotated[
-        list[str], typer.Argument(help="NAME=STEPS=ADAPTER, in order; the adapter 'none' is the plain model.")
+        list[str],
+        typer.Argument(
+            help="NAME=STEPS=ADAPTER[=TUNED ON], in order; the adapter 'none' is the plain model. "
+            "TUNED ON is shown beside the figures."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="JSON; entries of the same name and model are kept.")] = Path(
         "docs/data/ablation.json"
@@ -39,27 +78,35 @@ def ablation(
         Path | None,
         typer.Option(help="Adapter whose memory heads the plain model gets; default: the shipped one."),
     ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--measured",
+            help="File of `quality` or `eval` whose answers are taken where model and questions are the same; "
+            "may be repeated.",
+        ),
+    ] = None,
     limit: LimitOption = 50,
     stop_after: StopAfterOption = 0,
     threads: ThreadsOption = 0,
 ) -> None:
     """Score adapters one after the other, with exact memories (five) and with the reference as text.
 
-    Computed in bfloat16 products, so figures differ in the last place from those of `quality`.
+    Computed in bfloat16 products, so figures differ in the last place from those of `quality`. What was measured
+    before is kept: the same command goes on after an interruption, and other stages or kinds of questions are
+    added to the same file. Answers that `quality` or `eval` gave already are scored instead of asked for again
+    with --measured.
     """
-    import torch
-
-    from memory_model.codec import ExactCodec
     from memory_model.errors import InvalidInput
-    from memory_model.evaluation.results import Ablation, AblationStep, Scores, today
+    from memory_model.evaluation.quality import scores_of_answers
+    from memory_model.evaluation.results import Ablation, AblationStep, today
     from memory_model.evaluation.rows import read_rows
-    from memory_model.evaluation.subject import PLAIN, Subject
-    from memory_model.memory import MemoryFormat
-    from memory_model.nn.adapter import Adapter
-    from memory_model.nn.load import load_base, load_model
 
     use_threads(threads)
-    parsed = [_parsed(entry) for entry in steps]
+    given = [result for path in measured or [] for result in _measured(path)]
+    stages = [Stage.parse(entry) for entry in steps]
+    if len({stage.name for stage in stages}) < len(stages):
+        raise InvalidInput("two steps have the same name: each needs one of its own")
     kinds = {"held-out countries": list(read_rows(read_json(questions), limit))}
     if natural is not None:
         kinds["natural questions"] = list(read_rows(read_json(natural), limit))
@@ -68,46 +115,91 @@ def ablation(
         raise InvalidInput(
             f"{out} has {found.rows} questions of each kind: give --limit {found.rows} or another --out"
         )
-    budget = Adapter.load(like or shipped_adapter()).memory
-    left = stop_after or len(parsed) * len(kinds)
+    left = stop_after or len(stages) * len(kinds)
     with progress_bars() as progress:
-        task = progress.add_task("answers", total=len(parsed) * len(kinds))
-        for name, number, path in parsed:
-            loaded = load_base(memory=budget) if path == PLAIN else load_model(adapter=path)
-            exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
-            subject = Subject.of(loaded, exact)
+        task = progress.add_task("stages", total=len(stages) * len(kinds))
+        for stage in stages:
+            subject = _subject(stage, like)
+            model_id = subject.loaded.model_id
             scores: dict[str, dict[str, Scores]] = next(
-                (dict(s.scores) for s in found.steps if (s.name, s.model_id) == (name, loaded.model_id)), {}
+                (dict(s.scores) for s in found.steps if (s.name, s.model_id) == (stage.name, model_id)), {}
             )
             for kind, rows in kinds.items():
-                progress.update(task, description=f"{name}: {kind}")
                 if kind not in scores and left > 0:
-                    with torch.autocast("cpu", dtype=torch.bfloat16):
-                        measured = subject.evaluation(rows, _CONDITIONS, batch=20).run(_CONDITIONS)
-                    scores = {**scores, kind: {c: s.summary() for c, s in measured.items()}}
-                    found = found.with_step(AblationStep(name, number, loaded.model_id, today(), scores))
-                    found.save(out)
+                    answers = progress.add_task(f"{stage.name}: {kind}", total=len(rows) * len(_CONDITIONS))
+                    known = [
+                        (date, told)
+                        for of, date, result in given
+                        if of == model_id and (told := scores_of_answers(rows, result, _CONDITIONS))
+                    ]
+                    if known:
+                        date, told = known[-1]
+                    else:
+                        date, told = (
+                            today(),
+                            _asked(subject, rows, lambda n, t=answers: progress.advance(t, n)),
+                        )
+                    progress.remove_task(answers)
+                    scores = {**scores, kind: {c: s.point() for c, s in told.items()}}
                     left -= 1
+                    step = AblationStep(stage.name, stage.steps, model_id, date, scores, stage.tuned_on)
+                    found = found.with_step(step).ordered([s.name for s in stages])
+                    found.save(out)
                 progress.advance(task)
+    _show(found, list(kinds))
+    console.print(f"written to [bold]{out}[/bold]; `memory-model quality-report` puts it on the page")
+
+
+def _asked(subject: Subject, rows: list[Row], progress: Callable[[int], None]) -> dict[str, Answered]:
+    with subject.half():
+        return subject.evaluation(rows, _CONDITIONS, batch=20).run(_CONDITIONS, progress)
+
+
+def _measured(path: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """(model id, date, result with answers) of every section of a file of `quality`, or of one of `eval`."""
+    from memory_model.errors import CorruptFile
+
+    content = read_json(path)
+    try:
+        if "sections" not in content:
+            return [(content["model_id"], content["date"], content)]
+        return [(s["key"].get("model_id", ""), s["date"], s["result"]) for s in content["sections"].values()]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"{path} is no file of `memory-model quality` or `eval`: {error}") from error
+
+
+def _subject(stage: Stage, like: Path | None) -> Subject:
+    from memory_model.codec import ExactCodec
+    from memory_model.evaluation.subject import PLAIN, Subject
+    from memory_model.memory import MemoryFormat
+    from memory_model.nn.adapter import Adapter
+    from memory_model.nn.load import load_base, load_model
+
+    if stage.adapter == PLAIN:
+        loaded = load_base(memory=Adapter.load(like or shipped_adapter()).memory)
+    else:
+        loaded = load_model(adapter=stage.adapter)
+    return Subject.of(
+        loaded, MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
+    )
+
+
+def _show(found: Ablation, kinds: list[str]) -> None:
     columns = [(kind, c) for kind in kinds for c in _CONDITIONS]
     show = Table(
-        "tuning", "steps", *(f"{k}, {c}" for k, c in columns), title=f"token F1, {limit} questions of each"
+        "tuning",
+        "steps",
+        *(f"{k}, {c}" for k, c in columns),
+        title=f"token F1, {found.rows} questions of each",
     )
     for step in found.steps:
-        f1 = [step.scores.get(kind, {}).get(c, {}).get("f1") for kind, c in columns]
-        show.add_row(step.name, str(step.steps), *("" if x is None else f"{x:.3f}" for x in f1))
+        cells = [_cell(step.scores.get(kind, {}).get(c, {})) for kind, c in columns]
+        show.add_row(step.name, str(step.steps), *cells)
     Console().print(show)
-    console.print(f"written to [bold]{out}[/bold]")
 
 
-def _parsed(entry: str) -> tuple[str, int, str]:
-    from memory_model.errors import InvalidInput
-
-    try:
-        name, count, path = entry.split("=")
-        return name, int(count), path
-    except ValueError as error:
-        raise InvalidInput(f"{entry!r}: write NAME=STEPS=ADAPTER") from error
+def _cell(scores: dict[str, Any]) -> str:
+    return f"{scores['f1']:.3f} ± {scores.get('f1_error', 0):.3f}" if scores else ""
 
 
 def register(app: typer.Typer) -> None:

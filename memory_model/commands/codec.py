@@ -220,7 +220,8 @@ def _show_curve(found: CodecCurve) -> None:
     for p in sorted(found.points, key=lambda point: point.divergence):
         show.add_row(
             p.name, f"{p.memory_bytes:,}", *(f"{share:.3%}" for share in (p.keys, p.values, p.output)),
-            f"{p.divergence:.5f}", f"{p.flips:.2%}", f"{p.scores['f1']:.3f}" if p.scores else "",
+            f"{p.divergence:.5f}", f"{p.flips:.2%}",
+            f"{p.scores['f1']:.3f} ± {p.scores.get('f1_error', 0):.3f}" if p.scores else "",
         )  # fmt: skip
     console.print(show)
     if found.exact:
@@ -278,7 +279,7 @@ class _Answers:
         task = self.progress.add_task("answers", total=len(self.run.rows))
         scores = self.run.run([condition], lambda n: self.progress.advance(task, n))[condition]
         self.progress.remove_task(task)
-        return {k: v for k, v in scores.summary().items() if k in ("f1", "exact_match", "nll")}
+        return {k: v for k, v in scores.point().items() if k in ("f1", "f1_error", "exact_match", "nll")}
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, stdev
 
 from memory_model.errors import InvalidInput
 from memory_model.evaluation.memories import MemoryBank
@@ -67,6 +67,11 @@ class Scores:
     def summary(self) -> dict[str, float]:
         """Means of the scores that apply."""
         return {k: round(fmean(v), 4) for k, v in vars(self).items() if k != "answers" and v}
+
+    def point(self) -> dict[str, float]:
+        """The summary with `f1_error`, the standard error of the mean F1: what a point of a curve is kept with."""
+        spread = stdev(self.f1) if len(self.f1) > 1 else 0.0
+        return {**self.summary(), "f1_error": round(spread / max(1, len(self.f1)) ** 0.5, 4)}
 
 
 class Evaluation:

@@ -92,6 +92,8 @@ def page(numbers: Numbers) -> str:
         "Greedy answers, five memories a question (the right one and four others) unless said otherwise.\n",
         "## Against the targets\n\n" + _target_table(numbers),
     ]
+    if numbers.edge_quality or numbers.overlap:
+        parts.append(_device_part(numbers))
     if numbers.bytes_curve:
         parts.append(_bytes_part(numbers.bytes_curve, _warning(numbers, "bytes_curve")))
     if numbers.codec_curve:
@@ -161,21 +163,53 @@ def _warning(numbers: Numbers, part: str) -> str:
     return f"**Measured with another {other}.** " if other else ""
 
 
+def _device_part(numbers: Numbers) -> str:
+    """What the device's own decoder answers: weights of fewer bits, and asking early."""
+    parts = ["## On the device\n"]
+    if edge := numbers.edge_quality:
+        parts.append(
+            f"{_warning(numbers, 'edge_quality')}{edge.rows} questions about held-out countries through the exported "
+            f"decoder and its slots, {edge.date}:\n`python -m deploy.edge_quality`.\n"
+        )
+        parts.append("| weights | F1 | exact match | answers as the first's | MB |\n|---|---|---|---|---|")
+        for name, found in edge.precisions.items():
+            parts.append(
+                f"| `{name}` | {found.f1:.3f} | {found.exact_match:.3f} | {found.same_as_first:.1%} | "
+                f"{found.decoder_mb:.0f} |"
+            )
+        parts.append("")
+    if overlap := numbers.overlap:
+        parts.append(
+            f"{_warning(numbers, 'overlap')}Asking early (`overlap`) against waiting (`exact`), over a real service: "
+            f"F1 {overlap.overlap_f1:.3f} against {overlap.exact_f1:.3f},\n{overlap.rows} questions about held-out "
+            f"countries, {overlap.date}: `python -m deploy.overlap_quality`.\n"
+        )
+    return "\n".join(parts)
+
+
 def _bytes_part(curve: BytesCurve, warning: str) -> str:
+    natural = curve.natural_rows and any(p.natural for p in curve.points)
+    names = ["F1", "exact match"] + (["natural: F1", "natural: NLL"] if natural else [])
     lines = [
-        "| setting | heads | tokens | bytes a vector | bytes a memory | F1 | exact match | |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| setting | heads | tokens | bytes a vector | bytes a memory | {' | '.join(names)} | |",
+        "|---" * (6 + len(names)) + "|",
     ]
     for p in sorted(curve.points, key=lambda p: p.bytes):
+        cells = [_with_error(p.f1, p.f1_error), f"{p.exact_match:.3f}"]
+        if natural:
+            found = p.natural or {}
+            cells += [_with_error(found.get("f1"), found.get("f1_error")), _number(found.get("nll"))]
         lines.append(
-            f"| {p.label} | {p.heads} | {p.tokens} | {p.code_bytes:g} | {p.bytes:,} | {p.f1:.3f} | "
-            f"{p.exact_match:.3f} | {'shipped' if p.shipped else ''} |"
+            f"| {p.label} | {p.heads} | {p.tokens} | {p.code_bytes:g} | {p.bytes:,} | {' | '.join(cells)} | "
+            f"{'shipped' if p.shipped else ''} |"
         )
+    people = f" and {curve.natural_rows} natural ones" if natural else ""
     return (
         "## F1 against bytes\n\n![token F1 against bytes of codes a memory](images/quality-bytes.svg)\n\n"
-        f"{warning}{curve.rows} questions about held-out countries, {curve.date}, the shipped weights throughout. "
-        "Budgets of fewer\nheads or tokens are read as exact key-values and counted with the codec's bytes a vector; "
-        "the shipped point is read\nthrough the codec.\n\n" + "\n".join(lines) + "\n"
+        f"{warning}{curve.rows} questions about held-out countries{people}, {curve.date}, five memories, the shipped "
+        "weights\nthroughout, products in bfloat16. Other budgets than the shipped one are read as exact key-values "
+        "and counted with\nthe codec's bytes a vector; the shipped point is read through the codec. "
+        f"{_ERRORS}\n\n" + "\n".join(lines) + "\n"
     )  # fmt: skip
 
 
@@ -189,11 +223,15 @@ def _codec_part(curve: CodecCurve, quality: Quality) -> str:
     for p in sorted(curve.points, key=lambda p: p.divergence):
         lines.append(
             f"| `{p.name}` {p.title} | {p.memory_bytes:,} | {p.keys:.3%} | {p.values:.3%} | {p.output:.3%} | "
-            f"{p.divergence:.5f} | {p.flips:.2%} | {_number((p.scores or {}).get('f1'))} | "
+            f"{p.divergence:.5f} ± {p.divergence_error:.5f} | {p.flips:.2%} | {_scored(p.scores or {})} | "
             f"{'shipped' if p.name == curve.shipped else ''} |"
         )
+    exact = curve.exact or {}
     answers = (
-        f" Without a codec F1 is {curve.exact['f1']:.3f} ({curve.rows} questions)." if curve.exact else ""
+        f" Without a codec F1 is {_with_error(exact['f1'], exact.get('f1_error'))}: {curve.rows} questions about "
+        f"held-out\ncountries. {_ERRORS}"
+        if exact
+        else ""
     )
     return (
         "## The codec: quality against rate\n\n![what codecs lose at their rates](images/codec-curve.svg)\n\n"
@@ -207,19 +245,23 @@ def _ablation_part(ablation: Ablation) -> str:
         dict.fromkeys((kind, c) for step in ablation.steps for kind, found in step.scores.items() for c in found)
     )  # fmt: skip
     lines = [
-        "| tuning | steps | " + " | ".join(f"{kind}, `{c}`: F1, exact" for kind, c in columns) + " |",
-        "|---" * (2 + len(columns)) + "|",
+        "| tuning | steps | tuned on | "
+        + " | ".join(f"{kind}, `{c}`: F1, exact" for kind, c in columns)
+        + " |",
+        "|---" * (3 + len(columns)) + "|",
     ]
     for step in ablation.steps:
         cells = []
         for kind, condition in columns:
             found = step.scores.get(kind, {}).get(condition, {})
-            cells.append(f"{_number(found.get('f1'))}, {_number(found.get('exact_match'))}" if found else "")
-        lines.append(f"| {step.name} | {step.steps} | " + " | ".join(cells) + " |")
+            cells.append(f"{_scored(found)}, {_number(found.get('exact_match'))}" if found else "")
+        lines.append(f"| {step.name} | {step.steps} | {step.tuned_on} | " + " | ".join(cells) + " |")
+    days = sorted(step.date for step in ablation.steps)
+    dates = " to ".join(dict.fromkeys((days[0], days[-1])))
     return (
         "## What each step of tuning brought\n\n![token F1 by step of tuning](images/quality-ablation.svg)\n\n"
-        f"{ablation.rows} questions of each kind, five memories, without codec, products in bfloat16.\n\n"
-        + "\n".join(lines) + "\n"
+        f"{ablation.rows} questions of each kind, five memories, without codec, {dates}. Products in bfloat16; in "
+        f"float32\nwhere the answers were those of `quality` or `eval`. {_ERRORS}\n\n" + "\n".join(lines) + "\n"
     )  # fmt: skip
 
 
@@ -287,9 +329,11 @@ _HOW = """\
 make eval                                      # every measurement, resumable; LIMIT=n for a quick look
 make eval NATURAL=questions.json               # natural questions too
 memory-model quality --sections heldout,hard   # only these again; the others stay, each with its date and model
-memory-model budget-curve                      # F1 against bytes; goes on where it was, as all of these do
+memory-model budget-curve --natural FILE       # F1 against bytes; goes on where it was, as all of these do
 memory-model codec-curve --corpus build/corpus # the codec
 memory-model ablation NAME=STEPS=ADAPTER …     # what each step of tuning brought
+make edge-quality                              # the device's decoder with weights of fewer bits
+make overlap-quality                           # asking early, over a real service
 memory-model head-sight                        # which heads read
 memory-model rank-heads --adapter FILE         # the same, through memories: an adapter of `adapt --heads all`
 memory-model quality-report                    # this page and its figures
@@ -303,6 +347,17 @@ itself searches all references of the factbook.
 Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see
 [the example](examples/harness/README.md).
 """
+
+
+_ERRORS = "±: standard error of the mean over the questions."
+
+
+def _scored(scores: Mapping[str, float]) -> str:
+    return _with_error(scores.get("f1"), scores.get("f1_error"))
+
+
+def _with_error(value: float | None, error: float | None) -> str:
+    return _number(value) if value is None or error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def _number(value: float | None) -> str:

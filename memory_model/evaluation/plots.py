@@ -34,16 +34,26 @@ Groups = Sequence[tuple[str, Mapping[str, Mapping[str, float]]]]
 
 
 def f1_against_bytes(path: Path, points: Sequence[BytesPoint], codecs: CodecCurve | None = None) -> None:
-    """F1 over bytes of codes a memory: budgets of heads and tokens, other codecs, and the shipped point."""
+    """F1 over bytes of codes a memory: budgets of heads and tokens, other codecs, and the shipped point.
+
+    Open marks are natural questions; bars are standard errors.
+    """
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(7, 3.8))
+        figure, axes = plt.subplots(figsize=(7, 4.4))
         for point in sorted(points, key=lambda p: p.bytes):
-            name = "fewer heads or tokens" if point.read == "exact" else "through the codec"
-            axes.scatter(
-                point.bytes, point.f1, s=90 if point.shipped else 26, marker="*" if point.shipped else "o",
-                color="C3" if point.shipped else "C0", zorder=4 if point.shipped else 3,
-                label="shipped" if point.shipped else name,
+            name = "other heads or tokens" if point.read == "exact" else "through the codec"
+            color, mark = ("C3", "*") if point.shipped else ("C0", "o")
+            axes.errorbar(
+                point.bytes, point.f1, point.f1_error or 0, markersize=11 if point.shipped else 5,
+                fmt=mark, color=color, elinewidth=0.8,
+                zorder=4 if point.shipped else 3, label="shipped" if point.shipped else name,
             )  # fmt: skip
+            if point.natural:
+                axes.errorbar(
+                    point.bytes, point.natural["f1"], point.natural.get("f1_error", 0), fmt=mark,
+                    markersize=11 if point.shipped else 5, fillstyle="none", color=color, elinewidth=0.8,
+                    label="shipped, natural questions" if point.shipped else "natural questions",
+                )  # fmt: skip
             short = point.label.partition(":")[0] if len(point.label) > 30 else point.label
             axes.annotate(
                 short, (point.bytes, point.f1), xytext=(4, 4), textcoords="offset points", fontsize=6
@@ -51,8 +61,9 @@ def f1_against_bytes(path: Path, points: Sequence[BytesPoint], codecs: CodecCurv
         scored = [p for p in codecs.points if p.scores] if codecs else []
         for codec in scored:
             assert codec.scores is not None
-            axes.scatter(
-                codec.memory_bytes, codec.scores["f1"], s=26, marker="s", color="C2", zorder=3, label="other codecs"
+            axes.errorbar(
+                codec.memory_bytes, codec.scores["f1"], codec.scores.get("f1_error", 0), fmt="s", markersize=4,
+                color="C2", elinewidth=0.8, zorder=3, label="other codecs",
             )  # fmt: skip
         for bar, name in ((PAPER_BYTES, "the paper's size"), (AIM_BYTES, "aim")):
             axes.axvline(bar, color="grey", linewidth=0.8, linestyle="--")
@@ -78,9 +89,15 @@ def condition_bars(path: Path, panels: Mapping[str, Groups], score: str = "f1") 
                     for number, (_, conditions) in enumerate(groups)
                     if score in conditions.get(condition, {})
                 ]
+                errors = [
+                    float(conditions[condition].get(f"{score}_error", 0))
+                    for _, conditions in groups
+                    if score in conditions.get(condition, {})
+                ]
                 axes.bar(
                     [x - 0.4 + (place + 0.5) * width for x, _ in at], [y for _, y in at], width * 0.92,
                     label=_CONDITIONS[condition], color=f"C{place}", zorder=3,
+                    yerr=errors if any(errors) else None, error_kw={"elinewidth": 0.8, "zorder": 4},
                 )  # fmt: skip
             axes.set_xticks(range(len(groups)), [name for name, _ in groups], fontsize=8)
             axes.set_ylim(0, 1)

@@ -75,6 +75,27 @@ def conditions_result(scores: dict[str, Scores], rows: Sequence[Row]) -> dict[st
     return {"rows": len(rows), "conditions": {c: s.summary() for c, s in scores.items()}, "answers": answers}
 
 
+def scores_of_answers(
+    rows: Sequence[Row], result: dict[str, Any], conditions: Sequence[str]
+) -> dict[str, Scores] | None:
+    """Scores of `rows` under `conditions` from the answers that a `conditions_result` kept.
+
+    None unless it has all of these questions, first and in this order, under all of these conditions. Only what
+    follows from an answer's text is scored: no likelihoods.
+    """
+    answers = result.get("answers", [])[: len(rows)]
+    asked = [(a["question"], a["right_answer"]) for a in answers]
+    if asked != [(r.question, r.right_answer) for r in rows] or any(
+        c not in a for a in answers for c in conditions
+    ):
+        return None
+    found = {condition: Scores() for condition in conditions}
+    for row, answer in zip(rows, answers, strict=True):
+        for condition, scores in found.items():
+            scores.add(row, answer[condition])
+    return found
+
+
 def joined_results(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Results of the same questions under other conditions, as one."""
     answers = [

@@ -6,7 +6,7 @@
     heads.json         of `memory-model head-sight` and `memory-model rank-heads`, a part each
     codec_curve.json   of `memory-model codec-curve`
     edge_quality.json  of `python -m deploy.edge_quality`
-    overlap.json       F1 of the same questions with recall exact and overlapped
+    overlap.json       of `python -m deploy.overlap_quality`
 
 The commands that take long save after every point, so a file may hold a part of what was asked for.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,7 +25,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 Scores = dict[str, float]
-"""Means by name: f1, exact_match, nll, … (`memory_model.evaluation.conditions.Scores`)."""
+"""Means by name: f1, exact_match, nll, … (`memory_model.evaluation.conditions.Scores`); f1_error: of f1, standard."""
 Result = TypeVar("Result", bound="ResultFile")
 
 
@@ -134,7 +135,8 @@ class TokenLoss(Checked):
 class BytesPoint(Checked):
     """Answers with one budget. code_bytes: a vector; bytes: of codes in a full memory.
 
-    read: through "codes", or "exact" key-values whose bytes are what the codec would make of them.
+    read: through "codes", or "exact" key-values whose bytes are what the codec would make of them. f1_error:
+    standard error; natural: scores of natural questions, where they were asked.
     """
 
     label: str
@@ -147,11 +149,13 @@ class BytesPoint(Checked):
     exact_match: float
     nll: float
     shipped: bool = False
+    f1_error: float | None = None
+    natural: Scores | None = None
 
 
 @dataclass(frozen=True)
 class BytesCurve(ResultFile):
-    """F1 against bytes a memory, same weights. rows: questions a point."""
+    """F1 against bytes a memory, same weights. rows, natural_rows: questions a point, of each kind."""
 
     made_by: ClassVar[str] = "`memory-model budget-curve`"
     model_id: str
@@ -159,9 +163,10 @@ class BytesCurve(ResultFile):
     date: str
     token_losses: tuple[TokenLoss, ...] = ()
     points: tuple[BytesPoint, ...] = ()
+    natural_rows: int = 0
 
     @classmethod
-    def begun(cls, path: Path, model_id: str, rows: int) -> BytesCurve:
+    def begun(cls, path: Path, model_id: str, rows: int, natural_rows: int = 0) -> BytesCurve:
         """What `path` has already, or an empty curve; raises InvalidInput for points that do not compare."""
         found = cls.load(path) if path.is_file() else cls(model_id, rows, today())
         if (found.model_id, found.rows) != (model_id, rows):
@@ -169,22 +174,33 @@ class BytesCurve(ResultFile):
                 f"{path} has points of {found.rows} questions and model {found.model_id[:12]}, this is {rows} and "
                 f"{model_id[:12]}: delete it, or give another --out"
             )
-        return found
+        if natural_rows and found.natural_rows not in (0, natural_rows):
+            raise InvalidInput(
+                f"{path} has points of {found.natural_rows} natural questions, this is {natural_rows}: give --limit "
+                f"{found.natural_rows}, or another --out"
+            )
+        return replace(found, natural_rows=natural_rows or found.natural_rows)
 
     def with_point(self, point: BytesPoint) -> BytesCurve:
-        """The curve with one more point."""
-        return replace(self, date=today(), points=(*self.points, point))
+        """The curve with one more point, or one measured again in the place that its label had."""
+        others = [p for p in self.points if p.label != point.label]
+        place = next((n for n, p in enumerate(self.points) if p.label == point.label), len(others))
+        return replace(self, date=today(), points=(*others[:place], point, *others[place:]))
 
 
 @dataclass(frozen=True)
 class AblationStep(Checked):
-    """One adapter: how many steps of tuning it had, and scores by kind of question and condition."""
+    """One adapter: how many steps of tuning it had, and scores by kind of question and condition.
+
+    tuned_on: what its last steps were tuned on, in the words of whoever measured it.
+    """
 
     name: str
     steps: int
     model_id: str
     date: str
     scores: dict[str, dict[str, Scores]]
+    tuned_on: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +216,12 @@ class Ablation(ResultFile):
         others = [s for s in self.steps if s.name != step.name]
         place = next((n for n, s in enumerate(self.steps) if s.name == step.name), len(others))
         return replace(self, steps=(*others[:place], step, *others[place:]))
+
+    def ordered(self, names: Sequence[str]) -> Ablation:
+        """The steps of these names in their order, then the others."""
+        last = len(names)
+        place = {name: number for number, name in enumerate(names)}
+        return replace(self, steps=tuple(sorted(self.steps, key=lambda s: place.get(s.name, last))))
 
 
 @dataclass(frozen=True)
@@ -325,7 +347,7 @@ class EdgeQuality(ResultFile):
 class Overlap(ResultFile):
     """F1 of the same questions when recall is waited for (exact) and when it runs beside decoding."""
 
-    made_by: ClassVar[str] = "a run of the device in both recall modes"
+    made_by: ClassVar[str] = "`python -m deploy.overlap_quality`"
     model_id: str
     date: str
     rows: int

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from memory_model.assets import asset
 from memory_model.chat import ChatTemplate
@@ -76,6 +79,19 @@ class Subject:
         template = ChatTemplate(self.loaded.chat_template, self.loaded.tokenizer)
         pieces = ChatPieces(self.loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
         return Evaluation(self.bank, pieces.prompt, rows, prefix=self.prefix, **options)
+
+    @contextmanager
+    def half(self) -> Iterator[None]:
+        """Products in bfloat16, writing's too, as tuning computes them; the layers' weights stay so afterwards.
+
+        Autocast alone would turn every weight for every token that is generated.
+        """
+        for block in self.loaded.model.blocks:
+            block.self_attn.bfloat16()
+            block.mlp.bfloat16()
+        self.loaded.writer.precision = torch.bfloat16
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield
 
     def about(self) -> dict[str, Any]:
         """What a report says of it: ids, heads and the bytes of codes in a full memory."""

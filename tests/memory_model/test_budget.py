@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.commands.budget import budgets
+from memory_model.config import MemoryConfig, MemoryHead, uniform_budget
 from memory_model.errors import InvalidInput
+from memory_model.evaluation.results import BytesCurve
+from memory_model.evaluation.targets import PAPER_BYTES
+from memory_model.training.adapt import read
 from memory_model.training.conversations import Sizes
 from memory_model.training.head_sight import loss_as_text, losses_by_sight, short_sighted
 from memory_model.training.token_budget import allocate, steps_of, token_losses, with_tokens
@@ -60,6 +65,33 @@ def test_the_only_head_with_an_output_is_the_only_one_that_can_lose() -> None:
     assert changed == [(1, 1)]
     with pytest.raises(InvalidInput, match="teacher"):
         loss_as_text(model, [facts(Sizes(written=6, as_text=1.0)).next()], PREFIX)
+
+
+def test_a_pass_that_begins_at_a_layer_loses_what_a_whole_pass_loses() -> None:
+    model = tiny_loaded().model
+    batch = facts(TAUGHT).next()
+    teacher = batch.teacher
+    assert teacher is not None
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        rows, columns = teacher.places.T
+        scores = model.head(read(model, teacher.ids, PREFIX, None, None)[rows, columns]).float()
+    whole = float(F.cross_entropy(scores, teacher.ids[rows, columns + 1]))
+    assert loss_as_text(model, [batch], PREFIX) == pytest.approx(whole, abs=1e-5)
+    far = 10_000  # a head that sees so far sees everything
+    top = MemoryHead(model.config.layers - 1, 0, 32)
+    for entry in losses_by_sight(model, [batch], PREFIX, [top, MemoryHead(0, 1, 32)], reach=far):
+        assert entry.loss == pytest.approx(whole, abs=2e-3)
+
+
+def test_larger_budgets_have_one_head_more_each_up_to_the_papers_bytes() -> None:
+    config = tiny_config()
+    first, second = (h for h in uniform_budget(config.layers, config.kv_heads, 32) if h.layer == 2)
+    whole = config.with_memory(MemoryConfig((MemoryHead(0, 0, 32),), 32, 16))
+    curve = BytesCurve("m", 1, "")
+    labels = [b.label for b in budgets(whole, curve, [second, first], vector_bytes=1.0)]
+    assert labels[-2:] == ["2 heads: the shipped and 2.1", "3 heads: the shipped and 2.1, 2.0"]
+    few = [b.label for b in budgets(whole, curve, [second, first], vector_bytes=PAPER_BYTES / 128)]
+    assert few[-1] == "2 heads: the shipped and 2.1"
 
 
 def test_tokens_are_taken_where_they_cost_least() -> None:

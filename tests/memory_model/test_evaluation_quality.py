@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_model.cli import app
+from memory_model.commands.ablation import Stage
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.evaluation.conditions import Scores
 from memory_model.evaluation.page import Numbers, page, write_plots
@@ -20,6 +21,7 @@ from memory_model.evaluation.quality import (
     joined_results,
     retrieved_apart,
     run_sections,
+    scores_of_answers,
 )
 from memory_model.evaluation.results import (
     Ablation,
@@ -251,6 +253,37 @@ def test_the_page_shows_what_there_are_numbers_for(tmp_path: Path) -> None:
     assert "2 of 90 heads so far" in text
 
 
+def test_the_page_says_how_sure_its_curves_are_and_what_a_step_was_tuned_on() -> None:
+    files = every_file()
+    natural = {"f1": 0.21, "f1_error": 0.04, "nll": 1.5}
+    points = (replace(files["bytes_curve"].points[0], f1_error=0.03, natural=natural),)
+    (step,) = files["ablation"].steps
+    scores = {"held-out": {"rag": {"f1": 0.5, "f1_error": 0.07, "exact_match": 0.1}}}
+    text = page(
+        numbers(
+            **files
+            | {
+                "bytes_curve": replace(files["bytes_curve"], points=points, natural_rows=40),
+                "ablation": Ablation(50, (replace(step, scores=scores, tuned_on="nothing"),)),
+            }
+        )
+    )
+    assert "| 19,968 | 0.950 ± 0.030 | 0.900 | 0.210 ± 0.040 | 1.500 | shipped |" in text
+    assert "50 questions about held-out countries and 40 natural ones" in text
+    assert "| untuned | 0 | nothing | 0.500 ± 0.070, 0.100 |" in text
+
+
+def test_the_page_tells_what_the_device_answers_with_rows_and_date() -> None:
+    text = page(numbers(**every_file()))
+    assert "| `int8` | 0.940 | 0.900 | 100.0% | 180 |" in text
+    assert "F1 0.930 against 0.950,\n100 questions about held-out countries, 2026-01-07" in text
+
+
+def test_a_point_has_the_standard_error_of_its_mean() -> None:
+    assert Scores(f1=[0.0, 1.0, 1.0, 0.0]).point() == {"f1": 0.5, "f1_error": 0.2887}
+    assert Scores(f1=[1.0]).point()["f1_error"] == 0.0
+
+
 def test_every_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
     files = {**every_file(), "quality": numbers().quality}
     for name, result in files.items():
@@ -274,11 +307,57 @@ def test_points_that_do_not_compare_are_not_put_on_one_curve(tmp_path: Path) -> 
             BytesCurve.begun(path, model_id, rows)
 
 
+def test_natural_questions_may_be_added_to_a_curve_but_not_of_another_number(tmp_path: Path) -> None:
+    path = tmp_path / "bytes_curve.json"
+    every_file()["bytes_curve"].save(path)
+    found = BytesCurve.begun(path, "m1", 50, 40)
+    ours = replace(found.points[0], natural={"f1": 0.2})
+    found.with_point(ours).save(path)
+    again = BytesCurve.begun(path, "m1", 50)
+    assert (again.natural_rows, [p.label for p in again.points]) == (40, ["ours", "small"])
+    with pytest.raises(InvalidInput, match="--limit 40"):
+        BytesCurve.begun(path, "m1", 50, 60)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("facts", "NAME=STEPS=ADAPTER"),
+        ("facts=many=none", "NAME=STEPS=ADAPTER"),
+        ("facts=3=nowhere.safetensors", "no adapter nowhere"),
+    ],
+)
+def test_a_stage_that_cannot_be_measured_is_named_before_anything_is_loaded(entry: str, says: str) -> None:
+    with pytest.raises((InvalidInput, MissingFile), match=says):
+        Stage.parse(entry)
+
+
+def test_answers_that_were_kept_are_scored_only_where_all_questions_are_the_same() -> None:
+    rows = [Row("k", f"q{n}", "Paris") for n in range(2)]
+    told = {"rag": Scores(), "memory": Scores()}
+    for row, answer in zip(rows, ("Paris", "Rome"), strict=True):
+        for scores in told.values():
+            scores.add(row, answer)
+    kept = conditions_result(told, rows)
+    found = scores_of_answers(rows, kept, ["rag"])
+    assert found is not None
+    assert found["rag"].f1 == [1.0, 0.0]
+    assert scores_of_answers(rows[:1], kept, ["rag"]) is not None
+    assert scores_of_answers(rows[::-1], kept, ["rag"]) is None
+    assert scores_of_answers(rows, kept, ["rag", "memory_exact"]) is None
+    assert scores_of_answers([*rows, Row("k", "q2", "Paris")], kept, ["rag"]) is None
+
+
+def test_what_a_stage_was_tuned_on_may_hold_the_separator() -> None:
+    assert Stage.parse("a=3=none=facts, share=2") == Stage("a", 3, "none", "facts, share=2")
+
+
 def test_a_step_of_the_ablation_that_is_measured_again_keeps_its_place() -> None:
     steps = [AblationStep(name, 1, "m", "", {}) for name in "abc"]
     again = replace(steps[1], model_id="m2")
     found = Ablation(50, tuple(steps)).with_step(again)
     assert [(s.name, s.model_id) for s in found.steps] == [("a", "m"), ("b", "m2"), ("c", "m")]
+    assert [s.name for s in found.ordered(["c", "a"]).steps] == ["c", "a", "b"]
 
 
 def test_figures_come_out_the_same_twice_and_hold_no_date(tmp_path: Path) -> None:
