@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,7 +138,7 @@ def ablation(
                     else:
                         date, told = (
                             today(),
-                            _asked(subject, rows, lambda n, t=answers: progress.advance(t, n)),
+                            _asked(subject, rows, partial(progress.advance, answers)),
                         )
                     progress.remove_task(answers)
                     scores = {**scores, kind: {c: s.point() for c, s in told.items()}}

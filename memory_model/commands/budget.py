@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,8 +32,10 @@ from memory_model.commands.training_data import fact_batches, parse_budget
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memory_model.config import MemoryConfig, MemoryHead
-    from memory_model.evaluation.results import BytesCurve, Scores
+    from rich.progress import Progress
+
+    from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+    from memory_model.evaluation.results import BytesCurve, BytesPoint, Scores
 
 _TOKENS = (128, 96, 64, 32)
 _VECTORS = (1280, 1024, 768, 512)
@@ -72,11 +75,11 @@ def budget_curve(
 
     Same weights, products in bfloat16; other budgets than the whole one are read as exact key-values, so that what is
     measured is the choice of heads and tokens (`codec-curve` measures the codec), and counted with the codec's bytes a
-    vector. The whole budget is measured through the codec too. Some budgets come from each head's own loss with fewer
-    tokens, measured first. With --natural every point answers natural questions too; --natural and --more may be
-    added to a curve that was measured without.
+    vector. The whole budget is measured through the codec too. The last budgets come from each head's own loss with
+    fewer tokens, measured before them. With --natural every point answers natural questions too; --natural and --more
+    may be added to a curve that was measured without.
     """
-    from memory_model.evaluation.results import BytesCurve, BytesPoint, TokenLoss
+    from memory_model.evaluation.results import BytesCurve, TokenLoss
     from memory_model.evaluation.rows import read_rows
     from memory_model.evaluation.subject import Subject
     from memory_model.training.conversations import Sizes
@@ -94,61 +97,57 @@ def budget_curve(
         replace(memory, heads=(*memory.heads, *added))
     )  # refused before minutes of work
     found = BytesCurve.begun(out, loaded.model_id, len(rows), len(people))
-    left = stop_after or 10**6
+    count = stop_after or 10**6  # measurements that are left for this run
+
+    def answered(found: BytesCurve, wanted: list[Budget], progress: Progress) -> tuple[BytesCurve, int]:
+        """The curve with budgets that it has not got, as many as are left; and how many these were."""
+        known = {point.label: point for point in found.points}
+        waiting = [b for b in wanted if b.label not in known or (people and not known[b.label].natural)]
+        task = progress.add_task("budgets", total=len(waiting), visible=bool(waiting[:count]))
+        for budget in waiting[:count]:
+            old = known.get(budget.label)
+            asked = [[] if old else rows, people if not (old and old.natural) else []]
+            answers = progress.add_task(budget.label[:40], total=sum(map(len, asked)))
+            told = _scores(adapter, codec, budget, asked, partial(progress.advance, answers))
+            progress.remove_task(answers)
+            point = old or _point(budget, vector_bytes, told[0] or {})
+            own = budget.coded and adapter is None and codec is None
+            found = found.with_point(replace(point, natural=told[1] or point.natural, shipped=own))
+            found.save(out)
+            progress.advance(task)
+        return found, len(waiting)
+
     with progress_bars() as progress:
-        done = {(t.layer, t.head, t.tokens) for t in found.token_losses}
-        todo = [(h, n) for h, n in steps_of(memory) if (h.layer, h.head, n) not in done]
-        task = progress.add_task("tokens of each head", total=len(todo), visible=bool(todo))
-        if todo:
+        found, done = answered(found, budgets(loaded.config, added, vector_bytes), progress)
+        count -= done
+        have = {(t.layer, t.head, t.tokens) for t in found.token_losses}
+        todo = [(h, n) for h, n in steps_of(memory) if (h.layer, h.head, n) not in have]
+        task = progress.add_task("tokens of each head", total=len(todo), visible=bool(todo) and count > 0)
+        if todo and count > 0:
             sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
             maker = fact_batches(loaded, data, seed=79, sizes=sizes)
             drawn = [maker.next() for _ in range(_BATCHES)]
-            for head, tokens, loss in token_losses(loaded.model, drawn, loaded.writer.prefix, todo[:left]):
+            for head, tokens, loss in token_losses(loaded.model, drawn, loaded.writer.prefix, todo[:count]):
                 measured = TokenLoss(head.layer, head.head, tokens, round(loss, 4))
                 found = replace(found, token_losses=(*found.token_losses, measured))
                 found.save(out)
                 progress.advance(task)
-        left -= len(todo)
-        wanted = budgets(loaded.config, found, added, vector_bytes) if left >= 0 else []
-        known = {point.label: point for point in found.points}
-        waiting = [
-            b for b in wanted if b.label not in known or (people and known[b.label].natural is None)
-        ]  # fmt: skip
-        now = waiting[: max(0, left)]
-        task = progress.add_task("budgets", total=len(waiting), visible=bool(now))
-        for budget in now:
-            answers = progress.add_task(budget.label[:40], total=len(rows) + len(people))
-            old = known.get(budget.label)
-            asked = [[] if old else rows, people if people and not (old and old.natural) else []]
-            told = _scores(adapter, codec, budget, asked, lambda n, t=answers: progress.advance(t, n))
-            progress.remove_task(answers)
-            tokens_of = sorted({h.tokens for h in budget.memory.heads})
-            f1 = told[0] or {}
-            point = old or BytesPoint(
-                budget.label, len(budget.memory.heads),
-                " to ".join(str(n) for n in dict.fromkeys((tokens_of[0], tokens_of[-1]))),
-                round(vector_bytes, 2), round(budget.memory.vectors * vector_bytes),
-                "codes" if budget.coded else "exact", f1["f1"], f1["exact_match"], f1["nll"],
-                shipped=budget.coded and adapter is None and codec is None, f1_error=f1["f1_error"],
-            )  # fmt: skip
-            found = found.with_point(replace(point, natural=told[1] or point.natural))
-            found.save(out)
-            progress.advance(task)
+        count -= len(todo)
+        if count > 0:
+            found, done = answered(found, measured_budgets(memory, found), progress)
+            count -= done
     _show(found)
-    if left < 0 or len(now) < len(waiting):
-        console.print("more is to be measured: run the same command to go on")
+    if count < 0 or (stop_after and count == 0):
+        console.print("more may be to measure: run the same command to go on")
 
 
-def budgets(
-    config: Any, curve: BytesCurve, added: Sequence[MemoryHead] = (), vector_bytes: float = 1.0
-) -> list[Budget]:
-    """What the curve consists of; some of it follows from the losses by token that the curve holds.
+def budgets(config: ModelConfig, added: Sequence[MemoryHead] = (), vector_bytes: float = 1.0) -> list[Budget]:
+    """What the curve begins with: the whole budget, fewer tokens, the paper's way, more heads.
 
     added: heads that the larger budgets have besides, one more in each, up to the paper's bytes.
     """
     from memory_model.config import uniform_budget
     from memory_model.evaluation.targets import PAPER_BYTES
-    from memory_model.training.token_budget import allocate
 
     memory = config.memory
     whole = f"{len(memory.heads)} heads x {max(h.tokens for h in memory.heads)} tokens"
@@ -159,23 +158,40 @@ def budgets(
     every = config.layers * config.kv_heads
     paper = replace(memory, heads=uniform_budget(config.layers, config.kv_heads, 8))
     found.append(Budget(f"{every} heads x 8 tokens (the paper's way)", paper))
-    for count in range(1, len(added) + 1):
-        larger = replace(memory, heads=(*memory.heads, *added[:count]))
+    for number in range(1, len(added) + 1):
+        larger = replace(memory, heads=(*memory.heads, *added[:number]))
         if larger.vectors * vector_bytes <= PAPER_BYTES:
-            names = ", ".join(f"{h.layer}.{h.head}" for h in added[:count])
+            names = ", ".join(f"{h.layer}.{h.head}" for h in added[:number])
             found.append(Budget(f"{len(larger.heads)} heads: the shipped and {names}", larger))
+    return found
+
+
+def measured_budgets(memory: MemoryConfig, curve: BytesCurve) -> list[Budget]:
+    """Budgets of fewer vectors that follow from the losses by token that the curve holds, all of them."""
+    from memory_model.training.token_budget import allocate
+
     heads_by_place = {(h.layer, h.head): h for h in memory.heads}
     curves: dict[MemoryHead, dict[int, float]] = {}
     for t in curve.token_losses:
         curves.setdefault(heads_by_place[t.layer, t.head], {})[t.tokens] = t.loss
-    labels = {b.label for b in found}
+    found: dict[str, Budget] = {}
     for vectors in _VECTORS:
         chosen = allocate(curves, vectors)
         label = "measured: " + ", ".join(f"{h.layer}.{h.head} x {h.tokens}" for h in chosen)
-        if chosen and label not in labels:
-            labels.add(label)
-            found.append(Budget(label, replace(memory, heads=chosen)))
-    return found
+        if chosen:
+            found.setdefault(label, Budget(label, replace(memory, heads=chosen)))
+    return list(found.values())
+
+
+def _point(budget: Budget, vector_bytes: float, scores: Scores) -> BytesPoint:
+    from memory_model.evaluation.results import BytesPoint
+
+    tokens = sorted({h.tokens for h in budget.memory.heads})
+    return BytesPoint(
+        budget.label, len(budget.memory.heads), " to ".join(str(n) for n in dict.fromkeys((tokens[0], tokens[-1]))),
+        round(vector_bytes, 2), round(budget.memory.vectors * vector_bytes), "codes" if budget.coded else "exact",
+        scores["f1"], scores["exact_match"], scores["nll"], f1_error=scores["f1_error"],
+    )  # fmt: skip
 
 
 def _scores(

@@ -28,8 +28,12 @@ def token_losses(
 ) -> Iterator[tuple[MemoryHead, int, float]]:
     """(head, tokens, loss of the answers with it at so many tokens and the rest whole), as soon as measured."""
     table = model.config.memory
+    known: dict[MemoryConfig, float] = {}  # every head's curve begins at the same whole budget
     for head, tokens in steps:
-        yield head, tokens, loss_of_table(model, with_tokens(table, head, tokens), batches, prefix)
+        changed = with_tokens(table, head, tokens)
+        if changed not in known:
+            known[changed] = loss_of_table(model, changed, batches, prefix)
+        yield head, tokens, known[changed]
 
 
 def with_tokens(table: MemoryConfig, head: MemoryHead, tokens: int) -> MemoryConfig:

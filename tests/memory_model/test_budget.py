@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from memory_model.commands.budget import budgets
 from memory_model.config import MemoryConfig, MemoryHead, uniform_budget
 from memory_model.errors import InvalidInput
-from memory_model.evaluation.results import BytesCurve
 from memory_model.evaluation.targets import PAPER_BYTES
 from memory_model.training.adapt import read
 from memory_model.training.conversations import Sizes
@@ -87,10 +86,9 @@ def test_larger_budgets_have_one_head_more_each_up_to_the_papers_bytes() -> None
     config = tiny_config()
     first, second = (h for h in uniform_budget(config.layers, config.kv_heads, 32) if h.layer == 2)
     whole = config.with_memory(MemoryConfig((MemoryHead(0, 0, 32),), 32, 16))
-    curve = BytesCurve("m", 1, "")
-    labels = [b.label for b in budgets(whole, curve, [second, first], vector_bytes=1.0)]
+    labels = [b.label for b in budgets(whole, [second, first], vector_bytes=1.0)]
     assert labels[-2:] == ["2 heads: the shipped and 2.1", "3 heads: the shipped and 2.1, 2.0"]
-    few = [b.label for b in budgets(whole, curve, [second, first], vector_bytes=PAPER_BYTES / 128)]
+    few = [b.label for b in budgets(whole, [second, first], vector_bytes=PAPER_BYTES / 128)]
     assert few[-1] == "2 heads: the shipped and 2.1"
 
 
