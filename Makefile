@@ -11,6 +11,9 @@ TAG ?= 0.1.0
 DEVICE ?= cpu
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128
+# What `make curves` measures beside the shipped: heads that larger budgets have too, and codecs.
+MORE_HEADS ?= 23.2:128,23.1:128,14.0:128,21.1:128,24.1:128
+CODECS ?= paper:14,table:13,groups:13,groups:25,heads:13,tokens:6,tokens:8,tokens:10,tokens:13,tokens:16,tokens:25
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy docs tests
@@ -18,7 +21,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality edge-quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -144,6 +147,13 @@ $(BUNDLE)/manifest.json: | $(READY)
 
 build/bundle-memory3-2b/manifest.json: | $(READY)
 	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
+
+curves: $(READY) ## F1 against bytes, codecs, heads, for docs/quality.md: long, resumable (LIMIT=n, NATURAL=file)
+	$(BIN)/memory-model budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
+	$(BIN)/memory-model codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
+	    --variants $(CODECS) --answers paper:14,tokens:8,tokens:13,tokens:25
+	$(BIN)/memory-model head-sight --batches 1
+	$(BIN)/memory-model quality-report
 
 edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
 	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))

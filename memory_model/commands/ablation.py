@@ -147,6 +147,8 @@ def ablation(
                     found = found.with_step(step).ordered([s.name for s in stages])
                     found.save(out)
                 progress.advance(task)
+            found = found.told_of(stage.name, stage.steps, stage.tuned_on)
+            found.save(out)
     _show(found, list(kinds))
     console.print(f"written to [bold]{out}[/bold]; `memory-model quality-report` puts it on the page")
 

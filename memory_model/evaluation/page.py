@@ -329,6 +329,7 @@ _HOW = """\
 make eval                                      # every measurement, resumable; LIMIT=n for a quick look
 make eval NATURAL=questions.json               # natural questions too
 memory-model quality --sections heldout,hard   # only these again; the others stay, each with its date and model
+make curves NATURAL=questions.json             # the next two and head-sight, at smaller sizes
 memory-model budget-curve --natural FILE       # F1 against bytes; goes on where it was, as all of these do
 memory-model codec-curve --corpus build/corpus # the codec
 memory-model ablation NAME=STEPS=ADAPTER …     # what each step of tuning brought

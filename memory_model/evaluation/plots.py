@@ -71,7 +71,10 @@ def f1_against_bytes(path: Path, points: Sequence[BytesPoint], codecs: CodecCurv
         axes.set(xscale="log", xlabel="bytes of codes a memory", ylabel="token F1, five memories")
         marks, labels = axes.get_legend_handles_labels()
         once = dict(zip(labels, marks, strict=True))
-        axes.legend(once.values(), once.keys(), fontsize=7, frameon=False, loc="lower right")
+        axes.legend(
+            once.values(), once.keys(), fontsize=7, frameon=False, ncols=3, loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+        )  # fmt: skip
         _save(figure, path)
 
 

@@ -217,6 +217,11 @@ class Ablation(ResultFile):
         place = next((n for n, s in enumerate(self.steps) if s.name == step.name), len(others))
         return replace(self, steps=(*others[:place], step, *others[place:]))
 
+    def told_of(self, name: str, steps: int, tuned_on: str) -> Ablation:
+        """With other words about the step of this name, its scores as they were."""
+        told = (replace(s, steps=steps, tuned_on=tuned_on) if s.name == name else s for s in self.steps)
+        return replace(self, steps=tuple(told))
+
     def ordered(self, names: Sequence[str]) -> Ablation:
         """The steps of these names in their order, then the others."""
         last = len(names)

@@ -358,6 +358,11 @@ def test_a_step_of_the_ablation_that_is_measured_again_keeps_its_place() -> None
     found = Ablation(50, tuple(steps)).with_step(again)
     assert [(s.name, s.model_id) for s in found.steps] == [("a", "m"), ("b", "m2"), ("c", "m")]
     assert [s.name for s in found.ordered(["c", "a"]).steps] == ["c", "a", "b"]
+    assert [(s.steps, s.tuned_on) for s in found.told_of("b", 9, "facts").steps] == [
+        (1, ""),
+        (9, "facts"),
+        (1, ""),
+    ]
 
 
 def test_figures_come_out_the_same_twice_and_hold_no_date(tmp_path: Path) -> None:
