@@ -18,6 +18,7 @@ from edge_client.memory_cache import MemoryCache
 from edge_client.memory_client import MemoryClient
 from edge_client.offline import open_pack
 from edge_client.overlap import Recalling, RecallMode, RecallPolicy
+from edge_client.packs import MemoryPack
 from edge_client.recall import Recaller
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import Bundle
@@ -58,6 +59,7 @@ class EdgeModel:
         self.recaller = recaller
         self.policy = policy or RecallPolicy()
         self._settings: EdgeSettings | None = None  # those of `open`
+        self._pack: MemoryPack | None = None  # of their knowledge base
         self._engine = Engine(bundle, graph, recaller, self.policy)
         # The caches of the last question: one that goes on from it need not be read again.
         self._idle: CachedText | None = self._engine.text()
@@ -76,14 +78,15 @@ class EdgeModel:
         opened = Bundle.open(chosen.bundle)
         graph = DecoderGraph.open(opened.decoder, threads=chosen.threads, provider=chosen.provider)
         memory_format = device_format(opened, chosen.provider)
+        pack = open_pack(chosen, opened)
         recaller = Recaller(
             opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
-            memory_format, pack=open_pack(chosen, opened),
+            memory_format, pack=pack,
             cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
             hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = cls(opened, graph, recaller, chosen.recall_policy)
-        model._settings = chosen
+        model._settings, model._pack = chosen, pack
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -97,11 +100,11 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=mine.pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
             hedge_after_s=settings.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
-        model._settings = settings
+        model._settings, model._pack = settings, self._pack
         return model
 
     def generate(

@@ -12,7 +12,11 @@ from openai import OpenAI
 from typer.testing import CliRunner
 
 from deploy.app_process import AppProcess
+from edge_client import EdgeModel
+from edge_client.channel import ChannelSettings
 from edge_client.cli import app
+from edge_client.pull_pack import pull_pack
+from edge_client.recall import Recaller
 from memory_model.bundle import Bundle
 from tests.edge_client.http_calls import call
 from tests.edge_client.tiny_bundle import tiny_bundle
@@ -109,6 +113,24 @@ def test_two_knowledge_bases_are_read_together(server: AppProcess) -> None:
         ("north", "Code of Oslo: 11"),
         ("south", "Code of Lima: 22"),
     }
+
+
+def test_the_pack_of_a_knowledge_base_is_there_again_when_it_is_read_again(
+    server: AppProcess, tiny: Bundle, address: str, tmp_path: Path
+) -> None:
+    upload(server, "packed", "oslo.txt", "Code of Oslo: 11")
+    pull_pack(ChannelSettings(address), "packed", tmp_path / "pack")
+    with (
+        EdgeModel.open(tiny.folder, address, knowledge_base="packed", pack=tmp_path / "pack") as model,
+        model.with_knowledge_base("default") as other,
+        other.with_knowledge_base("packed") as again,
+    ):
+        packs = []
+        for each in (model, other, again):
+            assert isinstance(each.recaller, Recaller)
+            packs.append(each.recaller.pack)
+        assert packs[0] is not None
+        assert packs == [packs[0], None, packs[0]]
 
 
 def test_a_file_is_added_in_the_terminal_and_the_question_asked_again_reads_it(
