@@ -182,7 +182,8 @@ def _service_config(attempts: int) -> str:
     if attempts > 1:
         policy = {
             "maxAttempts": attempts, "initialBackoff": "0.05s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE"],
+            # CANCELLED, when the device did not cancel: the call met the end of a connection that the service closed.
+            "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
         }  # fmt: skip
         names = [{"service": service, "method": method} for service, method in IDEMPOTENT]
         config["methodConfig"] = [{"name": names, "retryPolicy": policy}]

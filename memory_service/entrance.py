@@ -26,7 +26,7 @@ from memory_service.access import OPERATOR, Access, set_caller
 from memory_service.audit import AUDITED, AuditLog
 from memory_service.call_record import CallRecord, record
 from memory_service.calls import abort_with
-from memory_service.errors import NotReady, ServiceError, Unauthenticated
+from memory_service.errors import NotReady, ServiceError, ShuttingDown, Unauthenticated
 from memory_service.keys import KeyRing
 from memory_service.metrics import CALL_SECONDS, CALLS, UNDER_WAY
 from memory_service.quotas import Rates
@@ -54,6 +54,8 @@ class Entrance(grpc.GenericRpcHandler):
     ) -> None:
         """inner: finds the handler of a call. keys: None lets everybody in as the operator."""
         self.ready = False
+        self.turned_away = 0
+        self._stopping = False
         self._inner = inner
         self._keys = keys
         self._rates = rates
@@ -72,7 +74,7 @@ class Entrance(grpc.GenericRpcHandler):
             access = self._access(handler_call_details)
             self._rates.admit(access.tenant)
             if not self.ready:
-                raise NotReady("the service loads its store and model: try again in some seconds")
+                raise self._closed()
         except ServiceError as error:
             # A stranger may call methods by any name: each would be a series that is kept for good.
             known = self.ready and self._inner(handler_call_details) is not None
@@ -83,6 +85,16 @@ class Entrance(grpc.GenericRpcHandler):
             return None
         parent = header(handler_call_details, "traceparent")
         return self._wrapped(handler, method, access, request_id, parent)
+
+    def turn_away(self) -> None:
+        """From here on calls are refused with UNAVAILABLE and a time to retry, and counted in `turned_away`."""
+        self.ready, self._stopping = False, True
+
+    def _closed(self) -> ServiceError:
+        if not self._stopping:
+            return NotReady("the service loads its store and model: try again in some seconds")
+        self.turned_away += 1
+        return ShuttingDown("the service stops: ask another replica, or this one after its restart")
 
     def _access(self, details: grpc.HandlerCallDetails) -> Access:
         if self._keys is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ from memory_service.settings import Settings
 from memory_service.tracing import Tracing
 
 _LAST_ANSWERS_S = 0.5
+_FIRST_PAUSE_S = 0.02
+_PAUSE_S = 0.1
+_MOST_PAUSES = 5
+_PUTTING_AWAY_S = 5.0
 _NO_QUOTA = Quota()
 
 
@@ -135,6 +140,16 @@ class Front:
         logger().info("draining", grace_s=self._settings.shutdown_grace_s)
         await self.health.drain()
         await asyncio.sleep(self._settings.shutdown_delay_s)
+        # A call that arrives while its connection is being closed is CANCELLED by gRPC, which tells nobody to try
+        # again. Those who call all the time are told so before, until they pause.
+        self._entrance.turn_away()
+        await asyncio.sleep(_FIRST_PAUSE_S)
+        refused = 0
+        for _ in range(_MOST_PAUSES):
+            if self._entrance.turned_away == refused:
+                break
+            refused = self._entrance.turned_away
+            await asyncio.sleep(_PAUSE_S)
 
     async def stop(self) -> None:
         """Ends what is under way after its grace, and closes the ports."""
@@ -148,6 +163,9 @@ class Front:
         # last answers' way out.
         await self.server.stop(min(_LAST_ANSWERS_S, grace_s))
         await stopping
+        # What was cut off has things to put away; gRPC does not wait for it.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calls.wait_until_idle(), _PUTTING_AWAY_S)
         await self.health.close()
         await asyncio.to_thread(self._close_rest)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 
@@ -38,6 +39,29 @@ def configure_logs(level: str = "info", style: str = "auto") -> None:
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+    for name in ("grpc", "asyncio"):
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = [_OfLibraries()], False
+
+
+class _OfLibraries(logging.Handler):
+    """What gRPC and asyncio log, as events of ours; without a handler it would be text on stderr between them.
+
+    That a call ended before its answer was sent, since its client left or the service stops, is no error: gRPC writes
+    a traceback when it learns that from the failed answer first.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from grpc._cython.cygrpc import ExecuteBatchError  # of a failed answer; grpc.aio has no name for it
+
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, (asyncio.CancelledError, ExecuteBatchError)):
+            logger().info("call_gone", library=record.name, message=record.getMessage())
+        else:
+            found = {"exc_info": error} if error is not None else {}
+            logger().log(
+                record.levelno, "library_says", library=record.name, message=record.getMessage(), **found
+            )
 
 
 def logger() -> structlog.typing.FilteringBoundLogger:
