@@ -39,12 +39,13 @@ class IngestChoices:
     """How to ingest.
 
     create: the knowledge base where it is missing. attempts: connections lost in a row, without an answer in between,
-    before it gives up. memory_writing, overlap_tokens, context_tokens: see IngestStart. near_duplicates: documents
-    that nearly equal an earlier one of this ingestion are left out.
+    before it gives up: ten are some 45 s, in which a service loads its model and store. memory_writing,
+    overlap_tokens, context_tokens: see IngestStart. near_duplicates: documents that nearly equal an earlier one of this
+    ingestion are left out.
     """
 
     create: bool = True
-    attempts: int = 5
+    attempts: int = 10
     memory_writing: pb.MemoryWriting = pb.MEMORY_WRITING_UNSPECIFIED
     overlap_tokens: int = 0
     context_tokens: int = 0
