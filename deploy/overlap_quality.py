@@ -98,7 +98,8 @@ def main() -> None:
     }
     place = WORK / "overlap_quality.json"
     place.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    Overlap(model_id, today(), len(rows), scores["exact"].f1, scores["overlap"].f1).save(options.out)
+    exact, overlap = scores["exact"], scores["overlap"]
+    Overlap(model_id, today(), len(rows), exact.f1, overlap.f1, overlap.generated_recalls).save(options.out)
     console.print(f"wrote {place.relative_to(ROOT)} and {options.out}; next: memory-model quality-report")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from memory_model.evaluation.curve_tables import ablation_part, bytes_part, codec_part, number
 from memory_model.evaluation.results import (
     Ablation,
     BytesCurve,
@@ -95,11 +96,11 @@ def page(numbers: Numbers) -> str:
     if numbers.edge_quality or numbers.overlap:
         parts.append(_device_part(numbers))
     if numbers.bytes_curve:
-        parts.append(_bytes_part(numbers.bytes_curve, _warning(numbers, "bytes_curve")))
+        parts.append(bytes_part(numbers.bytes_curve, _warning(numbers, "bytes_curve")))
     if numbers.codec_curve:
-        parts.append(_codec_part(numbers.codec_curve, quality))
+        parts.append(codec_part(numbers.codec_curve, quality))
     if numbers.ablation:
-        parts.append(_ablation_part(numbers.ablation))
+        parts.append(ablation_part(numbers.ablation))
     parts.append(_sections_part(quality))
     if numbers.heads:
         parts.append(_heads_part(numbers.heads))
@@ -179,90 +180,18 @@ def _device_part(numbers: Numbers) -> str:
             )
         parts.append("")
     if overlap := numbers.overlap:
+        alike = ""
+        if overlap.generated_recalls == 0:
+            alike = (
+                "\nThese answers end within their first chunk, so nothing was recalled beside decoding: both modes did "
+                "the same.\nWhat longer answers recall: [0014](decisions/0014-asking-early-and-never-waiting.md)."
+            )
         parts.append(
             f"{_warning(numbers, 'overlap')}Asking early (`overlap`) against waiting (`exact`), over a real service: "
             f"F1 {overlap.overlap_f1:.3f} against {overlap.exact_f1:.3f},\n{overlap.rows} questions about held-out "
-            f"countries, {overlap.date}: `python -m deploy.overlap_quality`.\n"
+            f"countries, {overlap.date}: `python -m deploy.overlap_quality`.{alike}\n"
         )
     return "\n".join(parts)
-
-
-def _bytes_part(curve: BytesCurve, warning: str) -> str:
-    natural = curve.natural_rows and any(p.natural for p in curve.points)
-    names = ["F1", "exact match"] + (["natural: F1", "natural: NLL"] if natural else [])
-    lines = [
-        f"| setting | heads | tokens | bytes a vector | bytes a memory | {' | '.join(names)} | |",
-        "|---" * (6 + len(names)) + "|",
-    ]
-    for p in sorted(curve.points, key=lambda p: p.bytes):
-        cells = [_with_error(p.f1, p.f1_error), f"{p.exact_match:.3f}"]
-        if natural:
-            found = p.natural or {}
-            cells += [_with_error(found.get("f1"), found.get("f1_error")), _number(found.get("nll"))]
-        lines.append(
-            f"| {p.label} | {p.heads} | {p.tokens} | {p.code_bytes:g} | {p.bytes:,} | {' | '.join(cells)} | "
-            f"{'shipped' if p.shipped else ''} |"
-        )
-    people = f" and {curve.natural_rows} natural ones" if natural else ""
-    return (
-        "## F1 against bytes\n\n![token F1 against bytes of codes a memory](images/quality-bytes.svg)\n\n"
-        f"{warning}{curve.rows} questions about held-out countries{people}, {curve.date}, five memories, the shipped "
-        "weights\nthroughout, products in bfloat16. Other budgets than the shipped one are read as exact key-values "
-        "and counted with\nthe codec's bytes a vector; the shipped point is read through the codec. "
-        f"{_ERRORS}\n\n" + "\n".join(lines) + "\n"
-    )  # fmt: skip
-
-
-def _codec_part(curve: CodecCurve, quality: Quality) -> str:
-    other = curve.settings.model_id
-    warning = "" if other == quality.model_id else f"**Measured with another model {other[:12]}.** "
-    lines = [
-        "| codec | bytes a memory | keys lost | values lost | attention output lost | divergence | flips | F1 | |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for p in sorted(curve.points, key=lambda p: p.divergence):
-        lines.append(
-            f"| `{p.name}` {p.title} | {p.memory_bytes:,} | {p.keys:.3%} | {p.values:.3%} | {p.output:.3%} | "
-            f"{p.divergence:.5f} ± {p.divergence_error:.5f} | {p.flips:.2%} | {_scored(p.scores or {})} | "
-            f"{'shipped' if p.name == curve.shipped else ''} |"
-        )
-    exact = curve.exact or {}
-    answers = (
-        f" Without a codec F1 is {_with_error(exact['f1'], exact.get('f1_error'))}: {curve.rows} questions about "
-        f"held-out\ncountries. {_ERRORS}"
-        if exact
-        else ""
-    )
-    return (
-        "## The codec: quality against rate\n\n![what codecs lose at their rates](images/codec-curve.svg)\n\n"
-        f"{warning}Shares of variance; divergence in nats an answer token; flips: answer tokens whose likeliest token\n"
-        f"changes. {curve.date}.{answers}\n\n" + "\n".join(lines) + "\n"
-    )  # fmt: skip
-
-
-def _ablation_part(ablation: Ablation) -> str:
-    columns = list(
-        dict.fromkeys((kind, c) for step in ablation.steps for kind, found in step.scores.items() for c in found)
-    )  # fmt: skip
-    lines = [
-        "| tuning | steps | tuned on | "
-        + " | ".join(f"{kind}, `{c}`: F1, exact" for kind, c in columns)
-        + " |",
-        "|---" * (3 + len(columns)) + "|",
-    ]
-    for step in ablation.steps:
-        cells = []
-        for kind, condition in columns:
-            found = step.scores.get(kind, {}).get(condition, {})
-            cells.append(f"{_scored(found)}, {_number(found.get('exact_match'))}" if found else "")
-        lines.append(f"| {step.name} | {step.steps} | {step.tuned_on} | " + " | ".join(cells) + " |")
-    days = sorted(step.date for step in ablation.steps)
-    dates = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return (
-        "## What each step of tuning brought\n\n![token F1 by step of tuning](images/quality-ablation.svg)\n\n"
-        f"{ablation.rows} questions of each kind, five memories, without codec, {dates}. Products in bfloat16; in "
-        f"float32\nwhere the answers were those of `quality` or `eval`. {_ERRORS}\n\n" + "\n".join(lines) + "\n"
-    )  # fmt: skip
 
 
 def _sections_part(quality: Quality) -> str:
@@ -277,7 +206,7 @@ def _sections_part(quality: Quality) -> str:
         lines.append("| condition | " + " | ".join(_COLUMNS[c] for c in columns) + " |")
         lines.append("|---" * (1 + len(columns)) + "|")
         for condition, scores in found.items():
-            cells = " | ".join(_number(scores.get(c)) for c in columns)
+            cells = " | ".join(number(scores.get(c)) for c in columns)
             lines.append(f"| `{condition}` | {cells} |")
         lines.append("")
     if PROSE in quality.sections:
@@ -348,18 +277,3 @@ itself searches all references of the factbook.
 Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see
 [the example](examples/harness/README.md).
 """
-
-
-_ERRORS = "±: standard error of the mean over the questions."
-
-
-def _scored(scores: Mapping[str, float]) -> str:
-    return _with_error(scores.get("f1"), scores.get("f1_error"))
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    return _number(value) if value is None or error is None else f"{value:.3f} ± {error:.3f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

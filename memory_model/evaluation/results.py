@@ -350,7 +350,10 @@ class EdgeQuality(ResultFile):
 
 @dataclass(frozen=True)
 class Overlap(ResultFile):
-    """F1 of the same questions when recall is waited for (exact) and when it runs beside decoding."""
+    """F1 of the same questions when recall is waited for (exact) and when it runs beside decoding.
+
+    generated_recalls: chunks of all the answers that recalled beside decoding; with none both modes do the same.
+    """
 
     made_by: ClassVar[str] = "`python -m deploy.overlap_quality`"
     model_id: str
@@ -358,3 +361,4 @@ class Overlap(ResultFile):
     rows: int
     exact_f1: float
     overlap_f1: float
+    generated_recalls: int | None = None

@@ -277,6 +277,9 @@ def test_the_page_tells_what_the_device_answers_with_rows_and_date() -> None:
     text = page(numbers(**every_file()))
     assert "| `int8` | 0.940 | 0.900 | 100.0% | 180 |" in text
     assert "F1 0.930 against 0.950,\n100 questions about held-out countries, 2026-01-07" in text
+    assert "both modes did the same" not in text
+    none = replace(every_file()["overlap"], generated_recalls=0)
+    assert "both modes did the same" in page(numbers(overlap=none))
 
 
 def test_a_point_has_the_standard_error_of_its_mean() -> None:
