@@ -306,7 +306,7 @@ class IngestStream:
         if self._options.later:
             encoded = EncodedReferences(self._encoder.embed(texts), [b""] * len(texts))
         else:
-            encoded = self._encoder.encode(texts, before) if any(before) else self._encoder.encode(texts)
+            encoded = self._encoder.encode(texts, before)
         return checked(encoded, len(texts), self._encoder.description.identity.dimension)
 
     @staticmethod

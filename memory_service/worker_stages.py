@@ -202,7 +202,7 @@ class Write:
         if not references:
             return
         texts, before = [reference.text for reference in references], self._contexts(items)
-        made = self._encoder.encode(texts, before) if any(before) else self._encoder.encode(texts)
+        made = self._encoder.encode(texts, before)
         made = checked(made, len(references), self._encoder.description.identity.dimension)
         for reference, vector, payload in zip(references, made.vectors, made.payloads, strict=True):
             reference.embedding = vector.astype("<f4").tobytes()
