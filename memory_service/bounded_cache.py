@@ -44,14 +44,17 @@ class BoundedCache(Generic[Value]):
         with self._lock:
             for memory_id in memory_ids:
                 asked += 1
-                value = self._entries.get((kb, memory_id))
+                key = kb, memory_id
+                value = self._entries.get(key)
                 if value is not None:
-                    self._entries.move_to_end((kb, memory_id))
+                    self._entries.move_to_end(key)
                     found[memory_id] = value
             self.hits += len(found)
             self.misses += asked - len(found)
-        self._found.inc(len(found))
-        self._missed.inc(asked - len(found))
+        if found:
+            self._found.inc(len(found))
+        if asked > len(found):
+            self._missed.inc(asked - len(found))
         return found
 
     def put_many(self, kb: int, values: Mapping[int, Value]) -> None:

@@ -45,6 +45,11 @@ def require_readable(
     found: WriterIdentity, *, model_id: str, codec_id: str, memory_format_id: str, embedder_id: str
 ) -> None:
     """As require_same for the ids a client sent; an empty one is not checked."""
+    if (
+        model_id in ("", found.model_id) and codec_id in ("", found.codec_id)
+        and memory_format_id in ("", found.memory_format_id) and embedder_id in ("", found.embedder_id)
+    ):  # fmt: skip
+        return
     reader = WriterIdentity(
         model_id=model_id or found.model_id,
         codec_id=codec_id or found.codec_id,

@@ -7,13 +7,14 @@ therefore hardly wait for each other, and a lone caller never waits. A store tha
 callers at once (`Store.searches_together`).
 
 What a store has at hand in memory it answers at once, on the event loop (`Store.retrieve_at_once`): a thread and the
-way back cost more than that search. After an answer that was not at hand, or took long, the next ones go to threads.
+way back cost more than that search. After what was not at hand, or had to be read, the next ones go to threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import resource
 import threading
 import time
 from collections import deque
@@ -25,7 +26,8 @@ from memory_service.stores import KnowledgeBase, Query, Retrieved, Store
 
 _HOLD_NS = 500_000
 _TOGETHER = 8
-_LONG_NS = 5_000_000
+_LONG_NS = 2_000_000
+_OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # Linux counts them by thread
 _LEFT_AFTER_NONE, _LEFT_AFTER_LONG = 7, 255
 
 
@@ -59,6 +61,7 @@ class ReadQueue:
         self._waiting: deque[_Waiting] = deque()
         self._awake = 0
         self._left = 0  # retrievals that are left to the threads before the store is asked on the loop again
+        self._faults = resource.getrusage(_OF_THREAD).ru_majflt
         self._lock = threading.Lock()
 
     async def retrieve(self, base: KnowledgeBase, query: Query) -> Answer:
@@ -92,11 +95,17 @@ class ReadQueue:
         began_ns = time.perf_counter_ns()
         retrieved = self._store.retrieve_at_once(base, query)
         ended_ns = time.perf_counter_ns()
-        if ended_ns - began_ns > _LONG_NS:  # pages of the files were not in memory after all
+        if ended_ns - began_ns > _LONG_NS and self._met_disk():
             self._left = _LEFT_AFTER_LONG
         elif retrieved is None:
             self._left = _LEFT_AFTER_NONE
         return None if retrieved is None else Answer(retrieved, began_ns, ended_ns)
+
+    def _met_disk(self) -> bool:
+        """Whether pages of the files were read since this was asked last; a busy machine makes answers long, too."""
+        faults = resource.getrusage(_OF_THREAD).ru_majflt
+        more, self._faults = faults > self._faults, faults
+        return more
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: takes what waits until nothing is left."""

@@ -54,23 +54,24 @@ def _text(tag: bytes, text: str) -> bytes:
 
 def _hit(found: Found, payload: bytes | memoryview | None) -> tuple[bytes, bytes | memoryview, bytes]:
     """(fields before the payload, payload, fields behind it) of one Hit, which follow one another."""
-    score = _FLOAT.pack(_SCORE, found.score)
-    head = _FIXED64.pack(_MEMORY_ID, found.memory_id) if found.memory_id else b""
-    if score[1:] != _POSITIVE_ZERO:
-        head += score
-    if found.document_key:
-        head += _text(_DOCUMENT_KEY, found.document_key)
-    if found.title:
-        head += _text(_TITLE, found.title)
-    if found.chunk_number:
-        head += _CHUNK_NUMBER + varint(found.chunk_number)
-    if found.text is not None:
-        head += _text(_TEXT, found.text)
+    memory_id, score, key, title, chunk_number, crc32c, text = found
+    head = _FIXED64.pack(_MEMORY_ID, memory_id) if memory_id else b""
+    packed = _FLOAT.pack(_SCORE, score)
+    if packed[1:] != _POSITIVE_ZERO:
+        head += packed
+    if key:
+        head += _text(_DOCUMENT_KEY, key)
+    if title:
+        head += _text(_TITLE, title)
+    if chunk_number:
+        head += _CHUNK_NUMBER + varint(chunk_number)
+    if text is not None:
+        head += _text(_TEXT, text)
     if payload is None:
         head += _HELD
     else:
         head += _PAYLOAD + varint(len(payload))
-    return head, payload or b"", _FIXED32.pack(_CRC32C, found.crc32c) if found.crc32c else b""
+    return head, payload or b"", _FIXED32.pack(_CRC32C, crc32c) if crc32c else b""
 
 
 def _result(

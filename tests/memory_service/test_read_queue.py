@@ -31,6 +31,7 @@ class NumberedStore:
         self._lock = threading.Lock()
         self.inside = self.most_inside = self.asked = self.asked_at_once = 0
         self.at_hand: set[int] = set()
+        self.seconds_at_once = 0.0
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         with self._lock:
@@ -47,6 +48,7 @@ class NumberedStore:
 
     def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
         self.asked_at_once += 1
+        time.sleep(self.seconds_at_once)
         number = int(query.vectors[0, 0])
         if number not in self.at_hand:
             return None
@@ -133,4 +135,26 @@ async def test_what_is_at_hand_is_answered_without_a_thread_and_after_a_miss_som
     assert answers[0] == b""  # left to the threads, and then the store is asked again
     assert answers[-1] == b"at once"
     assert store.asked_at_once < 5 + 1 + 20
+    pool.shutdown()
+
+
+async def test_a_long_answer_leaves_the_next_to_the_threads_only_where_the_disk_was_read() -> None:
+    store = NumberedStore()
+    store.at_hand, store.seconds_at_once = set(range(100)), 0.003
+    queue, pool = queue_on(store, 1)
+    queue._met_disk = lambda: False  # type: ignore[method-assign]  # whether this machine reads now is chance
+    for number in range(3):
+        assert (await queue.retrieve(BASE, query(number))).retrieved.payloads == {number: b"at once"}
+    queue._met_disk = lambda: True  # type: ignore[method-assign]
+    assert (await queue.retrieve(BASE, query(3))).retrieved.payloads == {3: b"at once"}
+    assert (await queue.retrieve(BASE, query(4))).retrieved.payloads == {4: b""}
+    pool.shutdown()
+
+
+def test_pages_that_were_read_are_noticed_once() -> None:
+    queue, pool = queue_on(NumberedStore(), 1)
+    queue._faults = -1
+    assert queue._met_disk()
+    queue._faults += 1 << 40
+    assert not queue._met_disk()
     pool.shutdown()

@@ -165,10 +165,10 @@ class LocalKnowledgeBase:
             with disk_errors("reading"):
                 raise
 
-    def retrieve_at_once(self, query: Query, kb: int, ranking: WordRanking) -> Retrieved | None:
+    def retrieve_at_once(self, query: Query) -> Retrieved | None:
         """See Store."""
         try:
-            return self._view.retrieve_at_once(query, kb, ranking)
+            return self._view.retrieve_at_once(query)
         except (OSError, sqlite3.Error):
             with disk_errors("reading"):
                 raise

@@ -230,7 +230,7 @@ class LocalStore(Store):
         if self._lock is None:  # another process's batches are looked for on the disk
             return None
         try:
-            return self._of(base).retrieve_at_once(query, base.number, self._ranking)
+            return self._of(base).retrieve_at_once(query)
         except KnowledgeBaseDamaged:
             with self._named(base):
                 raise
