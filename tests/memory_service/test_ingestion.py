@@ -41,6 +41,15 @@ def test_an_acknowledged_document_is_searchable_in_references_with_its_title(cli
         assert (hit.memory_id, hit.chunk_number, hit.document_key) == (reference.memory_id, number, "k")
 
 
+def test_a_stream_tells_how_far_it_has_come(client: Client) -> None:
+    documents = [document(f"d{n}", f"Text {n}.") for n in range(5)] + [document("empty", "")]
+    answers = client.ingestion.Ingest(iter(ingest_requests("far", documents)), timeout=60)
+    told = [(answer.progress.items_answered, answer.progress.items_received, answer.progress.references_written)
+            for answer in answers if answer.HasField("progress")]  # fmt: skip
+    assert told == sorted(told)
+    assert told[-1] == (6, 6, 5)
+
+
 def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces(
     client: Client, encoder: HashEncoder
 ) -> None:
