@@ -28,6 +28,7 @@ from memory_service.errors import StoreUnavailable
 from memory_service.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file
 from memory_service.stores.local.guard import ReadersOrWriter
+from memory_service.stores.local.large_pages import on_large_pages
 from memory_service.stores.local.living import Living
 
 # Its stubs know less than it can.
@@ -211,6 +212,7 @@ class VectorIndex:
             with self._guard.reading():
                 faiss.write_index(self._index, str(temporary))
                 rows = self.covered
+                _place(self._index, self.kind)  # it has grown since, and lies elsewhere
         except RuntimeError as error:  # so FAISS says that the disk is full
             temporary.unlink(missing_ok=True)
             raise StoreUnavailable(f"the index of {folder} cannot be saved: {error}") from error
@@ -231,6 +233,8 @@ class VectorIndex:
         found = self._read(folder, self.covered + 1, rows, mapped=mapped)
         if found is None:
             return False
+        if not mapped:
+            _place(*found)
         with self._guard.writing():
             self._index, self.kind = found
             self._mapped_from = folder if mapped else None
@@ -292,6 +296,14 @@ def best_of(vectors: np.ndarray, queries: np.ndarray, rows: Sequence[list[int]],
         found.append([(row, -score) for score, row in sorted(zip(scores, of_query, strict=True))[:k]])
         start = end
     return found
+
+
+def _place(index: Any, kind: str) -> None:
+    """Puts a graph's vectors and links on large pages, where the system has them."""
+    if kind == "hnsw":
+        codes, links = faiss.downcast_index(index.storage).codes, index.hnsw.neighbors
+        on_large_pages(int(codes.data()), codes.size())
+        on_large_pages(int(links.data()), 4 * links.size())
 
 
 def _sample(random: np.random.Generator, vectors: np.ndarray, count: int) -> np.ndarray:
