@@ -6,6 +6,7 @@ registered, but whose polling thread was not started yet, is never over, and clo
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from edge_client.cancellation import Cancellation
 
 ENDING_S = 5.0
 """How long an interrupted caller waits for the work to end; it is then left to end by itself."""
+# An interrupt that comes just before the wait, or hits another thread, does not end it: Python looks for it in between.
+_LOOK_S = 0.2
 T = TypeVar("T")
 
 
@@ -35,7 +38,10 @@ def interruptible(work: Callable[[Cancellation], T]) -> T:
     thread = threading.Thread(target=run, name="memory3-work", daemon=True)
     try:
         thread.start()
-        value, error = outcome.get()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                value, error = outcome.get(timeout=_LOOK_S)
+                break
     except BaseException:
         cancellation.cancel()
         if thread.ident is not None:
