@@ -7,12 +7,13 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
 from edge_client.channel import ChannelSettings, channel_options
@@ -25,9 +26,9 @@ from tests.memory_service.running import Client, document
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(60)]
-ROUNDS = 4
+ROUNDS = 3
 DEVICES = 8
-FACTS = 3000
+FACTS = 2000
 # One process, and two that share a port. Both on files: engines order what is equally near each in its own way.
 REPLICAS = [{}, {"MEMORY_SERVICE_PROCESSES": "2"}]
 
@@ -75,6 +76,19 @@ class Devices:
         while any(count < goal for count, goal in zip(self.answered, goals, strict=True)):
             time.sleep(0.01)
 
+    def until_connected(self, address: str, others: Callable[[], int]) -> None:
+        """Waits until every device has found the replica at this address. others: connections of others."""
+        port = int(address.rpartition(":")[2])
+        while (
+            sum(
+                c.status == psutil.CONN_ESTABLISHED and c.raddr.port == port
+                for c in psutil.Process().net_connections("tcp")
+                if c.raddr
+            )
+            < len(self.answered) + others()
+        ):
+            time.sleep(0.05)
+
     @contextmanager
     def asking(self) -> Iterator[None]:
         for thread in self._threads:
@@ -107,13 +121,15 @@ def test_replicas_are_restarted_one_after_the_other_and_no_device_notices(tmp_pa
         with ThreadPoolExecutor(1) as beside, devices.asking():
             ingestion = beside.submit(ingested, replicas[0].address, tmp_path)
             for turn in range(2 * ROUNDS):
+                devices.until_connected(replicas[0].address, lambda: not ingestion.done())
+                devices.until_connected(replicas[1].address, lambda: 0)
                 devices.until_answered(10)
                 replica = replicas[turn % 2]
                 replica.process.send_signal(signal.SIGTERM)
                 assert replica.process.wait(120) == 0, replica.log.read_text()
                 devices.until_answered(10)
                 replicas[turn % 2] = started(turn % 2, replica.address)
-                with client_of(replicas[turn % 2]) as client:  # the devices need not find it at once
+                with client_of(replicas[turn % 2]) as client:
                     assert [found(client, n) for n in range(20)] == expected
             devices.until_answered(10)
             summary = ingestion.result(600)
