@@ -29,6 +29,8 @@ from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Ret
 _PAGE_KEYS = 1024
 # What a retrieval asks for waits until those that are being written are done.
 _REFERENCES_AT_ONCE = 16
+# After an error of the store the background waits so long, twice as long after each one that follows.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 
 Result = TypeVar("Result")
 Name = tuple[int, str]
@@ -74,6 +76,7 @@ class LateMemories:
         self._failed: set[tuple[Name, bytes]] = set()
         self._bases: dict[int, KnowledgeBase] = {}  # in which there may be documents without memories
         self._pages: dict[int, deque[str]] = {}
+        self._pause_s = 0.0  # after an error of the store
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -159,20 +162,35 @@ class LateMemories:
         while not self._draining.is_set():
             self._work.clear()
             try:
-                if places := await self._next_places():
+                places = await self._next_places()
+                if places:
                     await self._write(places)
                     await self._store_finished()
+                self._pause_s = 0.0
+                if places:
                     continue
-            except Exception as error:  # of the store: what is asked for again is tried again
-                logger().error("late_memories_not_written", exc_info=error)
-                self._forget(list(self._open))
-                self._bases.clear()
+            except Exception as error:  # of the store
+                self._begin_again_later(error)
             work, drain = (asyncio.create_task(event.wait()) for event in (self._work, self._draining))
-            await asyncio.wait({work, drain}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {work, drain}, timeout=self._pause_s or None, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in (work, drain):
                 task.cancel()
         for asked in self._asked.values():
             asked.give_up()
+
+    def _begin_again_later(self, error: Exception) -> None:
+        """From the store, after a pause or when something is asked for; the knowledge base it began with comes last."""
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        logger().error("late_memories_not_written", again_in_s=self._pause_s, exc_info=error)
+        if self._settings.write_in_background:
+            self._bases |= {opened.base.number: opened.base for opened in self._open.values()}
+        self._forget(list(self._open))
+        self._pages.clear()
+        if self._bases:
+            number = next(iter(self._bases))
+            self._bases[number] = self._bases.pop(number)
 
     async def _next_places(self) -> list[tuple[_Open, int]]:
         """References to write next: those that are waited for alone, otherwise a few."""

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from memory_service.encoder import EncodedReferences
+from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, identity_of, payload_of, vector_of
@@ -135,6 +136,28 @@ def test_what_is_late_is_left_out_and_a_newer_version_is_not_overwritten(tmp_pat
         answers = client.ingest("kb", document("a", "Newest."))
         assert answers[1].acknowledged.outcome == pb.INGEST_OUTCOME_REPLACED
         assert [hit.text for hit in hits_near(client, "New.")] == ["Newest."]
+
+
+def test_the_background_goes_on_by_itself_when_the_store_takes_memories_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, refused = Gated(), 0
+    with running(tmp_path, encoder, warm_up=False, store=f"file://{tmp_path}") as (client, server):
+        ingest_later(client, "kb", *[document(f"d{n}", f"Text {n}.") for n in range(5)])
+        write = server._store.write
+
+        def away(*_: object) -> None:
+            nonlocal refused
+            refused += 1
+            if refused == 2:
+                monkeypatch.setattr(server._store, "write", write)
+            raise StoreUnavailable("the disk is full")
+
+        monkeypatch.setattr(server._store, "write", away)
+        encoder.let_go.set()
+        # Nobody asks for one of them, and no new document reminds of them.
+        wait_until(lambda: unwritten(client, "kb") == 0)
+    assert refused == 2
 
 
 def test_a_document_stored_without_memories_is_written_by_a_stream_that_wants_them(tmp_path: Path) -> None:
