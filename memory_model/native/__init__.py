@@ -1,5 +1,5 @@
-"""What is compiled: the codec's decoder in C, and what prepares its tables. Every part has a path in numpy beside it.
+"""What is compiled: the codec's decoder in C with what prepares its tables, and the search of a graph of vectors.
 
-`compile` makes the library where a C compiler is, `library` loads it where it was made, `folded` and `gathered` are the
-two ways of decoding with it.
+Every part has a path without it. `compile` makes the library where a C compiler is, `library` loads it where it was made,
+`folded` and `gathered` are the two ways of decoding with it. `graph` is the search, for the service's `graph_search`.
 """

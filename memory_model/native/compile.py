@@ -1,4 +1,4 @@
-"""Compile `decode.c`: when the package is built or installed, or by `python -m memory_model.native.compile`.
+"""Compile the C files here: when the package is built or installed, or by `python -m memory_model.native.compile`.
 
 The standard library only: the build of the package runs this file alone, by its path (`hatch_build.py`).
 """
@@ -14,10 +14,11 @@ import sysconfig
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = (FOLDER / "decode.c", FOLDER / "decode_rows.h")
+SOURCES = (FOLDER / "decode.c", FOLDER / "graph.c")
+"""Each includes the loops of its own `_rows.h`."""
 LIBRARY = "_decode.so"
 """The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
-# Not for this machine's processor: decode.c has a loop for each instruction set, chosen when it is called.
+# Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
 # No C library is needed to compile, link or load, so a library made beside glibc also loads beside musl.
 FLAGS = (
     "-std=gnu11", "-O3", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-shared", "-nostdlib",
@@ -39,7 +40,7 @@ def compile_library(target: Path) -> str:
     if command is None:
         return "no C compiler is here (cc, gcc or clang; CC names another)"
     partial = target.with_name(f"{target.name}.{os.getpid()}")
-    call = [*command, *FLAGS, str(SOURCES[0]), "-lgcc", "-o", str(partial)]
+    call = [*command, *FLAGS, *map(str, SOURCES), "-lgcc", "-o", str(partial)]
     try:
         done = subprocess.run(
             call, capture_output=True, text=True, errors="replace", check=False, timeout=300

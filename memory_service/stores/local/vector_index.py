@@ -24,9 +24,11 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
+from memory_model.native.graph import installed_graph
 from memory_service.errors import StoreUnavailable
 from memory_service.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file
+from memory_service.stores.local.graph_search import GraphSearch
 from memory_service.stores.local.guard import ReadersOrWriter
 from memory_service.stores.local.large_pages import on_large_pages
 from memory_service.stores.local.living import Living
@@ -67,6 +69,7 @@ class VectorIndex:
         self.dimension = dimension
         self.rule = rule
         self.kind = ""
+        self._graph: GraphSearch | None = None  # None: FAISS searches
         self._index: Any = None
         self._mapped_from: Path | None = None
         self._guard = ReadersOrWriter()
@@ -91,8 +94,10 @@ class VectorIndex:
         what a search costs beside its steps, and Python's lock is let go of once for all of them.
         """
         rows = len(vectors)
-        _search_alone()
         with self._guard.reading():
+            if self._graph is not None and k > 0:
+                return self._by_graph(self._graph, vectors, queries, k, living)
+            _search_alone()
             covered = min(self.covered, rows)
             proposed = self._propose(queries, k, living, covered) if covered else [[] for _ in queries]
         if covered < rows:
@@ -101,6 +106,32 @@ class VectorIndex:
             for number, vector in enumerate(queries):
                 proposed[number] += (covered + nearest_among(vectors[covered:], vector, k, alive)).tolist()
         return best_of(vectors, queries, proposed, k)
+
+    def _by_graph(
+        self, graph: GraphSearch, vectors: np.ndarray, queries: np.ndarray, k: int, living: Living
+    ) -> list[Nearest]:
+        """See `search`; as `_propose`, it searches wider where the dead lie nearer, at last everywhere."""
+        given = np.ascontiguousarray(queries, np.float32)
+        asked, candidates = max(_PROPOSED, 2 * k), max(self.rule.search_candidates, 2 * k)
+        results = graph.search(vectors, given, k, living, candidates, asked)
+        found = [nearest for nearest, _ in results]
+        missing = [number for number, (_, near) in enumerate(results) if near < k]
+        if not missing:
+            return found
+        flags, covered = living.flags(len(vectors)), min(graph.covered, len(vectors))
+        there = min(k, covered if flags is None else int(np.count_nonzero(flags[:covered])))
+        missing = [number for number in missing if results[number][1] < there]
+        for effort in (4, 16):
+            if not missing:
+                return found
+            results = graph.search(vectors, given[missing], k, living, effort * candidates, asked)
+            for number, (nearest, _) in zip(missing, results, strict=True):
+                found[number] = nearest
+            missing = [n for n, (_, near) in zip(missing, results, strict=True) if near < there]
+        everywhere = (np.arange(len(vectors)) if flags is None else np.flatnonzero(flags)).tolist()
+        for number in missing:
+            (found[number],) = best_of(vectors, given[number : number + 1], [everywhere], k)
+        return found
 
     def _propose(self, queries: np.ndarray, k: int, living: Living, rows: int) -> list[list[int]]:
         """For each query living ones of the first `rows` rows that the index says are near: k if there are as many.
@@ -176,13 +207,19 @@ class VectorIndex:
                     return
                 index.add(_piece(vectors, index.ntotal, _PIECE_ROWS if kind == "ivf" else 256))
             with self._guard.writing():
-                self._index, self.kind, self._mapped_from = index, kind, None
+                self._take(index, kind, None)
         if not self._own(len(vectors)):
             return
         while self.covered < len(vectors) and not (stop is not None and stop.is_set()):
             piece = _piece(vectors, self.covered, self.rule.rows_at_once)
             with self._guard.writing():
                 self._index.add(piece)
+                self._graph = GraphSearch.of(self._index, installed_graph())  # what grew lies elsewhere
+
+    def _take(self, index: Any, kind: str, mapped_from: Path | None) -> None:
+        """Under the writer's guard."""
+        self._index, self.kind, self._mapped_from = index, kind, mapped_from
+        self._graph = GraphSearch.of(index, installed_graph())
 
     def _new(self, kind: str, vectors: np.ndarray) -> Any:
         random = np.random.default_rng(0)
@@ -236,8 +273,7 @@ class VectorIndex:
         if not mapped:
             _place(*found)
         with self._guard.writing():
-            self._index, self.kind = found
-            self._mapped_from = folder if mapped else None
+            self._take(*found, folder if mapped else None)
         return True
 
     def _read(self, folder: Path, least: int, most: int, *, mapped: bool) -> tuple[Any, str] | None:
@@ -261,8 +297,7 @@ class VectorIndex:
             if found is None:
                 return False
             with self._guard.writing():
-                self._index, self.kind = found
-                self._mapped_from = None
+                self._take(*found, None)
         return True
 
 
