@@ -1,4 +1,4 @@
-"""The build of the package: with a C compiler the codec's decoder and the graph's search are compiled, without one left out."""
+"""The build of the package: with a C compiler `memory_model/native` is compiled, without one its library is left out."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#define AHEAD 3            /* vectors between asking for codes and needing them */
+#define AHEAD 3            /* codes between asking for one and needing it */
+#define HEADS_AHEAD 8      /* the same for heads of codes */
 /* No function: gcc drops one that does nothing but this. A prefetch brings 64 bytes. */
 #define ASK_FOR(from, bytes) \
     for (int64_t asked = 0; asked < (int64_t)(bytes); asked += 64) __builtin_prefetch((const char *)(from) + asked)

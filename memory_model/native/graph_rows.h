@@ -81,14 +81,17 @@ TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *q
                 fresh += p->marks[link[i]] != epoch;
                 p->marks[link[i]] = epoch;
             }
+            /* Most often the next one in the walk is the next whose links are looked at. */
+            if (next + 1 < count)
+                ASK_FOR(g->links + g->offsets[p->walk[next + 1].row] + g->firsts[0], 4 * links);
             /* First the heads of all codes, then the rest of those that may come near enough. */
             const int sure = count < w->candidates || near < w->proposed;
             const double floor = sure ? 0
                                  : p->walk[count - 1].score < p->scores[near - 1] ? p->walk[count - 1].score
                                                                                   : p->scores[near - 1];
-            for (int64_t i = 0; i < AHEAD && i < fresh; i++) ASK_FOR(g->codes + rows[i] * dimension, head);
+            for (int64_t i = 0; i < HEADS_AHEAD && i < fresh; i++) ASK_FOR(g->codes + rows[i] * dimension, head);
             for (int64_t i = 0; i < fresh; i++) {
-                if (i + AHEAD < fresh) ASK_FOR(g->codes + rows[i + AHEAD] * dimension, head);
+                if (i + HEADS_AHEAD < fresh) ASK_FOR(g->codes + rows[i + HEADS_AHEAD] * dimension, head);
                 heads[left] = LEVEL(by_code)(whole, g->codes + rows[i] * dimension, head);
                 if (!sure && head < dimension && is_hopeless(&of, heads[left], floor)) continue;
                 rows[left++] = rows[i];
@@ -111,6 +114,7 @@ TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *q
                 for (; to && p->walk[to - 1].score < score; to--) p->walk[to] = p->walk[to - 1];
                 p->walk[to] = (walked){row, score, 1};
                 if (to < next) next = to;
+                __builtin_prefetch(g->offsets + row);
             }
         }
     }
