@@ -6,7 +6,8 @@
 
 The index covers the rows up to some row; those behind it, the tail, are compared one by one, so that a reference can
 be found as soon as it is stored. Growth happens in the background. What the index proposes is scored anew with the
-float32 vectors, so scores and order do not depend on which rows it covers. The index is no data: its file is a copy
+float32 vectors, so scores and order do not depend on which rows it covers. The graph is searched by `graph_search`
+where that is compiled, else by FAISS, as lists always are. The index is no data: its file is a copy
 that saves building it again, and is left alone when it is missing or changed.
 """
 
