@@ -43,7 +43,7 @@ typedef struct {
 } walked;
 
 /* What searches write to, one for each thread. marks: uint8 [marks_size], none above `epoch`. query: int16 [dimension].
-   walk: [most]. rows, scores: [most]. */
+   walk: [most]. rows, scores: [2 * most], first what the graph proposes, then what is found. */
 typedef struct {
     int64_t marks_size, epoch, most;
     uint8_t *marks;
@@ -53,20 +53,14 @@ typedef struct {
     float *scores;
 } places;
 
-/* What is searched for, and where it goes. vectors: float [all_rows, dimension], of which the graph has the first
-   `covered`; those behind are compared one by one. living: bits, lowest first, NULL where all are alive. candidates: how
-   many rows are kept while walking; proposed: how many of them are scored anew; k <= proposed <= candidates <= most.
-   queries: float [count, dimension]. rows, scores: [count, k], best first, equal scores in the order of rows. counts:
-   [count, 2], how many these are and how many rows the graph proposed. */
+/* What is searched for. vectors: float [all_rows, dimension], of which the graph has the first `covered`; those behind
+   are compared one by one. living: bits, lowest first, NULL where all are alive. candidates: how many rows are kept while
+   walking; proposed: how many of them are scored anew; k <= proposed <= candidates <= most. */
 typedef struct {
     const float *vectors;
     int64_t covered, all_rows;
     const uint8_t *living;
-    int64_t candidates, proposed, k, count;
-    const float *queries;
-    int64_t *rows;
-    float *scores;
-    int64_t *counts;
+    int64_t candidates, proposed, k;
 } wanted;
 
 INLINE int is_living(const wanted *w, int64_t row) {
@@ -169,28 +163,31 @@ int32_t memory_graph_level(void) {
     return 0;
 }
 
-/* The k living rows nearest to each query. Returns 0, or what is wrong before anything is written. */
-int32_t memory_graph_search(int32_t level, const graph *g, const wanted *w, places *p) {
+/* The k living rows nearest to each of `queries`, float [count, dimension]; see `wanted`. For each query `out` gets 2 + 2k
+   numbers: how many were found, how many the graph proposed, k rows, best first, equal scores in the order of rows, and k
+   scores as float64. Returns 0, or what is wrong before anything is written. */
+int32_t memory_graph_search(int32_t level, const graph *g, places *p, const float *queries, int64_t count,
+                            const float *vectors, int64_t covered, int64_t all_rows, const uint8_t *living,
+                            int64_t candidates, int64_t proposed, int64_t k, int64_t *out) {
+    const wanted w = {vectors, covered, all_rows, living, candidates, proposed, k};
     if (g->dimension < 1 || g->dimension > 1 << 20 || g->rows < 0 || g->top < 0 || g->entry >= g->rows ||
         (g->rows && g->entry < 0))
         return BAD_GRAPH;
     for (int64_t l = 0; l <= g->top; l++)
         if (g->firsts[l + 1] < g->firsts[l] || g->firsts[l + 1] - g->firsts[l] > MOST_LINKS) return BAD_GRAPH;
-    if (w->covered < 0 || w->covered > g->rows || w->covered > w->all_rows || w->k < 1 || w->proposed < w->k ||
-        w->candidates < w->proposed || w->candidates > p->most || g->rows > p->marks_size)
+    if (covered < 0 || covered > g->rows || covered > all_rows || k < 1 || proposed < k || candidates < proposed ||
+        candidates > p->most || g->rows > p->marks_size)
         return BAD_PLACES;
     if (level < 0 || level > memory_graph_level()) return BAD_LEVEL;
-    for (int64_t i = 0; i < w->count; i++) {
-        const float *query = w->queries + i * g->dimension;
-        int64_t *rows = w->rows + i * w->k, *counts = w->counts + 2 * i;
-        float *scores = w->scores + i * w->k;
+    for (int64_t i = 0; i < count; i++, out += 2 + 2 * k) {
+        const float *query = queries + i * g->dimension;
 #if defined(__x86_64__)
         if (level == 1) {
-            search_avx2(g, w, query, p, rows, scores, counts);
+            search_avx2(g, &w, query, p, out);
             continue;
         }
 #endif
-        search_plain(g, w, query, p, rows, scores, counts);
+        search_plain(g, &w, query, p, out);
     }
     return 0;
 }

@@ -42,14 +42,6 @@ class Places(_Struct):
     _fields_ = _fields("marks_size epoch most *marks *query *walk *rows *scores")
 
 
-class Wanted(_Struct):
-    """`wanted` of graph.c."""
-
-    _fields_ = _fields(
-        "*vectors covered all_rows *living candidates proposed k count *queries *rows *scores *counts"
-    )
-
-
 WALKED_BYTES = 16
 """Size of a `walked` of graph.c."""
 
@@ -71,13 +63,32 @@ class GraphLibrary:
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
         self._search = loaded.memory_graph_search
+        number, address = ctypes.c_int64, ctypes.c_void_p
         self._search.argtypes = [
-            ctypes.c_int32, ctypes.POINTER(Graph), ctypes.POINTER(Wanted), ctypes.POINTER(Places),
+            ctypes.c_int32, ctypes.POINTER(Graph), ctypes.POINTER(Places), ctypes.c_char_p, number,
+            address, number, number, address, number, number, number, address,
         ]  # fmt: skip
 
-    def search(self, graph: Graph, wanted: Wanted, places: Places) -> None:
-        """Fills the arrays that `wanted` names; raises InvalidInput before that for what does not fit."""
-        if wrong := self._search(self.level, graph, wanted, places):
+    def search(
+        self,
+        graph: Graph,
+        places: Places,
+        queries: bytes,
+        count: int,
+        vectors: int,
+        covered: int,
+        all_rows: int,
+        living: int | None,
+        candidates: int,
+        proposed: int,
+        k: int,
+        out: int,
+    ) -> None:
+        """See graph.c, where `vectors`, `living` and `out` are addresses; raises InvalidInput for what does not fit."""
+        wrong = self._search(
+            self.level, graph, places, queries, count, vectors, covered, all_rows, living, candidates, proposed, k, out
+        )  # fmt: skip
+        if wrong:
             raise InvalidInput(_WRONG[wrong])
 
 

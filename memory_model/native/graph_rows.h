@@ -27,8 +27,7 @@ TARGET INLINE float LEVEL(exactly)(const float *query, const float *vector, int6
     return sum;
 }
 
-TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *query, places *p, int64_t *rows_out,
-                                 float *scores_out, int64_t *counts) {
+TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *query, places *p, int64_t *out) {
     const int64_t dimension = g->dimension;
     const int16_t *whole = p->query;
     const int64_t head = dimension < LEAST_DIVIDED ? dimension : dimension / HEAD_SHARE;
@@ -43,11 +42,12 @@ TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *q
                 before = at;
                 const int32_t *link = g->links + g->offsets[at] + g->firsts[l];
                 int64_t links = g->firsts[l + 1] - g->firsts[l];
-                for (int64_t i = 0; i < links; i++)
+                for (int64_t i = 0; i < AHEAD && i < links; i++)
                     if ((uint64_t)(int64_t)link[i] < (uint64_t)g->rows)
-                        __builtin_prefetch(g->codes + link[i] * dimension);
-                for (int64_t i = 0; i < links; i++) {
-                    if ((uint64_t)(int64_t)link[i] >= (uint64_t)g->rows) break;
+                        ASK_FOR(g->codes + link[i] * dimension, dimension);
+                for (int64_t i = 0; i < links && (uint64_t)(int64_t)link[i] < (uint64_t)g->rows; i++) {
+                    if (i + AHEAD < links && (uint64_t)(int64_t)link[i + AHEAD] < (uint64_t)g->rows)
+                        ASK_FOR(g->codes + link[i + AHEAD] * dimension, dimension);
                     int32_t score = LEVEL(by_code)(whole, g->codes + link[i] * dimension, dimension);
                     if (score > best) best = score, at = link[i];
                 }
@@ -121,7 +121,8 @@ TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *q
 
     /* What is proposed is scored anew, and what the graph does not have yet is compared. */
     for (int64_t i = 0; i < near; i++) ASK_FOR(w->vectors + p->rows[i] * dimension, 4 * dimension);
-    int64_t found = 0;
+    int64_t found = 0, *rows_out = p->rows + p->most;
+    float *scores_out = p->scores + p->most;
     for (int64_t i = 0; i < near; i++)
         found = keep(rows_out, scores_out, found, w->k, p->rows[i],
                      LEVEL(exactly)(query, w->vectors + p->rows[i] * dimension, dimension));
@@ -129,7 +130,12 @@ TARGET static void LEVEL(search)(const graph *g, const wanted *w, const float *q
         if (is_living(w, row))
             found = keep(rows_out, scores_out, found, w->k, row,
                          LEVEL(exactly)(query, w->vectors + row * dimension, dimension));
-    counts[0] = found;
-    counts[1] = near;
+    *out++ = found;
+    *out++ = near;
+    for (int64_t i = 0; i < found; i++) {
+        out[i] = rows_out[i];
+        double score = scores_out[i];
+        __builtin_memcpy(out + w->k + i, &score, sizeof score);
+    }
 }
 #undef FLOATS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
-from memory_model.native.graph import Graph, GraphLibrary, Places, Wanted
+from memory_model.native.graph import Graph, GraphLibrary, Places
 from memory_service.stores.local import vector_index
 from memory_service.stores.local.graph_search import GraphSearch
 from memory_service.stores.local.living import Living
@@ -203,27 +202,32 @@ def test_lists_are_left_to_faiss() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "wrong",
     [
-        lambda graph, wanted, places: setattr(graph, "entry", 9),
-        lambda graph, wanted, places: setattr(graph, "dimension", 0),
-        lambda graph, wanted, places: setattr(wanted, "covered", 2),
-        lambda graph, wanted, places: setattr(wanted, "k", 0),
-        lambda graph, wanted, places: setattr(wanted, "proposed", 100),
-        lambda graph, wanted, places: setattr(places, "marks_size", 0),
-        lambda graph, wanted, places: setattr(places, "most", 1),
+        {"entry": 9},
+        {"dimension": 0},
+        {"covered": 2},
+        {"k": 0},
+        {"proposed": 100},
+        {"marks_size": 0},
+        {"most": 1},
     ],
 )
-def test_what_does_not_fit_is_refused(spoil: Callable[[Graph, Wanted, Places], None]) -> None:
+def test_what_does_not_fit_is_refused(wrong: dict[str, int]) -> None:
     firsts = np.array([0, 2], np.int32)
+    right = {"entry": 0, "dimension": 4, "covered": 1, "k": 2, "proposed": 4, "marks_size": 1, "most": 8}
+
+    def search(
+        library: GraphLibrary, *, entry: int, dimension: int, covered: int, k: int, proposed: int, marks_size: int,
+        most: int,
+    ) -> None:  # fmt: skip
+        graph = Graph(1, dimension, entry, 0, None, None, None, firsts.ctypes.data)
+        library.search(graph, Places(marks_size, 0, most), b"", 0, 0, covered, 1, None, 8, proposed, k, 0)
+
     for library in LIBRARIES:
-        graph = Graph(1, 4, 0, 0, None, None, None, firsts.ctypes.data)
-        wanted = Wanted(covered=1, all_rows=1, candidates=8, proposed=4, k=2, count=0)
-        places = Places(marks_size=1, epoch=0, most=8)
-        library.search(graph, wanted, places)
-        spoil(graph, wanted, places)
+        search(library, **right)
         with pytest.raises(InvalidInput):
-            library.search(graph, wanted, places)
+            search(library, **(right | wrong))
     for library in LIBRARIES[-1:]:
         with pytest.raises(InvalidInput, match="processor"):
             GraphLibrary(library.path, 9)

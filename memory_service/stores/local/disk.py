@@ -122,16 +122,21 @@ class MappedFile:
         """What was written is on the disk when this returns."""
         os.fdatasync(self._descriptor)
 
-    def view(self, end: int) -> memoryview:
-        """The file from its beginning to at least `end`; raises KnowledgeBaseDamaged where it is shorter.
+    def check_reaches(self, end: int) -> int:
+        """The file's length, at least `end`; raises KnowledgeBaseDamaged where it is shorter.
 
-        The length is asked for every time: to touch a page that is gone would end the process.
+        Asked for every time that something is read: to touch a page that is gone would end the process.
         """
         size = self.size_bytes
         if size < end:
             raise KnowledgeBaseDamaged(
                 f"{self.path.name} has {size} bytes, {end} were written: run `memory-service doctor`"
             )
+        return size
+
+    def view(self, end: int) -> memoryview:
+        """The file from its beginning to at least `end`; raises KnowledgeBaseDamaged where it is shorter."""
+        size = self.check_reaches(end)
         current = self._map
         if current is None or len(current) < end:
             with self._lock:

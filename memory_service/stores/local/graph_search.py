@@ -7,13 +7,14 @@ each thread. The order is that of `vector_index.best_of`, which does the same wh
 from __future__ import annotations
 
 import threading
-from operator import gt
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import faiss as _faiss
 import numpy as np
 
-from memory_model.native.graph import WALKED_BYTES, Graph, GraphLibrary, Places, Wanted
+from memory_model.native.graph import WALKED_BYTES, Graph, GraphLibrary, Places
 from memory_service.stores.local.living import Living
 
 faiss: Any = _faiss
@@ -57,58 +58,62 @@ class GraphSearch:
     ) -> list[tuple[list[tuple[int, float]], int]]:
         """For each of `queries` its at most k nearest rows with scores, best first, and how many the graph proposed.
 
-        vectors: float32 [n, dimension]; those that the graph does not have are compared one by one. candidates: how
-        wide it searches; proposed: how many rows are scored with their float32 vectors. Both arrays C-contiguous.
+        vectors: float32 [n, dimension], contiguous; those that the graph does not have are compared one by one.
+        candidates: how wide it searches; proposed: how many rows are scored with their float32 vectors.
         """
-        count, bits = len(queries), living.bits
-        place = _place_for(self.covered, self._graph.dimension, max(candidates, proposed), count * k, count)
-        wanted = place.wanted
-        wanted.vectors = vectors.ctypes.data
-        wanted.covered = min(self.covered, len(vectors))
-        wanted.all_rows = len(vectors)
-        wanted.living = None if bits is None else bits.ctypes.data
-        wanted.candidates = max(candidates, proposed)
-        wanted.proposed = proposed
-        wanted.k = k
-        wanted.count = count
-        wanted.queries = queries.ctypes.data
-        self._library.search(self._graph, wanted, place.places)
-        counts, rows, scores = (
-            place.counts[: 2 * count].tolist(),
-            place.rows[: count * k].tolist(),
-            place.scores[: count * k].tolist(),
-        )
-        return [
-            (list(zip(rows[at : at + found], scores[at : at + found], strict=True)), near)
-            for at, found, near in zip(range(0, count * k, k), counts[::2], counts[1::2], strict=True)
-        ]
+        graph, covered, rows, count = self._graph, self.covered, len(vectors), len(queries)
+        candidates = max(candidates, proposed)
+        place: _Place | None = getattr(_threads, "place", None)
+        if place is None or place.lacks(covered, graph.dimension, candidates, count * (2 + 2 * k)):
+            place = _threads.place = _Place(place, covered, graph.dimension, candidates, count * (2 + 2 * k))
+        if place.vectors() is not vectors:
+            place.remember(vectors)
+        bits = living.bits
+        self._library.search(
+            graph, place.places, queries.astype(np.float32, copy=False).tobytes(), count, place.address,
+            min(covered, rows), rows, None if bits is None else bits.ctypes.data, candidates, proposed, k,
+            place.out_address,
+        )  # fmt: skip
+        answers = []
+        for start in range(0, count * (2 + 2 * k), 2 + 2 * k):
+            found, near = place.numbers[start : start + 2].tolist()
+            first, middle = start + 2, start + 2 + k
+            answers.append(
+                (list(zip(place.numbers[first : first + found].tolist(),
+                          place.scores[middle : middle + found].tolist(), strict=True)), near)
+            )  # fmt: skip
+        return answers
 
 
 class _Place:
-    """One thread's arrays, and the structs that name them."""
+    """One thread's arrays, and the struct that names them. `numbers` and `scores` are the same bytes."""
 
-    def __init__(self, rows: int, dimension: int, most: int, results: int, queries: int) -> None:
-        self.sizes = (rows, dimension, most, results, queries)
+    def __init__(self, before: _Place | None, rows: int, dimension: int, most: int, numbers: int) -> None:
+        """Large enough for these and for what the one before was."""
+        have = before.sizes if before else (0, 0, 0, 0)
+        if rows > have[0]:
+            rows += rows // 4 + _ROWS_MORE
+        self.sizes: tuple[int, int, int, int] = (
+            max(rows, have[0]), max(dimension, have[1]), max(most, have[2]), max(numbers, have[3]),
+        )  # fmt: skip
+        rows, dimension, most, numbers = self.sizes
         self._marks = np.zeros(rows, np.uint8)
         self._query = np.zeros(dimension, np.int16)
         self._walk = np.zeros(most * WALKED_BYTES, np.uint8)
-        self._near = np.zeros(most, np.int64), np.zeros(most, np.float32)
-        self.rows, self.scores = np.zeros(results, np.int64), np.zeros(results, np.float32)
-        self.counts = np.zeros(2 * queries, np.int64)
+        self._near = np.zeros(2 * most, np.int64), np.zeros(2 * most, np.float32)
+        self.numbers = np.zeros(numbers, np.int64)
+        self.scores = self.numbers.view(np.float64)
+        self.out_address: int = self.numbers.ctypes.data
         arrays = (self._marks, self._query, self._walk, *self._near)
         self.places = Places(rows, 0, most, *(array.ctypes.data for array in arrays))
-        self.wanted = Wanted(
-            rows=self.rows.ctypes.data, scores=self.scores.ctypes.data, counts=self.counts.ctypes.data
-        )
+        self.vectors: weakref.ref[np.ndarray] | Callable[[], None] = lambda: None
+        self.address = 0
 
+    def lacks(self, rows: int, dimension: int, most: int, numbers: int) -> bool:
+        """Whether something does not fit."""
+        has = self.sizes
+        return rows > has[0] or dimension > has[1] or most > has[2] or numbers > has[3]
 
-def _place_for(rows: int, dimension: int, most: int, results: int, queries: int) -> _Place:
-    """This thread's, made anew where something does not fit."""
-    place: _Place | None = getattr(_threads, "place", None)
-    if place is None:
-        place = _threads.place = _Place(rows + rows // 4 + _ROWS_MORE, dimension, most, results, queries)
-    elif any(map(gt, (rows, dimension, most, results, queries), place.sizes)):
-        room = rows + rows // 4 + _ROWS_MORE if rows > place.sizes[0] else 0
-        larger = map(max, (room, dimension, most, results, queries), place.sizes)
-        place = _threads.place = _Place(*larger)
-    return place
+    def remember(self, vectors: np.ndarray) -> None:
+        """Where these lie: numpy takes longer to say so than the rest of a call. They are not kept alive."""
+        self.vectors, self.address = weakref.ref(vectors), vectors.ctypes.data

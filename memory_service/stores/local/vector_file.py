@@ -26,6 +26,7 @@ class VectorFile:
     def __init__(self, file: MappedFile, dimension: int) -> None:
         self.file = file
         self.dimension = dimension
+        self._last: tuple[int, np.ndarray] | None = None
 
     @staticmethod
     def _head(dimension: int) -> bytes:
@@ -64,6 +65,12 @@ class VectorFile:
 
     def rows(self, end: int) -> np.ndarray:
         """The first `end` vectors, float32 [end, dimension], in the mapped file."""
+        last = self._last
+        if last is not None and last[0] == end:
+            self.file.check_reaches(self.size_for(end))
+            return last[1]
         view = self.file.view(self.size_for(end))
         flat = np.frombuffer(view, "<f4", end * self.dimension, _HEADER_BYTES)
-        return flat.reshape(end, self.dimension)
+        rows = flat.reshape(end, self.dimension)
+        self._last = end, rows
+        return rows
