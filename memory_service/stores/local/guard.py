@@ -12,7 +12,10 @@ class ReadersOrWriter:
     """A writer keeps readers out for a short work; those who waited for it go before the next one."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = (
+            threading.Lock()
+        )  # taken by itself: a condition does so in Python, and every search twice
+        self._changed = threading.Condition(self._lock)
         self._readers = 0
         self._waiting = 0
         self._writing = False
@@ -28,7 +31,7 @@ class ReadersOrWriter:
         return not self._writing
 
     def _begin_reading(self) -> None:
-        with self._changed:
+        with self._lock:
             waited = False
             while self._writing:
                 self._waiting += not waited
@@ -40,7 +43,7 @@ class ReadersOrWriter:
             self._readers += 1
 
     def _end_reading(self) -> None:
-        with self._changed:
+        with self._lock:
             self._readers -= 1
             if not self._readers and self._writing:
                 self._changed.notify_all()
@@ -48,7 +51,7 @@ class ReadersOrWriter:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Held alone."""
-        with self._changed:
+        with self._lock:
             while self._writing or self._waiting:
                 self._changed.wait()
             self._writing = True
@@ -57,7 +60,7 @@ class ReadersOrWriter:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._writing = False
                 self._changed.notify_all()
 
