@@ -1,4 +1,4 @@
-"""The build of the package: with a C compiler `memory_model/native` is compiled, without one its library is left out."""
+"""The build of the package: with a C compiler `memory_model/native` is compiled, without one it is left out."""
 
 from __future__ import annotations
 
