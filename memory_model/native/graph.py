@@ -47,7 +47,7 @@ WALKED_BYTES = 16
 
 
 class GraphLibrary:
-    """Thread-safe, but for `Places` and `Wanted`, which belong to one thread; a call lets other Python threads run.
+    """Thread-safe, but for `Places`, which belong to one thread each; a call lets other Python threads run.
 
     level: index in LEVELS of the loops that are used, by default the best that the processor runs.
     """
