@@ -3,8 +3,8 @@
 A name, a year, a date, a number or the phrase after "is a" is taken out of a sentence and asked for where
 it stood ("Let Me Out is a song by what band?") or with the question word in front ("Where was he born?"),
 or the subject is asked for ("Who was born in Uppsala?"). Words are left out and titles described, because
-people do not ask in the words of the text. Dictionaries also give "What is X?" and "Which word means …?".
-The answer is always a span of the passage, or its title.
+people do not ask in the words of the text. Now and then a whole sentence is asked for, letter for letter.
+Dictionaries also give "What is X?" and "Which word means …?". The answer is always a span of the passage, or its title.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def questions(title: str, text: str, rng: random.Random, most: int = 6) -> list[
         if 30 <= len(body) <= 400:
             found += _cloze(title, body, described, rng)
             found += _is_a(title, body, rng)
-            found += _subject(title, body, rng)
+            found += _subject(title, body, described, rng)
     found += _definition(title, text, rng)
+    found += _quoted(title, text, rng)
     found = [q for q in found if q.answer.lower() not in q.question.lower()]
     rng.shuffle(found)
     return [[q] for q in found[:most]]
@@ -143,8 +144,8 @@ def _inverted(sentence: str, start: int, end: int, kind: str, rng: random.Random
     return " ".join(body.split()).rstrip(" .,;:") + "?"
 
 
-def _subject(title: str, sentence: str, rng: random.Random) -> Iterator[Question]:
-    """Who or what the sentence speaks of: the answer is the passage's title."""
+def _subject(title: str, sentence: str, described: str, rng: random.Random) -> Iterator[Question]:
+    """Who or what the sentence speaks of, by its description or without: the answer is the passage's title."""
     first, _, rest = sentence.partition(" ")
     if title and sentence.startswith(f"{title} "):
         first, rest = title, sentence[len(title) + 1 :]
@@ -155,7 +156,44 @@ def _subject(title: str, sentence: str, rng: random.Random) -> Iterator[Question
     wh = "Who" if first in ("He", "She") else rng.choice(("What", "Which", "Who or what"))
     if rng.random() < 0.5:
         rest = _head(rest, rng.randint(6, 16))
+    what = described.partition(" ")[2]
+    if what and what not in sentence and rng.random() < 0.6:
+        ways = (
+            "Which {w} {r}?",
+            "What {w} {r}?",
+            "What is the name of the {w} that {r}?",
+            "Who or what is the {w} that {r}?",
+        )
+        yield Question(rng.choice(ways).format(w=what, r=rest.rstrip(" .,;:")), title, sentence)
+        return
     yield Question(f"{wh} {rest.rstrip(' .,;:')}?", title, sentence)
+
+
+def _quoted(title: str, text: str, rng: random.Random) -> Iterator[Question]:
+    """A sentence letter for letter, found by a name, a number or the phrase that it begins with."""
+    bodies = [body for body, _ in sentences(text) if 40 <= len(body) <= 160]
+    if not bodies or rng.random() < 0.5:
+        return
+    body = rng.choice(bodies)
+    places = [
+        m.group().strip(" ,") for p in (_YEAR, _NUMBER, _NAME) for m in p.finditer(body) if m.start() > 0
+    ]
+    marks = [mark for mark in places if len(mark) > 2 and not _DULL.fullmatch(mark) and text.count(mark) == 1]
+    if marks and rng.random() < 0.6:
+        ways = (
+            "Quote the sentence about {m}.",
+            "What exactly does the text say about {m}?",
+            "Which sentence names {m}?",
+        )
+        yield Question(rng.choice(ways).format(m=rng.choice(marks)), body, body)
+        return
+    begins = _head(body, rng.randint(3, 6))
+    ways = (
+        'Complete the sentence: "{b}"',
+        'How does the sentence go on that begins "{b}"?',
+        'Quote: "{b} …"',
+    )
+    yield Question(rng.choice(ways).format(b=begins), body, body)
 
 
 def _description(text: str) -> str:

@@ -176,9 +176,20 @@ def test_questions_about_prose_are_answered_by_a_span_of_it() -> None:
     assert {"Uppsala", "4 March 1871", "Bofors", "12", "1899", "a Swedish engineer"} <= answers
     for question in found:
         assert question.answer in text
-        assert question.question.endswith("?") or question.question.endswith(".")
+        assert question.question.endswith(("?", ".", '"'))
         if question.answer != "a Swedish engineer":
             assert question.answer not in question.question
+
+
+def test_prose_is_asked_for_by_description_and_for_whole_sentences() -> None:
+    text = "Otto Lindqvist was a Swedish engineer. He was born in Uppsala and worked for Bofors until 1899."
+    rng = random.Random(0)
+    found = [q for _ in range(40) for (q,) in prose_questions.questions("Otto Lindqvist", text, rng)]
+    asked = [q.question for q in found if q.answer == "Otto Lindqvist"]
+    assert any("Swedish engineer was born in Uppsala" in q for q in asked)
+    whole = [q for q in found if q.answer == "He was born in Uppsala and worked for Bofors until 1899."]
+    assert any("1899" in q.question or "Bofors" in q.question or "Uppsala" in q.question for q in whole)
+    assert any("He was born" in q.question for q in whole)
 
 
 def test_a_definition_is_asked_both_ways() -> None:
