@@ -85,11 +85,13 @@ class Writer:
             self.versions[key] = [0]
             self.deleted += 1
 
-    def work_until_killed(self, running: Service, client: Client, within_s: float) -> None:
+    def work_until_killed(
+        self, running: Service, client: Client, within_s: float, documents: int = 400
+    ) -> None:
         """Ingests and deletes at the same time; the service is killed some time after the first acknowledgement."""
         old = {one.key: one for one in self.documents(DELETED_AT_ONCE, "old")}
         self.ingest(client, list(old.values()))
-        new, later = self.documents(400), self.chance.random() < 0.5
+        new, later = self.documents(documents), self.chance.random() < 0.5
         until, first = time.monotonic() + self.chance.uniform(0, within_s), self.acknowledged
         with ThreadPoolExecutor(2) as pool:
             doing = [
