@@ -27,7 +27,7 @@ from memory_service.stores import (
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.contents import Contents
 from memory_service.stores.document_batches import DocumentBatches
-from memory_service.stores.engine import Engine
+from memory_service.stores.engine import Engine, engine_errors
 from memory_service.stores.finder import Finder
 from memory_service.stores.migrations import migrate, missing
 from memory_service.stores.myscale import require_vector_indices
@@ -73,10 +73,11 @@ class ClickHouseStore(Store):
 
     @classmethod
     def open(cls, address: StoreAddress, options: StoreOptions) -> ClickHouseStore:
-        """Opens the engine at an address; raises StoreUnavailable."""
+        """Opens the engine at an address; raises StoreUnavailable, or KnowledgeBaseDamaged for its own tables."""
         engine = Engine(address, options)
         try:
-            return cls(engine, options)
+            with engine_errors("opening the store"):
+                return cls(engine, options)
         except BaseException:
             engine.close()
             raise

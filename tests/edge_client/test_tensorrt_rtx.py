@@ -71,7 +71,11 @@ def test_the_builder_takes_the_codec(rtx: TensorRt, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "precision"),
-    [("memory3-2b", "int4"), ("memory3-2b", "int4-128"), ("smollm2-135m", "int4-64-table-int8")],
+    [
+        ("memory3-2b", "int4"),
+        pytest.param("memory3-2b", "int4-128", marks=pytest.mark.slow),
+        ("smollm2-135m", "int4-64-table-int8"),
+    ],
 )
 def test_the_builder_takes_two_layers_of_the_real_shapes(
     shape: str, precision: str, rtx: TensorRt, tmp_path: Path

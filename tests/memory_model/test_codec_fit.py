@@ -173,9 +173,12 @@ def test_the_curve_is_for_heads_that_keep_every_token() -> None:
         Ruler(tiny_model(), PREFIX, [])
 
 
-@pytest.mark.parametrize("family", ["table", "sides", "groups", "opq", "residual", "heads", "tokens"])
+@pytest.mark.parametrize(
+    "family",
+    ["table", "sides", "groups", pytest.param("opq", marks=pytest.mark.slow), "residual", "heads", "tokens"],
+)
 def test_every_family_restores_vectors_better_than_their_mean(family: str) -> None:
-    groups = alike(400, 4)
+    groups = alike(260, 4)
     coding, codec = fit_variant(Variant(family, 2), groups, [np.eye(8)] * 4, seed=0)
     for before, after in zip(groups, coding(groups), strict=True):
         assert after.shape == before.shape

@@ -20,9 +20,9 @@ def test_the_base_checkpoint_has_the_presets_shape() -> None:
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     whole = base_checkpoint().path
-    for keep in (0, 3, 1000, 200_000, whole.stat().st_size - 1):
-        short = tmp_path / "short.gguf"
-        shutil.copyfile(whole, short)
+    short = tmp_path / "short.gguf"
+    shutil.copyfile(whole, short)
+    for keep in (whole.stat().st_size - 1, 200_000, 1000, 3, 0):
         with short.open("r+b") as file:
             file.truncate(keep)
         with pytest.raises(CorruptFile):

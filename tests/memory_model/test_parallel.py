@@ -42,7 +42,7 @@ def test_the_shares_of_a_batch_add_up_to_its_losses(world: int) -> None:
         assert len(part.teacher.matched) >= 1
 
 
-@pytest.mark.parametrize("name", ["adapter", "full"])
+@pytest.mark.parametrize("name", ["adapter", pytest.param("full", marks=pytest.mark.slow)])
 def test_two_processes_tune_like_one_through_a_kill_and_a_resume(name: str, tmp_path: Path) -> None:
     plan = FULL if name == "full" else PLAN
     losses: list[tuple[float, float, float]] = []

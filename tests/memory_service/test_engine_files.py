@@ -78,3 +78,18 @@ def test_rows_that_no_table_or_no_record_names_are_no_empty_store(tmp_path: Path
                 shutil.rmtree(part)
         with pytest.raises(StoreUnavailable, match=rf"lost the .*{says}.* restore a backup"):
             open_store(f"chdb://{copy}")
+
+
+def test_harm_to_the_record_of_migrations_is_said_in_our_words(tmp_path: Path) -> None:
+    store = open_store(f"chdb://{tmp_path}/whole")
+    store.write(store.create("kb", "", IDENTITY), [document("a", "one")])
+    store.close()
+    part = next((tmp_path / "whole/data/default/migrations").resolve().glob("all_*"))
+    for name in ("data.bin", "count.txt"):
+        copy = shutil.copytree(tmp_path / "whole", tmp_path / name, symlinks=True)
+        file = copy / part.relative_to(tmp_path.resolve() / "whole") / name
+        harmed = bytearray(file.read_bytes())
+        harmed[len(harmed) // 2] ^= 4
+        file.write_bytes(harmed)
+        with pytest.raises(Memory3Error, match="damaged"):
+            open_store(f"chdb://{copy}")

@@ -40,13 +40,14 @@ class Service:
     line: Line
     client: Client
     server: Server
+    sent: int = 0
     acknowledged: dict[str, str] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
 
     def write(self, count: int) -> int:
         """Sends documents; returns how many were acknowledged. Those that were not must say why."""
-        first = len(self.seen) * 1000 + len(self.acknowledged)
-        texts = {f"d{n}": f"Text {n}." for n in range(first, first + count)}
+        texts = {f"d{n}": f"Text {n}." for n in range(self.sent, self.sent + count)}
+        self.sent += count
         before = len(self.acknowledged)
         for answer in self.client.ingest("kb", *[document(key, text) for key, text in texts.items()])[1:]:
             if answer.HasField("acknowledged"):
