@@ -12,9 +12,8 @@ class ReadersOrWriter:
     """A writer keeps readers out for a short work; those who waited for it go before the next one."""
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.Lock()
-        )  # taken by itself: a condition does so in Python, and every search twice
+        # Taken by itself: a condition does so in Python, and every search twice.
+        self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._readers = 0
         self._waiting = 0
