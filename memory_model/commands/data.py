@@ -23,6 +23,9 @@ def prepare_data(
         typer.Option(help="File whose text must not be in the corpus: a passage that shares eight words in a row "
                      "with it is dropped. May be given more than once."),
     ] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Fetch what people asked, too, and match it with the passages.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only compare the corpus with its manifest.")] = False,
 ) -> None:  # fmt: skip
     """Fetch and prepare prose as JSONL of {source, key, title, text}, with a manifest and checksums.
@@ -41,7 +44,8 @@ def prepare_data(
         return
     wanted = chosen([name.strip() for name in sources.split(",") if name.strip()])
     with progress_bars() as progress:
-        task = progress.add_task("corpus", total=2 * len(wanted))
+        steps = 2 * len(wanted) + questions
+        task = progress.add_task("corpus", total=steps)
         started = False
 
         def began(source: str, step: str) -> None:
@@ -49,8 +53,8 @@ def prepare_data(
             progress.update(task, description=f"{step} {source}", advance=int(started))
             started = True
 
-        prepared = preparing.prepare(out, wanted, exclude or [], began)
-        progress.update(task, description="corpus", completed=2 * len(wanted))
+        prepared = preparing.prepare(out, wanted, exclude or [], began, questions=questions)
+        progress.update(task, description="corpus", completed=steps)
     show = Table("source", "passages", "held out", "characters", "repeated", "excluded")
     for name, part in prepared.parts.items():
         numbers = (
@@ -62,6 +66,8 @@ def prepare_data(
         )
         show.add_row(name, *(f"{number:,}" for number in numbers))
     console.print(show)
+    if prepared.questions:
+        console.print(f"{prepared.questions:,} questions that people asked are answered by these passages")
     for name, error in prepared.failed.items():
         console.print(f"[red]left out:[/red] {name}: {error}", soft_wrap=True)
     if prepared.failed:

@@ -68,14 +68,17 @@ def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, disti
 
 
 def mixture_of(
-    weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None
+    weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
+    prose_sizes: Any = None,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none.
 
-    sizes: of the batches of conversations (`memory_model.training.conversations.Sizes`).
+    sizes: of the batches of conversations (`memory_model.training.conversations.Sizes`); prose_sizes: of those
+    about prose, where they differ.
     """
     from memory_model.errors import InvalidInput
-    from memory_model.training.conversations import ProseConversations
+    from memory_model.training.conversations import AskedConversations, ProseConversations
+    from memory_model.training.corpus import asked
     from memory_model.training.keeping import KeepingBatches
     from memory_model.training.mixture import Mixture
 
@@ -94,8 +97,21 @@ def mixture_of(
         if task == "facts":
             sources[task] = share, fact_batches(loaded, data, seed, sizes, distil=distil)
         elif task == "prose":
-            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, sizes, distil=distil)
+            made = ProseConversations(
+                passages, chat_pieces(loaded), seed + 1, prose_sizes or sizes, distil=distil
+            )
             sources[task] = share, made
+        elif task == "asked":
+            assert corpus is not None
+            known = {(p.source, p.key) for p in passages}
+            rows = [row for row in asked.read_asked(corpus / asked.FILE) if (row.source, row.key) in known]
+            console.print(f"{len(rows):,} questions that people asked about these passages")
+            sources[task] = (
+                share,
+                AskedConversations(
+                    rows, passages, chat_pieces(loaded), seed + 4, prose_sizes or sizes, distil=distil
+                ),
+            )
         elif task == "keeping":
             texts = [p.text for p in passages]
             sources[task] = share, KeepingBatches(texts, loaded.tokenizer, seed + 2)
@@ -108,8 +124,9 @@ def mixture_of(
             prepared = prepared_sequences(loaded, corpus_files(corpus), without=held_out_titles(data))
             sources[task] = share, ContinualBatches(prepared, seed + 3)
         else:
-            known = "facts, prose, continual, keeping"
-            raise InvalidInput(f"--mixture names no task {task!r}: choose from {known}")
+            raise InvalidInput(
+                f"--mixture names no task {task!r}: choose from facts, prose, asked, continual, keeping"
+            )
     return Mixture(sources, seed)
 
 

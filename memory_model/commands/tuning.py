@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,12 @@ def adapt(
     steps: Annotated[int, typer.Option(help="Steps of --conversations over as many references.")] = 600,
     conversations: Annotated[int, typer.Option(help="Conversations, and references, of a step.")] = 10,
     unanswerable: Annotated[
-        float, typer.Option(help="Share of the questions that nothing read answers: too many teach refusing.")
+        float, typer.Option(help="Share of the questions about facts that nothing read answers.")
     ] = 0.02,
+    unanswerable_prose: Annotated[
+        float,
+        typer.Option(help="The same about prose; a few of these teach refusing what could be answered."),
+    ] = 0.0,
     learning_rate: RateOption = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
     full: FullOption = False,
@@ -86,7 +91,10 @@ def adapt(
 
         in_the_loop = CodecInTheLoop(codec_of_tables(codec), loaded.config.memory, device=device)
     sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
-    source = mixture_of(mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes)
+    source = mixture_of(
+        mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
+        prose_sizes=replace(sizes, unanswerable=unanswerable_prose),
+    )  # fmt: skip
     tuner = Tuner(
         loaded.model, prefix, source, plan, out, file_sha256(base_checkpoint().path),
         start=begun, device=device, codec=in_the_loop,

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
+from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 from memory_model.training import factbook, prose_questions
 from memory_model.training.batches import IGNORE, Batch, ChatPieces, Teacher
+from memory_model.training.corpus.asked import Asked
 from memory_model.training.corpus.passages import Passage
 from memory_model.training.pair_questions import Pairs
 from memory_model.training.questions import Question, refers_to
@@ -317,3 +319,39 @@ class ProseConversations(Conversations):
             return None
         asks = asks + prose_questions.questions("", text, self.random, 3)
         return Reference(number, text, ids, asks) if asks else None
+
+
+class AskedConversations(ProseConversations):
+    """What people asked (`corpus/asked.py`), beside questions made by rule about other passages.
+
+    real: the share of a batch's references that come with people's questions. Their words are left as they are.
+    """
+
+    task = "asked"
+
+    def __init__(
+        self, asked: Sequence[Asked], passages: Sequence[Passage], pieces: ChatPieces, seed: int,
+        sizes: Sizes | None = None, *, distil: bool = True, longest: int = 128, real: float = 0.7,
+    ) -> None:  # fmt: skip
+        super().__init__(passages, pieces, seed, sizes, distil=distil, longest=longest)
+        self.real = real
+        by_text: dict[str, list[Asked]] = {}
+        for row in asked:
+            by_text.setdefault(row.text, []).append(row)
+        self.asked: list[Reference] = []
+        for number, (text, rows) in enumerate(by_text.items()):
+            ids = pieces.tokenizer.encode(text)
+            if len(ids) <= longest:
+                asks = [[Question(r.question, r.answer, text)] for r in rows]
+                self.asked.append(Reference(number, text, ids, asks))
+        if not self.asked:
+            raise InvalidInput("the corpus has no passage for any question: prepare it with more sources")
+
+    def draw(self) -> list[Reference]:
+        """References that people asked about, the rest as for prose."""
+        size = self.sizes.written
+        chosen = self.random.sample(self.asked, min(round(self.real * size), len(self.asked)))
+        texts = {r.text for r in chosen}
+        chosen += [r for r in super().draw() if r.text not in texts][: size - len(chosen)]
+        self.random.shuffle(chosen)
+        return chosen

