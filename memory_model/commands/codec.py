@@ -45,7 +45,7 @@ def fit_codec(
             help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
             "'groups:…' each vector alone; or a FAISS factory string for one table."
         ),
-    ] = "tokens:156x8",
+    ] = "tokens:144x8",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
     points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
     seed: SeedOption = 0,
@@ -113,7 +113,7 @@ def codec_curve(
     answers: Annotated[str, typer.Option(help="Variants whose answers are scored too (minutes each).")] = "",
     questions: QuestionsOption = HELD_OUT_QUESTIONS,
     limit: LimitOption = 60,
-    shipped: Annotated[str, typer.Option(help="Variant to mark in the figure.")] = "tokens:13",
+    shipped: Annotated[str, typer.Option(help="Variant to mark in the figure.")] = "tokens:8",
     references: Annotated[int, typer.Option(help="References to fit on.")] = 600,
     points: Annotated[int, typer.Option(help="Tokens of them that are kept to fit to.")] = 30000,
     batches: Annotated[int, typer.Option(help="Held-out batches of 10 conversations to measure on.")] = 6,

@@ -37,7 +37,7 @@ def adapt(
     data: DataOption = FACTBOOK,
     corpus: CorpusOption = None,
     mixture: Annotated[
-        str, typer.Option(help="Tasks and their weights: facts, prose, continual, keeping.")
+        str, typer.Option(help="Tasks and their weights: facts, prose, asked, continual, keeping.")
     ] = "facts:1",
     start: StartOption = None,
     steps: Annotated[int, typer.Option(help="Steps of --conversations over as many references.")] = 600,
@@ -68,8 +68,9 @@ def adapt(
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter, or all weights (--full).
 
     The tasks of the mixture: facts (questions about a knowledge base), prose (questions about passages of the
-    corpus), continual (the paper's training on text with a memory for each chunk), keeping (plain text without
-    memory, so that the model stays what it was).
+    corpus, made by rule), asked (those that people asked: `prepare-data --questions`), continual (the paper's
+    training on text with a memory for each chunk), keeping (plain text without memory, so that the model stays
+    what it was).
     """
     from memory_model.digest import file_sha256
     from memory_model.nn.adapter import Adapter

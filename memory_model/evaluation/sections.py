@@ -31,8 +31,8 @@ _OWN = (
     Asked("counterfactual_untuned", Path("counterfactual.json"), ("none", "rag"), 60, plain=True),
 )  # fmt: skip
 _NATURAL = (
-    Asked("natural", Path(), ("none", "memory", "memory_exact", "rag"), 60),
-    Asked("natural_untuned", Path(), ("none", "rag"), 60, plain=True),
+    Asked("natural", Path(), ("none", "memory", "memory_exact", "rag"), 100),
+    Asked("natural_untuned", Path(), ("none", "rag"), 100, plain=True),
 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memory_model.evaluation.results import EdgeQuality, Overlap, Quality
 
 PAPER_BYTES, AIM_BYTES = 39_424, 20_160
-"""Codes of one memory: the paper's model, and what six heads with a third fewer bytes take."""
+"""Codes of one memory: the paper's model, and what a default model is to take."""
 HELD_OUT, NATURAL, RETRIEVED, NATURAL_UNTUNED, PROSE = (
     "heldout",
     "natural",

@@ -43,7 +43,7 @@ FAMILIES = {
 }  # fmt: skip
 DEFAULT_VARIANTS = (
     "paper:14,table:13,table:25,sides:13,sides:25,groups:8,groups:13,groups:20,groups:25,groups:32,opq:13,residual:13,"
-    "heads:8,heads:13,heads:20,tokens:6,tokens:8,tokens:10,tokens:13,tokens:16,tokens:25"
+    "heads:8,heads:13,heads:20,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13,tokens:16,tokens:25"
 )
 
 

@@ -32,7 +32,7 @@ from memory_model.training.faiss_codec import FaissCodec, fit_factory, unexplain
 
 _WRITTEN_AT_ONCE = 16
 METRIC_BATCHES = 8
-_FORMS = "groups:25x8 (tables for each head's keys and values), heads:26x8 (for each head), tokens:156x8 (one for all)"
+_FORMS = "groups:25x8 (tables for each head's keys and values), heads:26x8 (for each head), tokens:144x8 (one for all)"
 
 
 @dataclass(frozen=True)
