@@ -28,6 +28,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from memory_model.blas import ON_ONE_THREAD
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.native.decoder import NativeDecoder, native_decoder
 from memory_model.native.library import Library, installed
@@ -215,7 +216,8 @@ class ProductCodec(MemoryCodec):
             halves += self._first_coarse if one else self._first_coarse[which]
             words += _rows(self._coarse_words, halves)
         if one:
-            found = np.matmul(words[:, self._used[0]], self._basis[0])
+            with ON_ONE_THREAD:
+                found = np.matmul(words[:, self._used[0]], self._basis[0])
             if self._shifted:
                 found += self.tables.mean[0]
             return found
@@ -223,7 +225,8 @@ class ProductCodec(MemoryCodec):
         edges = np.flatnonzero(np.diff(which, prepend=-1, append=-1)) if n else np.zeros(0, int)
         for start, end in pairwise(edges.tolist()):
             g = which[start]
-            np.matmul(words[start:end, self._used[g]], self._basis[g], out=result[start:end])
+            with ON_ONE_THREAD:
+                np.matmul(words[start:end, self._used[g]], self._basis[g], out=result[start:end])
             result[start:end] += self.tables.mean[g]
         return result
 

@@ -1,6 +1,6 @@
 """`GatheredTables`: gather, matrix product, placing; for a codec that is too wide to be folded.
 
-The product is numpy's, which works at the processor's peak. The library does what stands around it: it takes the
+The product is numpy's, which works at the processor's peak, on the thread that asks. The library does what stands around it: it takes the
 codewords that codes name, without the coordinates that are always zero, and puts the vectors, with their mean, where a
 memory has them.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from memory_model.blas import ON_ONE_THREAD
 from memory_model.native.library import Library
 from memory_model.placed_codes import PlacedCodes
 from memory_model.product_tables import ProductTables
@@ -47,7 +48,8 @@ class GatheredTables:
         codes = pieces[0].codes if len(pieces) == 1 else np.concatenate([piece.codes for piece in pieces])
         words = np.empty((len(codes), self._used + _SLACK), np.float32)
         self._library.gather(codes, self._bits, self._codewords, self._widths, words)
-        vectors = words[:, : self._used] @ self._basis
+        with ON_ONE_THREAD:
+            vectors = words[:, : self._used] @ self._basis
         first = 0
         for piece in pieces:
             end = first + len(piece.codes)

@@ -1,0 +1,54 @@
+"""Matrix products of numpy on the thread that asks for them, and no other.
+
+OpenBLAS spreads a product over all cores, and its helpers go on spinning for milliseconds after it. A device
+decompresses memories beside decoding: helpers on the decoder's core slow every token down by more than they save
+the recall.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+import numpy  # noqa: ICN001, F401  # loaded, so that its library is there to be found
+from threadpoolctl import ThreadpoolController
+
+
+@cache
+def _libraries() -> list[Any]:
+    # Looked for once: that takes milliseconds. Only libraries with threads of
+    # their own, as numpy's wheels have: what OpenMP is told holds for the thread that tells it.
+    found = ThreadpoolController().select(internal_api="openblas").lib_controllers
+    return [library for library in found if library.threading_layer == "pthreads"]
+
+
+class _OneThread:
+    """A context for any number of threads at a time: the first in sets one thread, the last out what was before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = [library.num_threads for library in _libraries()]
+                for library in _libraries():
+                    library.set_num_threads(1)
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                for library, threads in zip(_libraries(), self._before, strict=True):
+                    library.set_num_threads(threads)
+
+
+ON_ONE_THREAD = _OneThread()
+"""`with ON_ONE_THREAD: a @ b`."""
