@@ -8,20 +8,39 @@ the recall.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
-from typing import Any
 
-import numpy  # noqa: ICN001, F401  # loaded, so that its library is there to be found
+import numpy  # noqa: F401  # loaded, so that its library is there to be found
 from threadpoolctl import ThreadpoolController
+
+_NAMES = tuple(
+    f"{before}openblas_%s_num_threads{after}" for before in ("", "scipy_") for after in ("", "64_", "_64")
+)
+
+
+@dataclass(frozen=True)
+class _Library:
+    """The threads of a loaded OpenBLAS, for the whole process; threadpoolctl would obey one thread only."""
+
+    threads: Callable[[], int]
+    set_threads: Callable[[int], None]
 
 
 @cache
-def _libraries() -> list[Any]:
-    # Looked for once: that takes milliseconds. Only libraries with threads of
-    # their own, as numpy's wheels have: what OpenMP is told holds for the thread that tells it.
+def _libraries() -> list[_Library]:
+    # Looked for once: that takes milliseconds. Only libraries with threads of their own, as numpy's wheels have: what
+    # OpenMP is told holds for the thread that tells it.
     found = ThreadpoolController().select(internal_api="openblas").lib_controllers
-    return [library for library in found if library.threading_layer == "pthreads"]
+    loaded = [library.dynlib for library in found if library.threading_layer == "pthreads"]
+    return [
+        _Library(getattr(library, name % "get"), getattr(library, name % "set"))
+        for library in loaded
+        for name in _NAMES
+        if hasattr(library, name % "set")
+    ]
 
 
 class _OneThread:
@@ -35,9 +54,9 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._before = [library.num_threads for library in _libraries()]
+                self._before = [library.threads() for library in _libraries()]
                 for library in _libraries():
-                    library.set_num_threads(1)
+                    library.set_threads(1)
             self._inside += 1
 
     def __exit__(
@@ -47,7 +66,7 @@ class _OneThread:
             self._inside -= 1
             if not self._inside:
                 for library, threads in zip(_libraries(), self._before, strict=True):
-                    library.set_num_threads(threads)
+                    library.set_threads(threads)
 
 
 ON_ONE_THREAD = _OneThread()

@@ -1,8 +1,8 @@
 """`GatheredTables`: gather, matrix product, placing; for a codec that is too wide to be folded.
 
-The product is numpy's, which works at the processor's peak, on the thread that asks. The library does what stands around it: it takes the
-codewords that codes name, without the coordinates that are always zero, and puts the vectors, with their mean, where a
-memory has them.
+The product is numpy's, which works at the processor's peak, on the thread that asks. The library does what is around
+it: it takes the codewords that codes name, without the coordinates that are always zero, and puts the vectors, with
+their mean, where a memory has them.
 """
 
 from __future__ import annotations
