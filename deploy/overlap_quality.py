@@ -28,6 +28,7 @@ from rich.table import Table
 from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recall, Recalled, Token
 from edge_client.prompt import generated_query
+from memory_model.digest import file_sha256
 from memory_model.evaluation.results import Overlap, today
 from memory_model.evaluation.rows import Row, read_rows
 from memory_model.evaluation.scores import exact_match, token_f1
@@ -74,10 +75,12 @@ def main() -> None:
     )
     options = arguments.parse_args()
     rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text()), options.limit))
-    WORK.mkdir(parents=True, exist_ok=True)
-    service = ServiceProcess.start(WORK, options.bundle.resolve())
+    # Memories of another bundle would be refused: each has a folder of its own.
+    work = WORK / file_sha256(options.bundle / "manifest.json")[:12]
+    work.mkdir(parents=True, exist_ok=True)
+    service = ServiceProcess.start(work, options.bundle.resolve())
     try:
-        ingest(service.address)
+        ingest(service.address, work)
         with EdgeModel.open(
             options.bundle,
             service.address,
@@ -96,21 +99,21 @@ def main() -> None:
         "modes": {m: asdict(s) for m, s in scores.items()},
         "long": asdict(early),
     }
-    place = WORK / "overlap_quality.json"
+    place = work / "overlap_quality.json"
     place.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     exact, overlap = scores["exact"], scores["overlap"]
     Overlap(model_id, today(), len(rows), exact.f1, overlap.f1, overlap.generated_recalls).save(options.out)
     console.print(f"wrote {place.relative_to(ROOT)} and {options.out}; next: memory-model quality-report")
 
 
-def ingest(address: str) -> None:
+def ingest(address: str, work: Path) -> None:
     """The held-out countries; those that are there already cost nothing."""
     keys = {country["key"] for country in json.loads((ROOT / "data/heldout.json").read_text())}
     lines = (ROOT / "data" / "factbook.jsonl").read_text(encoding="utf-8").splitlines()
-    documents = WORK / "documents.jsonl"
+    documents = work / "documents.jsonl"
     documents.write_text("\n".join(line for line in lines if json.loads(line)["key"] in keys) + "\n")
     program = Path(sys.executable).parent / "memory-service"
-    command = [program, "ingest", documents, "--address", address, "--journals", WORK / "journals"]
+    command = [program, "ingest", documents, "--address", address, "--journals", work / "journals"]
     subprocess.run([str(part) for part in command], check=True)
 
 
