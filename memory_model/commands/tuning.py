@@ -119,6 +119,20 @@ def adapt(
     )
 
 
+def mean_adapter(
+    adapters: Annotated[list[Path], typer.Argument(help="Adapter files of one line of tuning.")],
+    out: Annotated[Path, typer.Option(help="Adapter file to write.")],
+) -> None:
+    """Write the mean of adapters, number by number: of two checkpoints of one run often better than either."""
+    from memory_model.nn.adapter import Adapter
+
+    mean = Adapter.mean([Adapter.load(path) for path in adapters])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    mean.save(out)
+    console.print(f"mean of {len(adapters)} adapters in [bold]{out}[/bold]")
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(adapt)
+    app.command()(mean_adapter)

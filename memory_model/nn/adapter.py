@@ -9,7 +9,7 @@ Saved as safetensors, float16, with the memory budget and the base's SHA-256 in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +109,38 @@ class Adapter:
         save_file(tensors, partial, metadata={"memory3": json.dumps(header, sort_keys=True)})
         partial.chmod(0o644)  # safetensors makes it readable for its owner only
         partial.replace(path)
+
+    @classmethod
+    def mean(cls, adapters: Sequence[Adapter]) -> Adapter:
+        """Every number the mean of the adapters': of checkpoints of one run this is often better than each of them.
+
+        It means something only where one was tuned from the other, or both from a third. Raises InvalidInput for
+        adapters of other bases, budgets or shapes.
+        """
+        first = adapters[0]
+        for other in adapters[1:]:
+            if (other.base_sha256, other.memory, other.scale) != (
+                first.base_sha256,
+                first.memory,
+                first.scale,
+            ):
+                raise InvalidInput("adapters of different bases, memory budgets or scales have no mean")
+            if {n: (a.shape, b.shape) for n, (a, b) in other.factors.items()} != {
+                n: (a.shape, b.shape) for n, (a, b) in first.factors.items()
+            } or {n: d.shape for n, d in other.deltas.items()} != {
+                n: d.shape for n, d in first.deltas.items()
+            }:
+                raise InvalidInput("adapters of different layers, ranks or kinds have no mean")
+        factors = {
+            name: tuple(torch.stack([one.factors[name][side] for one in adapters]).mean(0) for side in (0, 1))
+            for name in first.factors
+        }
+        deltas = {name: torch.stack([one.deltas[name] for one in adapters]).mean(0) for name in first.deltas}
+        details = {"mean_of": [one.details for one in adapters]}
+        return cls(
+            cast(dict[str, tuple[Tensor, Tensor]], factors), first.scale, first.memory, first.base_sha256, details,
+            deltas,
+        )  # fmt: skip
 
     @torch.no_grad()
     def merge(self, model: Decoder) -> None:

@@ -234,6 +234,23 @@ def test_full_tuning_goes_on_from_a_low_rank_adapter_and_not_the_other_way_round
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
 
 
+def test_the_mean_of_adapters_is_that_of_their_numbers_and_only_of_alike_ones() -> None:
+    def made(value: float, rank: int = 2, base: str = "abc", **deltas: float) -> Adapter:
+        factors = {"layers.0.x": (torch.full((rank, 3), value), torch.full((4, rank), 2 * value))}
+        whole = {name: torch.full((2, 2), delta) for name, delta in deltas.items()}
+        return Adapter(factors, 1.0, tiny_config().memory, base, {"from": value}, whole)
+
+    mean = Adapter.mean([made(1.0, w=1.0), made(3.0, w=5.0)])
+    a, b = mean.factors["layers.0.x"]
+    assert (a == 2.0).all()
+    assert (b == 4.0).all()
+    assert (mean.deltas["w"] == 3.0).all()
+    assert mean.details == {"mean_of": [{"from": 1.0}, {"from": 3.0}]}
+    for other in (made(1.0, rank=3), made(1.0, base="def"), made(1.0, w=1.0)):
+        with pytest.raises(InvalidInput, match="no mean"):
+            Adapter.mean([made(1.0), other])
+
+
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     tuned = tiny_model()
     attach(tuned, rank=2, alpha=2.0, first_layer=2)
