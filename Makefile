@@ -31,6 +31,7 @@ setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks n
 
 # torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
 $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
+	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --constraint constraints.txt --editable ".[edge,serve,service,formats,duplicates,ray,s3,tracing,train,bench,dev]"
@@ -81,8 +82,8 @@ format: $(READY) ## rewrite the code in the project's format
 protos: $(READY) ## generate the Python code beside the .proto files
 	$(BIN)/python -m protos.generate
 
-bundle: $(READY) ## export the edge bundle into build/bundle
-	$(BIN)/memory-model export --out $(BUNDLE)
+bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or a bundle before is as new
+	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
 
 eval: $(READY) ## measure the default model's answers, resumable (LIMIT=n rows a section, NATURAL=file of questions)
 	$(BIN)/memory-model quality --eval-json build/eval.json $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))

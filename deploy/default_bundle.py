@@ -1,8 +1,13 @@
-"""Whether a bundle of the default model is as new as what it is made from: for the demo and the tests."""
+"""Whether a bundle of the default model is as new as what it is made from: for the demo and the tests.
+
+`python -m deploy.default_bundle FOLDER` exports it there unless it is.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "memory_model"
@@ -50,3 +55,18 @@ def _files() -> list[Path]:
     """Every file that a bundle is made from, sorted."""
     found = (file for source in SOURCES for file in ([source] if source.is_file() else source.rglob("*")))
     return sorted(file for file in found if file.is_file() and file.suffix != ".pyc")
+
+
+def main(bundle: Path) -> int:
+    """Export unless there is a bundle that is current; the exporter's exit code."""
+    if is_current(bundle):
+        print(f"{bundle} is as new as the model's files, so it stays; delete it to export it again")
+        return 0
+    code = subprocess.call([Path(sys.executable).parent / "memory-model", "export", "--out", bundle])
+    if code == 0:
+        made(bundle)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))
