@@ -118,19 +118,10 @@ class Adapter:
         adapters of other bases, budgets or shapes.
         """
         first = adapters[0]
-        for other in adapters[1:]:
-            if (other.base_sha256, other.memory, other.scale) != (
-                first.base_sha256,
-                first.memory,
-                first.scale,
-            ):
-                raise InvalidInput("adapters of different bases, memory budgets or scales have no mean")
-            if {n: (a.shape, b.shape) for n, (a, b) in other.factors.items()} != {
-                n: (a.shape, b.shape) for n, (a, b) in first.factors.items()
-            } or {n: d.shape for n, d in other.deltas.items()} != {
-                n: d.shape for n, d in first.deltas.items()
-            }:
-                raise InvalidInput("adapters of different layers, ranks or kinds have no mean")
+        if any(other._form() != first._form() for other in adapters):
+            raise InvalidInput(
+                "adapters of different bases, memory budgets, layers, ranks or scales have no mean"
+            )
         factors = {
             name: tuple(torch.stack([one.factors[name][side] for one in adapters]).mean(0) for side in (0, 1))
             for name in first.factors
@@ -141,6 +132,17 @@ class Adapter:
             cast(dict[str, tuple[Tensor, Tensor]], factors), first.scale, first.memory, first.base_sha256, details,
             deltas,
         )  # fmt: skip
+
+    def _form(self) -> tuple[Any, ...]:
+        """What adapters must have in common to be put together."""
+        factors = {name: (a.shape, b.shape) for name, (a, b) in self.factors.items()}
+        return (
+            self.base_sha256,
+            self.memory,
+            self.scale,
+            factors,
+            {n: d.shape for n, d in self.deltas.items()},
+        )
 
     @torch.no_grad()
     def merge(self, model: Decoder) -> None:

