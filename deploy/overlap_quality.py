@@ -29,9 +29,9 @@ from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recall, Recalled, Token
 from edge_client.prompt import generated_query
 from memory_model.digest import file_sha256
-from memory_model.evaluation.results import Overlap, today
-from memory_model.evaluation.rows import Row, read_rows
-from memory_model.evaluation.scores import exact_match, token_f1
+from memory_model.eval.results import Overlap, today
+from memory_model.eval.rows import Row, read_rows
+from memory_model.eval.scores import exact_match, token_f1
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "overlap"

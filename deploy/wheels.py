@@ -58,9 +58,20 @@ class Wheel:
 
 
 _TORCH = tuple(
-    f"memory_model/{part}/" for part in ("nn", "training", "evaluation", "export", "commands", "assets")
+    f"memory_model/{part}"
+    for part in (
+        "nn/",
+        "models/",
+        "data/",
+        "train/",
+        "eval/",
+        "export/",
+        "cli/",
+        "assets/",
+        "codec/faiss.py",
+        "codec/fit.py",
+    )
 )
-_TORCH = (*_TORCH, "memory_model/cli.py", "memory_model/cost_plot.py")
 
 
 def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:

@@ -15,8 +15,8 @@ from edge_client.channel import ChannelSettings, open_async_channel
 from edge_client.errors import ServiceUnavailable
 from edge_client.knowledge_bases import Question, names_of
 from edge_client.retrieval_wire import Answer, Asking, Limits
+from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
-from memory_model.memory import Identity
 from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2_grpc
 
 T = TypeVar("T")

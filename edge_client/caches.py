@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.memory import ExplicitMemory
 
 BUCKET = 64
 """Text rows grow by this many at a time."""

@@ -14,9 +14,9 @@ import onnxruntime as ort
 
 from edge_client.providers import open_session
 from memory_model.bundle import Bundle
-from memory_model.codec import MemoryCodec
+from memory_model.codec.codec import MemoryCodec
+from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
-from memory_model.memory import MemoryFormat
 
 log = logging.getLogger(__name__)
 

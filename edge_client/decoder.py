@@ -17,8 +17,8 @@ from edge_client.caches import CacheRows
 from edge_client.decoder_graph import DecoderGraph
 from edge_client.errors import ContextFull, DecoderBroken
 from memory_model.cache_layout import TEXT, mask_name, rows_name
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
 
 BINDINGS = 8
 """Shapes of runs that stay bound; a prompt's last chunk may have any length."""

@@ -17,7 +17,7 @@ from edge_client.device_facts import (
 from edge_client.errors import TensorRtMissing
 from edge_client.providers import ORDER, RUNTIME_NAMES, check_name
 from edge_client.tensorrt_api import load_tensorrt
-from memory_model.native.library import installed, why_missing
+from memory_model.codec.native.library import installed, why_missing
 
 FULL_POWER = "MAXN"
 """Both MAXN and MAXN_SUPER: no limit. Other modes halve clocks and with them tokens a second."""

@@ -9,8 +9,8 @@ from edge_client.caches import is_finite
 from edge_client.errors import DamagedMemory, RetrievalError
 from edge_client.memory_cache import CachedMemory, MemoryCache
 from edge_client.retrieval_wire import Answer, Hit
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.errors import CorruptFile, IdentityMismatch
-from memory_model.memory import ExplicitMemory, MemoryFormat
 
 
 @dataclass(frozen=True)

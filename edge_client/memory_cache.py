@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, TypeVar
 
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
 
 CODES_SHARE = 0.25
 """Of one bound for both tiers, what codes get: many memories' codes, and the decoded ones of a conversation."""

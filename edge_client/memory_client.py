@@ -13,8 +13,8 @@ from edge_client.channel import ChannelSettings, close_channel, connection_state
 from edge_client.errors import RetrievalError, ServiceUnavailable
 from edge_client.knowledge_bases import Question, names_of
 from edge_client.retrieval_wire import Answer, Asking, Limits
+from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
-from memory_model.memory import Identity
 from protos.memory.v1 import (
     knowledge_bases_pb2,
     knowledge_bases_pb2_grpc,

@@ -20,6 +20,7 @@ from edge_client.pack_files import (
     whole_records,
 )
 from edge_client.retrieval_wire import Answer, Hit
+from memory_model.codec.payload import Identity
 from memory_model.digest import file_sha256
 from memory_model.errors import (
     CodecMismatch,
@@ -30,7 +31,6 @@ from memory_model.errors import (
     InvalidInput,
     ModelMismatch,
 )
-from memory_model.memory import Identity
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 _REMEDY = "pull the pack again from a service that runs this bundle's model"

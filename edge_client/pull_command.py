@@ -25,8 +25,8 @@ from edge_client.pull_pack import PACKS, pull_pack
 from edge_client.settings import EdgeSettings
 from edge_client.staging import Staging
 from memory_model.bundle import MANIFEST, Manifest
+from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile
-from memory_model.memory import Identity
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

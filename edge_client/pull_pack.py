@@ -34,7 +34,7 @@ from edge_client.pack_files import (
 from edge_client.pull import Progress, silent
 from edge_client.pull_calls import CALL_S, Calls
 from edge_client.staging import Staging
-from memory_model.memory import Identity
+from memory_model.codec.payload import Identity
 from protos.memory.v1 import knowledge_bases_pb2, knowledge_bases_pb2_grpc
 
 PACKS = Path("build/packs")

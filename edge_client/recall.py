@@ -31,8 +31,8 @@ from edge_client.hits import HitReader, MemoryRead
 from edge_client.memory_cache import CachedMemory, CacheStatistics, MemoryCache
 from edge_client.query import query_vectors
 from edge_client.retrieval_wire import Answer
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.embedder import Embedder
-from memory_model.memory import ExplicitMemory, MemoryFormat
 from memory_model.words import query_words
 
 __all__ = ["MemoryRead", "Recall", "RecallState", "RecallStatistics", "RecallTimes", "Recaller"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from edge_client.channel import RECEIVE_LIMIT_BYTES
 from edge_client.errors import DamagedMemory, ServiceFailed
+from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
-from memory_model.memory import Identity
 from memory_model.words import LARGEST_DROP
 from protos.memory.v1 import models_pb2, retrieval_pb2
 

@@ -24,8 +24,8 @@ import numpy as np
 from edge_client.errors import SessionNotSaved
 from edge_client.recall import MemoryRead
 from memory_model.chat import Message
+from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, MissingFile
-from memory_model.memory import Identity
 
 MAGIC = b"M3CHAT"
 VERSION = 1

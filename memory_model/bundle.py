@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from memory_model.chat import ChatTemplate
-from memory_model.codec import MemoryCodec
+from memory_model.codec.codec import MemoryCodec
+from memory_model.codec.payload import Identity, MemoryFormat
 from memory_model.config import ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
-from memory_model.memory import Identity, MemoryFormat
 from memory_model.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from memory_model.codec import MemoryCodec
+from memory_model.codec.codec import MemoryCodec
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.references import split
 from memory_service.errors import PayloadCorrupt
 from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
-    from memory_model.memory import ExplicitMemory
-    from memory_model.nn.load import LoadedModel
+    from memory_model.codec.payload import ExplicitMemory
+    from memory_model.models.load import LoadedModel
     from memory_model.nn.writing import MemoryWriter
     from memory_model.tokenizer import Tokenizer
     from memory_service.settings import Settings
@@ -104,7 +104,7 @@ class Splitter:
     @classmethod
     def load(cls, settings: Settings, reference_tokens: int) -> Splitter:
         """That of the model which the settings name; the tokenizer alone is loaded."""
-        from memory_model.nn.load import base_checkpoint
+        from memory_model.models.load import base_checkpoint
         from memory_model.tokenizer import Tokenizer
 
         return cls(Tokenizer.from_json(base_checkpoint(settings.model).tokenizer_json()), reference_tokens)
@@ -125,9 +125,9 @@ class ModelEncoder:
         import torch
 
         from memory_model.bundle import Bundle
+        from memory_model.codec.payload import MemoryFormat
         from memory_model.embedder import Embedder
-        from memory_model.memory import MemoryFormat
-        from memory_model.nn.load import load_model
+        from memory_model.models.load import load_model
 
         loaded = load_model(settings.model)
         self._tokenizer = loaded.tokenizer
@@ -234,7 +234,7 @@ def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:
 def encoding_codec(settings: Settings) -> MemoryCodec:
     """The codec of the payloads: the setting's own file, or the one shipped with the model."""
     from memory_model.assets import asset
-    from memory_model.training.faiss_codec import FaissCodec
+    from memory_model.codec.faiss import FaissCodec
 
     return FaissCodec.load_encoder(settings.codec or asset(settings.model, "codec.npz"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from memory_model.product_tables import ProductTables
+from memory_model.codec.tables import ProductTables
 
 PAPER_FACTORY = "OPQ20_80,Residual2x14,PQ8x10"
 """The paper's codec (appendix B) in FAISS's words: 14 bytes for a vector of 80."""

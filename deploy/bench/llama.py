@@ -84,7 +84,7 @@ class LlamaCpp:
 
 def default_gguf() -> Path:
     """The GGUF of the default model, inside its installed package."""
-    from memory_model.nn.load import base_checkpoint
+    from memory_model.models.load import base_checkpoint
 
     return Path(base_checkpoint().path)
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from deploy.bench.side_process import Ready
 from memory_model.bundle import Bundle
-from memory_model.codec import ExactCodec
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.config import MEMORY_FORMAT_VERSION
-from memory_model.memory import HEADER, MAGIC, MemoryFormat
 from protos.memory.v1 import models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 
 MEMORIES = 64

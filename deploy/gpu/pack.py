@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memory_model.nn.load import base_checkpoint
+from memory_model.models.load import base_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "gpu"

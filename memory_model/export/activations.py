@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from memory_model.cache_layout import cache_layout
 from memory_model.chat import ChatTemplate, prefix_ids
 from memory_model.errors import CorruptFile, MissingFile
+from memory_model.nn.writing import stack_memories
 
 if TYPE_CHECKING:
-    from memory_model.memory import ExplicitMemory
-    from memory_model.nn.load import LoadedModel
+    from memory_model.codec.payload import ExplicitMemory
+    from memory_model.models.load import LoadedModel
 
 PLAIN = 0.5
 """Weight of plain text beside questions, in moments of equal trace."""
@@ -95,12 +96,10 @@ def second_moments(
 
 def _read(loaded: LoadedModel, ids: list[int], memories: Sequence[ExplicitMemory]) -> None:
     """Read a reference as text."""
-    from memory_model.evaluation.memories import stack_memories
-
     tokens = torch.tensor([ids])
     positions = loaded.config.memory.reference_tokens + torch.arange(len(ids))[None]
     if memories:
-        read = stack_memories([memories], loaded)
+        read = stack_memories([memories], loaded.config)
         loaded.model.hidden(tokens, positions, memory=read, chunk_BT=torch.zeros_like(tokens))
     else:
         loaded.model.hidden(tokens, positions)
@@ -108,8 +107,6 @@ def _read(loaded: LoadedModel, ids: list[int], memories: Sequence[ExplicitMemory
 
 def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
     """Read a question and its answer with memories in the slots."""
-    from memory_model.evaluation.memories import stack_memories
-
     tokenizer, memory = loaded.tokenizer, loaded.config.memory
     prefix = prefix_ids(tokenizer, memory)
     prompt = ChatTemplate(loaded.chat_template, tokenizer).prompt(
@@ -119,7 +116,7 @@ def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -
     first = len(prefix) + memory.reference_tokens
     positions = torch.cat((torch.arange(len(prefix)), first + torch.arange(len(text))))[None]
     chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
-    read = stack_memories([memories], loaded)
+    read = stack_memories([memories], loaded.config)
     loaded.model.hidden(torch.tensor([prefix + text]), positions, memory=read, chunk_BT=chunk)
 
 

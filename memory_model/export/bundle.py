@@ -18,7 +18,7 @@ from rich.progress import (
 
 from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
-from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.embedder import Embedder
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.codec import export_codec
@@ -26,7 +26,7 @@ from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.rounding import Calibrated
 from memory_model.export.weights import BITS, Precision
-from memory_model.nn.load import DEFAULT_MODEL, LoadedModel, load_model
+from memory_model.models.load import DEFAULT_MODEL, LoadedModel, load_model
 
 DEFAULT_PRECISION = (
     "int4-64-table-int8"  # blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them

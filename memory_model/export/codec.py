@@ -3,7 +3,7 @@
 Letters: n codes, M parts of a product code, d width of a decoded block.
 
 Input: codes uint8 [n, code_bytes]. Output: vectors float32 [n, d]. The same gathers and the same product as
-`memory_model.codec.ProductCodec.decode`. Bits are taken apart by division, because TensorRT has no shifts.
+`memory_model.codec.codec.ProductCodec.decode`. Bits are taken apart by division, because TensorRT has no shifts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto
 
-from memory_model.codec import ProductCodec
+from memory_model.codec.codec import ProductCodec
 from memory_model.errors import InvalidInput
 from memory_model.export.graph import Graph
 

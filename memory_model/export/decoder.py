@@ -44,7 +44,7 @@ from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Rounding, Weights
 
 if TYPE_CHECKING:
-    from memory_model.nn.load import LoadedModel
+    from memory_model.models.load import LoadedModel
 
 Progress = Callable[[int, int], None]
 OPERATORS = ("standard", "fused")

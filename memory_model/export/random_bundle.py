@@ -14,16 +14,16 @@ import numpy as np
 from rich.progress import Progress
 
 from memory_model.bundle import Bundle, check_place, staging_folder, write_bundle
-from memory_model.codec import ProductCodec, ProductTables
+from memory_model.codec.codec import ProductCodec, ProductTables
 from memory_model.config import ModelConfig
 from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graphs, save_decoder
 from memory_model.export.embedder import MINILM, export_embedder
-from memory_model.export.random_weights import RandomWeights
 from memory_model.export.weights import Precision
-from memory_model.nn.load import base_checkpoint
+from memory_model.models.load import base_checkpoint
+from memory_model.models.random_weights import RandomWeights
 
 LICENCE = "random weights, no licence needed; tokenizer Apache-2.0"
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.nn.model import Decoder
+from memory_model.nn.decoder import Decoder
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

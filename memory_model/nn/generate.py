@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from memory_model.nn.model import Decoder, KeyValue, MemoryBatch
+from memory_model.nn.decoder import Decoder, KeyValue, MemoryBatch
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_model.chat import prefix_ids
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
-from memory_model.nn.model import Decoder, MemoryBatch, rotate
+from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
 from memory_model.tokenizer import Tokenizer
 
 Weights = Literal["softmax", "exponential"]
@@ -256,3 +257,15 @@ def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]
     for row, tokens in enumerate(ids):
         padded[row, : len(tokens)] = torch.tensor(tokens)
     return padded, lengths
+
+
+def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelConfig) -> MemoryBatch:
+    """Memories of B conversations as tensors with leading dimensions [B, 1, m]; missing ones are not valid."""
+    B, most = len(memories), max((len(m) for m in memories), default=0)
+    shape = (B, 1, most, config.memory.budget, config.head_dim)
+    keys, values, valid = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[:-1], dtype=torch.bool)
+    for b, row in enumerate(memories):
+        for m, memory in enumerate(row):
+            keys[b, 0, m], values[b, 0, m] = torch.from_numpy(memory.keys), torch.from_numpy(memory.values)
+            valid[b, 0, m, torch.from_numpy(config.memory.valid_rows(memory.tokens))] = True
+    return MemoryBatch(keys, values, valid)

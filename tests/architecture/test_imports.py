@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf"]
-SERVER_SIDE = ["memory_service", "memory_model.nn", "memory_model.training", "memory_model.evaluation"]
+SERVER_SIDE = ["memory_service", "memory_model.nn", "memory_model.train", "memory_model.eval"]
 
 
 def modules_of(package: str, *, without: tuple[str, ...] = ()) -> list[str]:
@@ -46,9 +46,9 @@ def test_the_device_loads_no_torch_no_faiss_no_database() -> None:
 
 
 def test_the_top_level_of_the_model_package_is_torch_free() -> None:
-    folders = ("nn", "training", "evaluation", "export")
+    folders = ("nn", "models", "data", "train", "eval", "export", "codec.faiss", "codec.fit")
     modules = modules_of("memory_model", without=tuple(f"memory_model.{folder}" for folder in folders))
-    assert "memory_model.memory" in modules
+    assert "memory_model.codec.payload" in modules
     assert loaded_after_importing(modules).isdisjoint(HEAVY)
 
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from memory_model.assets import asset
-from memory_model.codec import MemoryCodec
+from memory_model.codec.codec import MemoryCodec
+from memory_model.codec.payload import HEADER, MemoryFormat
 from memory_model.config import smollm2_135m
-from memory_model.memory import HEADER, MemoryFormat
 from memory_model.nn.adapter import Adapter
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from deploy.bench.codec_peers import index_of_tables
-from memory_model.product_tables import ProductTables
-from memory_model.training.faiss_codec import FaissCodec
+from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.tables import ProductTables
 
 
 def test_the_peer_decodes_our_codes_to_our_vectors_without_their_mean():

@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
-from memory_model.memory import ExplicitMemory
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.nn.writing import MemoryWriter
 from protos.memory.v1 import models_pb2
 from tests.edge_client.fake_service import FakeService, serving

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from edge_client.caches import BUCKET, CacheRows
 from memory_model.cache_layout import TEXT
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
 from tests.edge_client.tiny_bundle import random_memory, tiny_config
 
 CONFIG = tiny_config()

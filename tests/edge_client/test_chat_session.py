@@ -31,8 +31,8 @@ from edge_client import (
 from edge_client.decoder import OnnxDecoder
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.memory import ExplicitMemory
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_bundle
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_client.memory_cache import CachedMemory, MemoryCache
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
 
 ROW_BYTES = 8  # of a test memory: one row of two float32 in keys or in values
 

@@ -30,6 +30,7 @@ from edge_client.pack_files import FILES, PAYLOADS, RECORD, RECORDS, TEXTS, VECT
 from edge_client.packs import MemoryPack
 from edge_client.pull_pack import pull_pack
 from memory_model.bundle import MANIFEST
+from memory_model.codec.payload import Identity
 from memory_model.errors import (
     CodecMismatch,
     CorruptFile,
@@ -39,7 +40,6 @@ from memory_model.errors import (
     MissingFile,
     ModelMismatch,
 )
-from memory_model.memory import Identity
 from memory_model.words import query_words
 from tests.edge_client.cut_connection import cutting
 from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of

@@ -16,8 +16,8 @@ from edge_client.memory_cache import MemoryCache
 from edge_client.memory_client import MemoryClient
 from edge_client.recall import Recall, Recaller
 from memory_model.bundle import Bundle
-from memory_model.codec import ExactCodec
-from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.cut_connection import cutting

@@ -20,7 +20,7 @@ from deploy.app_process import AppProcess
 from edge_client.cli import app
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
-from memory_model.memory import ExplicitMemory
+from memory_model.codec.payload import ExplicitMemory
 from protos.memory.v1 import models_pb2
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService, serving

@@ -16,9 +16,9 @@ from edge_client import ContextFull, DecoderGraph, EdgeModel, Event, Finished, R
 from edge_client.recall import Recaller
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
-from memory_model.nn.model import MemoryBatch
+from memory_model.nn.decoder import MemoryBatch
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded

@@ -10,11 +10,11 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from memory_model.bundle import Bundle
-from memory_model.codec import ExactCodec
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.export.bundle import export_bundle
-from memory_model.memory import ExplicitMemory, MemoryFormat
-from memory_model.nn.load import LoadedModel, random_model
+from memory_model.models.load import LoadedModel, random_model
 from memory_model.tokenizer import Tokenizer as LlmTokenizer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]

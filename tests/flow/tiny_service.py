@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from memory_model.bundle import Bundle
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.embedder import Embedder
-from memory_model.memory import ExplicitMemory
-from memory_model.nn.load import LoadedModel
+from memory_model.models.load import LoadedModel
 from memory_model.references import split
 from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.identity import WriterIdentity

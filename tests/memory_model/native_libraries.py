@@ -6,8 +6,8 @@ import functools
 import tempfile
 from pathlib import Path
 
-from memory_model.native.compile import LIBRARY, compile_library, compiler
-from memory_model.native.library import LEVELS, Library
+from memory_model.codec.native.compile import LIBRARY, compile_library, compiler
+from memory_model.codec.native.library import LEVELS, Library
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="native-")  # removed when the tests end
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from memory_model.training.adapt import TuningPlan
-from memory_model.training.batches import IGNORE, Batch, Teacher
+from memory_model.data.batches import IGNORE, Batch, Teacher
+from memory_model.train.tuner import TuningPlan
 
 PLAN = TuningPlan(
     steps=6,

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from memory_model.training.adapt import TuningPlan, batch_losses
-from memory_model.training.parallel import ParallelTuner, process_group, share, spread
+from memory_model.train.parallel import ParallelTuner, process_group, share, spread
+from memory_model.train.tuner import TuningPlan, batch_losses
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.parallel_batches import FULL, PLAN, SharedBatches, fixed_batch
 from tests.memory_model.tiny import PREFIX

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from memory_model.data.corpus import asked, preparing
+from memory_model.data.corpus.asked import Asked, matched, questions, read_asked, write_asked
+from memory_model.data.corpus.fetching import Package
+from memory_model.data.corpus.overlap import Exclusion
+from memory_model.data.corpus.passages import Passage
+from memory_model.data.corpus.sources import Source
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, MissingFile
-from memory_model.training.corpus import asked, preparing
-from memory_model.training.corpus.asked import Asked, matched, questions, read_asked, write_asked
-from memory_model.training.corpus.fetching import Package
-from memory_model.training.corpus.overlap import Exclusion
-from memory_model.training.corpus.passages import Passage
-from memory_model.training.corpus.sources import Source
 
 PASSAGES = [
     Passage("s", "Kiel Canal#0", "Kiel Canal", "The Kiel Canal is a canal that links the North Sea to the Baltic Sea."),

@@ -7,7 +7,7 @@ import threading
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from memory_model.blas import ON_ONE_THREAD
+from memory_model.codec.blas import ON_ONE_THREAD
 
 
 def threads() -> set[int]:

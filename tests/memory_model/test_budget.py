@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from memory_model.commands.budget import budgets
+from experiments.budget import budgets
+from experiments.head_sight import loss_as_text, losses_by_sight, short_sighted
+from experiments.token_budget import allocate, steps_of, token_losses, with_tokens
 from memory_model.config import MemoryConfig, MemoryHead, uniform_budget
+from memory_model.data.conversations import Sizes
 from memory_model.errors import InvalidInput
-from memory_model.evaluation.targets import PAPER_BYTES
-from memory_model.training.adapt import read
-from memory_model.training.conversations import Sizes
-from memory_model.training.head_sight import loss_as_text, losses_by_sight, short_sighted
-from memory_model.training.token_budget import allocate, steps_of, token_losses, with_tokens
+from memory_model.eval.targets import PAPER_BYTES
+from memory_model.train.tuner import read
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.test_conversations import facts
 from tests.memory_model.tiny import PREFIX, tiny_model

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
-from memory_model.codec import ExactCodec, MemoryCodec
+from memory_model.codec.codec import ExactCodec, MemoryCodec
+from memory_model.codec.fit import fit_groups
 from memory_model.digest import file_sha256
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
 from memory_model.export.bundle import decoding_only, export_bundle
-from memory_model.training.codec_tables import fit_groups
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
 
 

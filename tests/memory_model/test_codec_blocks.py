@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_model.codec import MemoryCodec, ProductCodec, unpack_bits
+from memory_model.codec.codec import MemoryCodec, ProductCodec, unpack_bits
+from memory_model.codec.faiss import FaissCodec, unexplained_variance
+from memory_model.codec.fit import dealt_axes, fit_groups
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory_model.codec.tables import ProductTables
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.product_tables import ProductTables
-from memory_model.training.codec_tables import dealt_axes, fit_groups
-from memory_model.training.faiss_codec import FaissCodec, unexplained_variance
 from tests.memory_model.tiny import tiny_config
 
 MODEL = "ab" * 32

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.codec_curve import DEFAULT_VARIANTS, Ruler, Variant, fit_variant
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory
 from memory_model.nn.writing import write_memories
-from memory_model.training.batches import IGNORE, Batch
-from memory_model.training.codec_curve import DEFAULT_VARIANTS, Ruler, Variant, fit_variant
-from memory_model.training.codec_fit import Recipe, reading_metrics, sample_blocks
+from memory_model.train.codec_fit import Recipe, reading_metrics, sample_blocks
 from tests.memory_model.test_codec_blocks import alike
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from memory_model.codec.faiss import FaissCodec, fit_factory
+from memory_model.codec.fit import fit_groups
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
-from memory_model.nn.model import MemoryBatch
-from memory_model.training.codec_noise import CodecInTheLoop
-from memory_model.training.codec_tables import fit_groups
-from memory_model.training.faiss_codec import FaissCodec, fit_factory
+from memory_model.nn.decoder import MemoryBatch
+from memory_model.train.codec_noise import CodecInTheLoop
 from tests.memory_model.test_codec_blocks import alike, joint
 
 HEADS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16)

@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, memory3_2b, smollm2_135m
-from memory_model.costs import implicit_write_tflop, memory_read_tflop, memory_write_tflop, rag_read_tflop
 from memory_model.errors import InvalidInput
+from memory_model.eval.costs import (
+    implicit_write_tflop,
+    memory_read_tflop,
+    memory_write_tflop,
+    rag_read_tflop,
+)
 
 
 def test_the_papers_model_has_the_papers_size_and_memory() -> None:

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from memory_model.cli import app
 from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.data.continual import ContinualBatches
+from memory_model.data.corpus.passages import Passage, held_out, write_passages
+from memory_model.data.overlap import overlap
+from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, prepare
 from memory_model.errors import InvalidInput, MissingFile
-from memory_model.nn.model import Decoder
+from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.tokenizer import Tokenizer
-from memory_model.training.adapt import Step, Tuner, TuningPlan, batch_losses, read_loss
-from memory_model.training.continual import ContinualBatches
-from memory_model.training.corpus.passages import Passage, held_out, write_passages
-from memory_model.training.overlap import overlap
-from memory_model.training.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, prepare
+from memory_model.train.tuner import Step, Tuner, TuningPlan, batch_losses, read_loss
 from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX
 

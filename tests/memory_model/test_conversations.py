@@ -12,13 +12,10 @@ import pytest
 import torch
 
 from memory_model.chat import ChatTemplate
-from memory_model.commands.training_data import mixture_of
-from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import attach, original
-from memory_model.training import factbook, prose_questions
-from memory_model.training.adapt import batch_losses, read
-from memory_model.training.batches import IGNORE, Batch, BatchSource, ChatPieces
-from memory_model.training.conversations import (
+from memory_model.cli.training_data import mixture_of
+from memory_model.data import factbook, prose_questions
+from memory_model.data.batches import IGNORE, Batch, BatchSource, ChatPieces
+from memory_model.data.conversations import (
     REFUSAL,
     AskedConversations,
     FactConversations,
@@ -26,11 +23,14 @@ from memory_model.training.conversations import (
     Sizes,
     references_of,
 )
-from memory_model.training.corpus.asked import Asked
-from memory_model.training.corpus.passages import Passage
-from memory_model.training.keeping import KeepingBatches
-from memory_model.training.mixture import Mixture
-from memory_model.training.questions import Question, refers_to
+from memory_model.data.corpus.asked import Asked
+from memory_model.data.corpus.passages import Passage
+from memory_model.data.keeping import KeepingBatches
+from memory_model.data.mixture import Mixture
+from memory_model.data.questions import Question, refers_to
+from memory_model.errors import InvalidInput
+from memory_model.nn.adapter import attach, original
+from memory_model.train.tuner import batch_losses, read
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.tiny import PREFIX
 

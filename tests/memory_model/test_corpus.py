@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.training.corpus import fetching, preparing
-from memory_model.training.corpus.fetching import Package, fetch
-from memory_model.training.corpus.overlap import Exclusion, Seen
-from memory_model.training.corpus.passages import (
+from memory_model.data.corpus import fetching, preparing
+from memory_model.data.corpus.fetching import Package, fetch
+from memory_model.data.corpus.overlap import Exclusion, Seen
+from memory_model.data.corpus.passages import (
     LONGEST,
     SHORTEST,
     Passage,
@@ -26,7 +25,8 @@ from memory_model.training.corpus.passages import (
     sentences,
     write_passages,
 )
-from memory_model.training.corpus.sources import SOURCES, Source, chosen
+from memory_model.data.corpus.sources import SOURCES, Source, chosen
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
 NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becquerel for their work on radiation."

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from memory_model.cli import app
 from memory_model.config import ModelConfig, memory3_2b, smollm2_135m
-from memory_model.cost_plot import plot_costs
-from memory_model.costs import KnowledgeCosts, knowledge_costs
 from memory_model.errors import InvalidInput
+from memory_model.eval.cost_plot import plot_costs
+from memory_model.eval.costs import KnowledgeCosts, knowledge_costs
 
 
 def test_the_interval_of_the_papers_model_is_the_printed_one() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from memory_model.cli import app
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.training.curves import plot_runs, read_curves, smooth
+from memory_model.train.curves import plot_runs, read_curves, smooth
 
 
 def write(folder: Path, entries: list[tuple[int, str, float]], ending: str = "") -> Path:

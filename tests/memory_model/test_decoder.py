@@ -9,8 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
 from memory_model.errors import InvalidInput
-from memory_model.nn.load import load_base, random_model
-from memory_model.nn.model import Decoder, MemoryBatch, rotate
+from memory_model.models.load import load_base, random_model
+from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
 from memory_model.nn.writing import pad_ids, received_attention, write_memories
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 

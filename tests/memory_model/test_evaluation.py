@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from memory_model.errors import InvalidInput
-from memory_model.evaluation.conditions import CONDITIONS, Evaluation
-from memory_model.evaluation.memories import MemoryBank
-from memory_model.evaluation.prose import perplexity, windows
-from memory_model.evaluation.retrieval import KnowledgeBase, query_of, references_of
-from memory_model.evaluation.rows import Row, read_rows
-from memory_model.evaluation.scores import REFUSAL
-from memory_model.evaluation.subject import Subject
-from memory_model.nn.load import LoadedModel
+from memory_model.eval.conditions import CONDITIONS, Evaluation
+from memory_model.eval.memories import MemoryBank
+from memory_model.eval.prose import perplexity, windows
+from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
+from memory_model.eval.rows import Row, read_rows
+from memory_model.eval.scores import REFUSAL
+from memory_model.eval.subject import Subject
+from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
@@ -122,7 +122,7 @@ def test_counterfactual_and_unanswerable_rows_have_their_own_scores(
 ) -> None:
     answers = iter(["The capital is Berlin.", "Paris", "I don't know."])
     monkeypatch.setattr(
-        "memory_model.evaluation.conditions.greedy",
+        "memory_model.eval.conditions.greedy",
         lambda model, prompts, *_: [loaded.tokenizer.encode(next(answers)) for _ in prompts],
     )
     rows = [

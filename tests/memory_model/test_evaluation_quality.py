@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from experiments.ablation import Stage
 from memory_model.cli import app
-from memory_model.commands.ablation import Stage
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.evaluation.conditions import Scores
-from memory_model.evaluation.page import Numbers, page, write_plots
-from memory_model.evaluation.quality import (
+from memory_model.eval.conditions import Scores
+from memory_model.eval.page import Numbers, page, write_plots
+from memory_model.eval.quality import (
     Section,
     conditions_result,
     joined_results,
@@ -23,7 +23,7 @@ from memory_model.evaluation.quality import (
     run_sections,
     scores_of_answers,
 )
-from memory_model.evaluation.results import (
+from memory_model.eval.results import (
     Ablation,
     AblationStep,
     BytesCurve,
@@ -41,9 +41,9 @@ from memory_model.evaluation.results import (
     SectionResult,
     Sight,
 )
-from memory_model.evaluation.rows import Row
-from memory_model.evaluation.sections import plan
-from memory_model.evaluation.targets import Target, targets
+from memory_model.eval.rows import Row
+from memory_model.eval.sections import plan
+from memory_model.eval.targets import Target, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 ABOUT = {"model_id": "m1", "base_id": "b", "codec_id": "c"}

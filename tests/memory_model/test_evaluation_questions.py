@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from memory_model.evaluation.question_sets import (
+from memory_model.data import factbook
+from memory_model.eval.question_sets import (
     KNOWN,
     counterfactual_rows,
     hard_rows,
     holders,
     unanswerable_rows,
 )
-from memory_model.evaluation.rows import read_rows
-from memory_model.evaluation.scores import REFUSAL, is_refusal, says
-from memory_model.training import factbook
+from memory_model.eval.rows import read_rows
+from memory_model.eval.scores import REFUSAL, is_refusal, says
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 FIELDS = ("Capital - name", "Coastline", "Airports", "Climate")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.evaluation.memories import MemoryBank
-from memory_model.evaluation.reading import Reader, Source, fixed
-from memory_model.evaluation.subject import Subject
+from memory_model.eval.memories import MemoryBank
+from memory_model.eval.reading import Reader, Source, fixed
+from memory_model.eval.subject import Subject
 from memory_model.nn.generate import answer_nll, greedy
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 

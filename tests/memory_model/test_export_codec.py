@@ -10,11 +10,11 @@ import pytest
 from edge_client.codec_graph import device_format, open_codec_graph, relative_error
 from memory_model.assets import asset
 from memory_model.bundle import Bundle
-from memory_model.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 from memory_model.export.codec import codec_graph, export_codec
 from memory_model.export.random_bundle import paper_codec
-from memory_model.product_tables import ProductTables
 
 
 def product_codec(bits: int, parts: int, coarse_bits: int = 0, blocks: int = 1) -> ProductCodec:

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from edge_client.decoder import OnnxDecoder
+from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
 from memory_model.export.decoder import OPERATORS, decoder_graph, decoder_graphs, save_decoder
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
-from memory_model.memory import ExplicitMemory
-from memory_model.nn.load import random_model
-from memory_model.nn.model import Decoder, MemoryBatch
+from memory_model.models.load import random_model
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from tests.edge_client.tiny_bundle import random_memory
 
 BLOCK = 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
-from memory_model.nn.model import Decoder, MemoryBatch
 from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.tiny import PREFIX, tiny_model
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.nn.gguf import GgufCheckpoint
-from memory_model.nn.load import base_checkpoint, load_base
+from memory_model.models.gguf import GgufCheckpoint
+from memory_model.models.load import base_checkpoint, load_base
 
 
 def test_the_base_checkpoint_has_the_presets_shape() -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_model.codec import ExactCodec
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.errors import (
     CodecMismatch,
     CorruptFile,
@@ -16,7 +17,6 @@ from memory_model.errors import (
     Memory3Error,
     ModelMismatch,
 )
-from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
 from tests.memory_model.tiny import tiny_config
 
 CONFIG = tiny_config()

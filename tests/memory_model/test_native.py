@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_model.codec import MemoryCodec, ProductCodec
+from memory_model.codec.codec import MemoryCodec, ProductCodec
+from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.native import compile as native_compile
+from memory_model.codec.native import library as native_library
+from memory_model.codec.native.decoder import TOLERANCE
+from memory_model.codec.native.folded import FoldedTables
+from memory_model.codec.native.gathered import GatheredTables
+from memory_model.codec.native.library import Library
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
+from memory_model.codec.tables import PlacedCodes, ProductTables
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
-from memory_model.memory import ExplicitMemory, MemoryFormat
-from memory_model.native import compile as native_compile
-from memory_model.native import library as native_library
-from memory_model.native.decoder import TOLERANCE
-from memory_model.native.folded import FoldedTables
-from memory_model.native.gathered import GatheredTables
-from memory_model.native.library import Library
-from memory_model.placed_codes import PlacedCodes
-from memory_model.product_tables import ProductTables
-from memory_model.training.faiss_codec import FaissCodec
 from tests.memory_model.native_libraries import libraries
 from tests.memory_model.tiny import tiny_config
 
@@ -216,7 +215,7 @@ def test_without_a_library_a_codec_file_is_decoded_by_numpy(
     try:
         codec = MemoryCodec.load(tmp_path / "codec.npz")
         assert native_library.installed() is None
-        assert "memory_model.native.compile" in native_library.why_missing()
+        assert "memory_model.codec.native.compile" in native_library.why_missing()
     finally:
         native_library._load.cache_clear()
     assert isinstance(codec, ProductCodec)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_model.data.overlap import exceeds, overlap
 from memory_model.errors import InvalidInput
-from memory_model.training.overlap import exceeds, overlap
 
 
 def longest_common_subsequence(a: Sequence[int], b: Sequence[int]) -> int:

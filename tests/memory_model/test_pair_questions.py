@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from memory_model.training.corpus.passages import Passage
-from memory_model.training.pair_questions import Pairs, compared, subject_of
+from memory_model.data.corpus.passages import Passage
+from memory_model.data.pair_questions import Pairs, compared, subject_of
 
 
 def passage(title: str, text: str) -> Passage:

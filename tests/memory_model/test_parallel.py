@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from memory_model.data.batches import IGNORE
 from memory_model.nn.adapter import Adapter
-from memory_model.training.adapt import Tuner, batch_losses
-from memory_model.training.batches import IGNORE
-from memory_model.training.parallel import share
+from memory_model.train.parallel import share
+from memory_model.train.tuner import Tuner, batch_losses
 from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.parallel_batches import FULL, PLAN, SharedBatches, fixed_batch
 from tests.memory_model.tiny import PREFIX

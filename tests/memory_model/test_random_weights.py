@@ -9,12 +9,12 @@ import pytest
 from rich.progress import Progress
 
 from edge_client.decoder import OnnxDecoder
-from memory_model.codec import ProductCodec
+from memory_model.codec.codec import ProductCodec
 from memory_model.config import memory3_2b
 from memory_model.errors import InvalidInput
 from memory_model.export.random_bundle import export_random, paper_codec
-from memory_model.export.random_weights import RandomWeights, weight_shapes
 from memory_model.export.weights import Precision
+from memory_model.models.random_weights import RandomWeights, weight_shapes
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_config
 from tests.memory_model.tiny import tiny_model
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.evaluation.scores import (
+from memory_model.eval.scores import (
     REFUSAL,
     exact_match,
     exact_values,

@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from memory_model.chat import ChatTemplate
+from memory_model.codec.fit import fit_groups
 from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.data import factbook
+from memory_model.data.batches import IGNORE, ChatPieces
+from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, attach_full, collect, full_deltas, original
-from memory_model.nn.load import load_model
-from memory_model.nn.model import MemoryBatch
-from memory_model.training import factbook
-from memory_model.training.adapt import Step, Tuner, TuningPlan, with_codec_noise
-from memory_model.training.batches import IGNORE, ChatPieces
-from memory_model.training.codec_noise import CodecInTheLoop
-from memory_model.training.codec_tables import fit_groups
-from memory_model.training.conversations import FactConversations, Sizes, references_of
-from memory_model.training.head_ranking import HeadRuler, tables
+from memory_model.nn.decoder import MemoryBatch
+from memory_model.train.codec_noise import CodecInTheLoop
+from memory_model.train.head_ranking import HeadRuler, tables
+from memory_model.train.tuner import Step, Tuner, TuningPlan, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
+from memory_model.nn.decoder import MemoryBatch, rotate
 from memory_model.nn.device import fitting_batch_tokens, working_bytes_per_token, writing_device
-from memory_model.nn.model import MemoryBatch, rotate
 from memory_model.nn.writing import BATCH_TOKENS, MemoryWriter, pad_ids, rows_that_fit, write_memories
 from memory_model.references import contexts, split
 from tests.edge_client.tiny_bundle import tiny_loaded

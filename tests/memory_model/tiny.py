@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
-from memory_model.nn.load import random_model
-from memory_model.nn.model import Decoder
+from memory_model.models.load import random_model
+from memory_model.nn.decoder import Decoder
 
 PREFIX = [1, 7, 9]
 

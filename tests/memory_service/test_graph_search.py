@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_model.codec.native.graph import Graph, GraphLibrary, Places
 from memory_model.errors import InvalidInput
-from memory_model.native.graph import Graph, GraphLibrary, Places
 from memory_service.stores.local import vector_index
 from memory_service.stores.local.graph_search import GraphSearch
 from memory_service.stores.local.living import Living

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memory_model.native.compile import LIBRARY, compiler, wheel_tag
+from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
 
 ROOT = Path(__file__).resolve().parents[2]
-HELD = f"memory_model/native/{LIBRARY}"
+HELD = f"memory_model/codec/native/{LIBRARY}"
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ from deploy.bench.plots import drawing
 from deploy.bench.rounds import interleave
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, figure, round_figure, with_intervals
 from memory_model.bundle import Bundle
-from memory_model.codec import ExactCodec, ProductCodec
+from memory_model.codec.codec import ExactCodec, ProductCodec
+from memory_model.codec.faiss import FaissCodec, tables_of_index
+from memory_model.codec.native.library import installed
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.config import ModelConfig, memory3_2b
-from memory_model.memory import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.native.library import installed
-from memory_model.training.faiss_codec import FaissCodec, tables_of_index
 
 REPEATS = 5
 """Calls timed together: one is shorter than what a scheduler may take away."""

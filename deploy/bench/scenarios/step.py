@@ -19,7 +19,7 @@ from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
 from edge_client import DecoderGraph
 from edge_client.decoder import OnnxDecoder
-from memory_model.memory import ExplicitMemory
+from memory_model.codec.payload import ExplicitMemory
 
 FIRST_POSITION = 200
 TOKEN = 5

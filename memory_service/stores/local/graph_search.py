@@ -14,7 +14,7 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
-from memory_model.native.graph import WALKED_BYTES, Graph, GraphLibrary, Places
+from memory_model.codec.native.graph import WALKED_BYTES, Graph, GraphLibrary, Places
 from memory_service.stores.local.living import Living
 
 faiss: Any = _faiss

@@ -25,7 +25,7 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
-from memory_model.native.graph import installed_graph
+from memory_model.codec.native.graph import installed_graph
 from memory_service.errors import StoreUnavailable
 from memory_service.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file

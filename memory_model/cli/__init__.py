@@ -1,0 +1,57 @@
+"""`memory-model`: make a model that reads memories, and measure it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from memory_model.cli import (
+    codec,
+    continual,
+    cost,
+    data,
+    evaluation,
+    heads,
+    make,
+    tuning,
+)
+from memory_model.cli.options import console
+from memory_model.errors import Memory3Error
+
+
+class _Commands(TyperGroup):
+    """An error of ours is one line on stderr and exit code 1; only a bug has a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Memory3Error as error:
+            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            console.print("interrupted; what was saved stays, run the same command again to go on")
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="""Make, compress, export and measure models that read explicit memory.
+
+    The order of a conversion: rank-heads (which heads read), adapt (tune them), fit-codec (compress),
+    eval (measure), export (the bundle that a device runs). The shipped default model has been through
+    all of it; `memory-model export` is all you need to use it.
+
+    Exit codes: 0 done, 1 refused (the message says why and what to do), 2 wrong arguments, 130 interrupted.
+    """,
+)
+
+for part in (heads, data, tuning, continual, codec, evaluation, make, cost):
+    part.register(app)
+
+if __name__ == "__main__":
+    app()

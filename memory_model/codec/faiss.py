@@ -1,0 +1,134 @@
+"""Encode with FAISS, and the codecs that FAISS itself trains (paper appendix B).
+
+Decoding needs none of this (`memory_model.codec.codec`). `fit_factory` takes any FAISS composite index of the forms
+`OPQ…,PQ…` and `OPQ…,Residual2x14,PQ…`, one set of tables for all vectors, as the paper has it;
+`memory_model.codec.fit` fits own tables where errors count.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from memory_model.codec.codec import MemoryCodec, ProductCodec
+from memory_model.codec.tables import ProductTables
+from memory_model.errors import InvalidInput
+
+_COARSE_SUBSPACES = 2
+
+
+class FaissCodec(ProductCodec):
+    """A product codec that also encodes."""
+
+    def __init__(self, tables: ProductTables) -> None:
+        super().__init__(tables)
+        into = tables.into
+        if into is None:
+            into = np.stack([np.linalg.pinv(b.astype(np.float64)) for b in tables.basis]).astype(np.float32)
+        self._into = into
+        width = tables.codewords.shape[3]
+        self._width = _compared_fast(width)
+        wider = np.pad(tables.codewords, ((0, 0), (0, 0), (0, 0), (0, self._width - width)))
+        self._fine = [_quantizer(words) for words in wider]
+        self._coarse = None if tables.coarse is None else [_quantizer(words) for words in tables.coarse]
+
+    @classmethod
+    def load_encoder(cls, path: str | Path) -> MemoryCodec:
+        """Read `codec.npz` as a codec that encodes too (an exact codec always does)."""
+        codec = MemoryCodec.load(path)
+        return cls(codec.tables) if isinstance(codec, ProductCodec) else codec
+
+    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+        """Codes uint8 [n, code_bytes] of one block's float32 vectors [n, together * head_dim]."""
+        width = self.tables.mean.shape[1]
+        if vectors.ndim != 2 or vectors.shape[1] != width:
+            raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {width}]")
+        g = 0 if self.groups == 1 else block
+        x = np.ascontiguousarray((vectors.astype(np.float32) - self.tables.mean[g]) @ self._into[g])
+        if self._coarse is None:
+            return self._fine_codes(x, g)
+        # FAISS's two-part coarse quantizer is a product quantizer whose code is written in front.
+        coarse = np.asarray(self._coarse[g].compute_codes(x))
+        residual = x - np.asarray(self._coarse[g].decode(coarse))
+        return np.concatenate((coarse, self._fine_codes(residual, g)), axis=1)
+
+    def _fine_codes(self, x: np.ndarray, g: int) -> np.ndarray:
+        _, parts, _, width = self.tables.codewords.shape
+        padded = np.zeros((len(x), parts, self._width), np.float32)
+        padded[:, :, :width] = x.reshape(len(x), parts, width)
+        return np.asarray(self._fine[g].compute_codes(padded.reshape(len(x), parts * self._width)))
+
+
+def _compared_fast(width: int) -> int:
+    """The next width up to 8 for which FAISS compares vectors several at a time: six times as fast at 5.
+
+    What is added is zero in vectors and codewords, so distances are the same.
+    """
+    return next((fast for fast in (1, 2, 4, 8) if width <= fast), width)
+
+
+def _quantizer(codewords: np.ndarray) -> Any:  # FAISS's own annotations describe its C++ side
+    parts, words, width = codewords.shape
+    quantizer = faiss.ProductQuantizer(parts * width, parts, int(words).bit_length() - 1)
+    faiss.copy_array_to_vector(np.ascontiguousarray(codewords, np.float32).ravel(), quantizer.centroids)
+    return quantizer
+
+
+def _codewords(quantizer: Any) -> np.ndarray:
+    flat = faiss.vector_to_array(quantizer.centroids)
+    return np.asarray(flat.reshape(quantizer.M, quantizer.ksub, quantizer.dsub))
+
+
+def fit_factory(vectors: np.ndarray, factory: str) -> FaissCodec:
+    """One table for all groups from a FAISS factory string, such as `OPQ20_80,Residual2x14,PQ8x10`.
+
+    vectors: float32 [n, d]. Raises InvalidInput for an index that has other parts than OPQ, a two-part
+    residual stage and PQ.
+    """
+    index = faiss.index_factory(vectors.shape[1], factory)
+    index.train(np.ascontiguousarray(vectors, np.float32))
+    return FaissCodec(tables_of_index(index))
+
+
+def _downcast(index: Any) -> Any:
+    """The index as its own class, untyped: the annotations of FAISS describe its C++ side."""
+    return faiss.downcast_index(index)
+
+
+def _is(index: Any, kind: Any) -> bool:
+    return isinstance(index, kind)  # without narrowing to those annotations
+
+
+def tables_of_index(index: Any) -> ProductTables:
+    """The tables of a trained FAISS index, whose own codes then decode here to the same vectors."""
+    index = _downcast(index)
+    d = index.d
+    basis = np.eye(d, dtype=np.float32)
+    if _is(index, faiss.IndexPreTransform):
+        if index.chain.size() != 1:
+            raise InvalidInput("a codec has at most one linear transform before its quantizer")
+        transform: Any = faiss.downcast_VectorTransform(index.chain.at(0))
+        basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
+        index = _downcast(index.index)
+    coarse = None
+    if _is(index, faiss.Index2Layer):
+        first = _downcast(index.q1.quantizer)
+        if not _is(first, faiss.MultiIndexQuantizer) or first.pq.M != _COARSE_SUBSPACES:
+            raise InvalidInput("the residual stage must be a two-part one, such as Residual2x14")
+        coarse = _codewords(first.pq)[None]
+    elif not _is(index, faiss.IndexPQ):
+        raise InvalidInput(
+            f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
+        )
+    return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(index.pq)[None], coarse)
+
+
+def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, block: int) -> np.ndarray:
+    """Share of the variance of a block's vectors [n, together * d] that the codec loses: [together], by group."""
+    error = vectors - codec.decode(codec.encode(vectors, block), block)
+    centred = vectors - vectors.mean(0)
+    lost, whole = ((x**2).sum(0).reshape(codec.together, -1).sum(1) for x in (error, centred))
+    return np.asarray(lost / whole)

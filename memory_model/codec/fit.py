@@ -1,0 +1,166 @@
+"""Fit a product codec's tables to vectors, block by block, where an error counts.
+
+An error e in a group's vector (memory head, key or value) counts e^T metric e: keys have the metric of the
+queries that will meet them, values that of the output projection. In the metric the axes are the principal
+ones, and strong axes share a subspace with fewer others than weak ones, which gives each axis the bits that
+it is worth. A block of several groups is coded as one long vector: what the vectors of a token have in
+common is then stored once, and groups whose errors count more get more of the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import faiss
+import numpy as np
+
+from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.tables import ProductTables
+from memory_model.errors import InvalidInput
+
+_FLOOR = 0.02  # every direction counts for this share of the metric's mean: none is free
+
+
+def fit_groups(
+    vectors: Sequence[np.ndarray], parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
+    *, together: int = 1, iterations: int = 12, points: int = 65536, seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> FaissCodec:  # fmt: skip
+    """A codec with own tables for each block of `together` groups: `parts` codes of `bits` bits for a block.
+
+    vectors[b]: float32 [n, together * d], the vectors of the block's groups side by side. metrics[g]:
+    symmetric positive [d, d] of each group; within a block their scales say what an error in one group is
+    worth beside an error in another. Without metrics all directions count the same. At most `points`
+    vectors of a block are used. progress: called with the number of subspaces fitted since its last call.
+    """
+    rng = np.random.default_rng(seed)
+    d = vectors[0].shape[1] // together
+    fitted = []
+    for number, block in enumerate(vectors):
+        if len(block) < 1 << bits:
+            raise InvalidInput(
+                f"{len(block)} vectors are too few for {1 << bits} codewords: use more references"
+            )
+        sample = block[np.sort(rng.permutation(len(block))[:points])].astype(np.float32)
+        own = [np.eye(d)] * together if metrics is None else metrics[number * together :][:together]
+        fitted.append(_fit_block(sample, square_root(own), parts, bits, iterations, seed, progress))
+    means, bases, intos, codewords = zip(*fitted, strict=True)
+    tables = ProductTables(
+        np.stack(means),
+        _padded(bases, 1, parts),
+        _padded(codewords, 2),
+        None,
+        _padded(intos, 2, parts),
+        together,
+    )
+    return FaissCodec(tables)
+
+
+def _fit_block(
+    sample: np.ndarray, root: np.ndarray, parts: int, bits: int, iterations: int, seed: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """Mean [d], basis [parts, width, d], into [d, parts, width] and codewords [parts, 2^bits, width].
+
+    All are rounded to the half precision that files store, so that what is fitted is what will be decoded.
+    """
+    mean = _half(sample.mean(0, dtype=np.float64))
+    axes = dealt_axes((sample - mean) @ root.astype(np.float32), parts, bits)
+    d, _, width = axes.shape
+    flat = axes.reshape(d, parts * width)
+    basis, into = _half(flat.T @ np.linalg.inv(root)), _half(root @ flat)
+    projected = ((sample - mean) @ into).reshape(-1, parts, width)
+    codewords = np.zeros((parts, 1 << bits, width), np.float32)
+    for part in range(parts):
+        used = int(axes[:, part].any(axis=0).sum())
+        codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
+        if progress is not None:
+            progress(1)
+    return mean, basis.reshape(parts, width, d), into.reshape(d, parts, width), _half(codewords)
+
+
+def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.ndarray:
+    """k-means of float32 points [n, k]: codewords [2^bits, k]."""
+    words, k = 1 << bits, points.shape[1]
+    if k == 0:
+        return np.zeros((words, 0), np.float32)
+    kmeans = faiss.Kmeans(
+        k,
+        words,
+        niter=iterations,
+        seed=seed + 1,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(points),
+    )
+    start = None
+    if k == 1:
+        # On a line the best codewords lie as densely as the cube root of the points' density; for normal
+        # points these are the quantiles of a normal distribution sqrt(3) as wide.
+        normal = NormalDist(float(points.mean()), float(points.std()) * 3**0.5 + 1e-12)
+        start = np.array([[normal.inv_cdf((i + 0.5) / words)] for i in range(words)], np.float32)
+    kmeans.train(np.ascontiguousarray(points), init_centroids=start)
+    return np.asarray(kmeans.centroids, np.float32)
+
+
+def square_root(metrics: Sequence[np.ndarray]) -> np.ndarray:
+    """A symmetric matrix whose square is the block-diagonal of the metrics, safely invertible, of unit size."""
+    d = len(metrics[0])
+    root = np.zeros((d * len(metrics),) * 2)
+    for number, metric in enumerate(metrics):
+        values, axes = np.linalg.eigh(metric + _FLOOR * np.trace(metric) / d * np.eye(d))
+        place = slice(number * d, (number + 1) * d)
+        root[place, place] = (axes * np.sqrt(values.clip(1e-12 * np.trace(metric)))) @ axes.T
+    return root / np.sqrt(np.square(root).sum() / len(root))
+
+
+def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
+    """Principal axes of centred [n, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
+
+    A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on
+    each of them (rate-distortion of a Gaussian). Axes are dealt from the strongest to the weakest, each to
+    where it adds least to the sum of these losses; one that is weaker than D everywhere would earn no
+    bits and is left out. Columns that are left over are zero.
+    """
+    variances, axes = np.linalg.eigh(np.asarray(centred.T @ centred, np.float64) / len(centred))
+    logs = np.log(variances.clip(1e-12 * variances.max()))
+    sums, counts = np.zeros(parts), np.zeros(parts, int)
+    owned: list[list[int]] = [[] for _ in range(parts)]
+
+    def loss(log_sum: np.ndarray, count: np.ndarray) -> np.ndarray:
+        """Logarithm of D; a subspace without axes loses nothing."""
+        return np.asarray(
+            np.where(count > 0, (log_sum - 2 * bits * np.log(2)) / np.maximum(count, 1), -np.inf)
+        )
+
+    for axis in np.argsort(-logs, kind="stable"):
+        now = loss(sums, counts)
+        grown = (counts + 1) * np.exp(loss(sums + logs[axis], counts + 1))
+        added = np.where(now < logs[axis], grown - counts * np.exp(now), np.inf)
+        best = int(np.argmin(added))
+        if not np.isfinite(added[best]):
+            break  # no weaker axis earns bits either
+        owned[best].append(int(axis))
+        sums[best] += logs[axis]
+        counts[best] += 1
+    dealt = np.zeros((len(logs), parts, counts.max()))
+    for part, own in enumerate(owned):
+        dealt[:, part, : len(own)] = axes[:, own]
+    return dealt
+
+
+def _half(array: np.ndarray) -> np.ndarray:
+    """Rounded to half precision, as float32."""
+    return array.astype(np.float16).astype(np.float32)
+
+
+def _padded(arrays: Sequence[np.ndarray], axis: int, parts: int = 0) -> np.ndarray:
+    """Arrays of different width along one axis, stacked; with `parts` that axis is joined with the one before."""
+    most = max(a.shape[axis] for a in arrays)
+    padded = [np.pad(a, [(0, most - n if i == axis else 0) for i, n in enumerate(a.shape)]) for a in arrays]
+    stacked = np.stack(padded)
+    if not parts:
+        return stacked
+    shape = list(stacked.shape)
+    shape[axis : axis + 2] = [parts * most]
+    return stacked.reshape(shape)

@@ -1,0 +1,68 @@
+"""Batches of continual training (paper 3.6): running text whose chunks read the references they retrieved.
+
+Each chunk reads its own reference and those of the four chunks before it, so that a sequence of C chunks
+needs C references and yet every chunk has five memories. In the warm-up stage the same sequences come
+without references: the paper found that a model which cannot read yet learns to ignore its memories.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from memory_model.data.batches import Batch
+from memory_model.data.retrieved import RetrievedSequences
+from memory_model.nn.writing import pad_ids
+
+
+class ContinualBatches:
+    """Every sequence once an epoch, in an order of that epoch; a state is the number of sequences drawn.
+
+    rows: sequences a batch. warmup: without memory (the paper's first stage).
+    """
+
+    def __init__(
+        self, data: RetrievedSequences, seed: int, *, rows: int = 2, warmup: bool = False
+    ) -> None:  # fmt: skip
+        self.data, self.seed, self.rows, self.warmup = data, seed, rows, warmup
+        self.task = "warmup" if warmup else "continual"
+        self.drawn = 0
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def next(self) -> Batch:
+        """`rows` sequences; the loss is taken on all tokens but the first, which nothing precedes."""
+        numbers = [self._sequence(self.drawn + row) for row in range(self.rows)]
+        self.drawn += self.rows
+        ids = torch.from_numpy(self.data.sequences[numbers].astype(np.int64))
+        count = ids.shape[1] // self.data.chunk_tokens
+        chunks = torch.arange(count).repeat_interleave(self.data.chunk_tokens).expand_as(ids).contiguous()
+        chosen = self.data.chosen[numbers]
+        written = [] if self.warmup else sorted({int(n) for n in chosen.flat} - {-1})
+        memories = torch.full((self.rows, count, self.data.shared), -1)
+        if not written:
+            empty = torch.zeros(0, 1, dtype=torch.long)
+            return Batch(empty, empty[:, 0], ids, ids.clone(), memories, chunks, task=self.task)
+        place = {number: index for index, number in enumerate(written)} | {-1: -1}
+        own = torch.tensor([[place[int(n)] for n in row] for row in chosen])
+        for back in range(min(self.data.shared, count)):
+            memories[:, back:, back] = own[:, : count - back]
+        texts = [self.data.references[number] for number in written]
+        reference_ids, lengths = pad_ids([text[text >= 0].tolist() for text in texts])
+        return Batch(reference_ids, lengths, ids, ids.clone(), memories, chunks, task=self.task)
+
+    def _sequence(self, drawn: int) -> int:
+        epoch, place = divmod(drawn, len(self.data.sequences))
+        if self._order is None or self._order[0] != epoch:
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.data.sequences))
+            self._order = (epoch, order)
+        return int(self._order[1][place])
+
+    def state(self) -> Any:
+        """How many sequences were drawn."""
+        return {"drawn": self.drawn}
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
+        self.drawn = int(state["drawn"])

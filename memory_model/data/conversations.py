@@ -1,0 +1,357 @@
+"""Conversations that ask about memories: the right one among near misses, or none that knows.
+
+A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so
+each written memory serves as the right one here and as a distractor there. Retrieval returns near misses, so
+references come in families (several of one document) and, for facts, in topics (the same field of different
+documents). A share of the questions is answered by no memory that is read: the answer is a refusal. A share
+of the conversations has its reference as text in the question instead, so that reading text is not unlearned.
+For every other one a teacher sees the asked references as text (distillation).
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memory_model.data import factbook, prose_questions
+from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
+from memory_model.data.corpus.asked import Asked
+from memory_model.data.corpus.passages import Passage
+from memory_model.data.pair_questions import Pairs
+from memory_model.data.questions import Question, refers_to
+from memory_model.errors import InvalidInput
+from memory_model.nn.writing import pad_ids
+from memory_model.references import split
+from memory_model.tokenizer import Tokenizer
+
+REFUSAL = "I don't know."
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference of the training knowledge base with what can be asked about it, each thing in some ways."""
+
+    family: int
+    text: str
+    ids: list[int]
+    questions: list[list[Question]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How big a batch is and how its conversations are mixed.
+
+    Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead
+    of a memory; taught, that is compared with a teacher (whose longer texts cost a third of a step).
+    """
+
+    written: int = 10
+    conversations: int = 10
+    turns: int = 3
+    memories: int = 5
+    unanswerable: float = 0.02
+    as_text: float = 0.12
+    taught: float = 0.5
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One conversation: ids, labels, slots, and the teacher's (ids, pairs of columns) where it has one."""
+
+    ids: list[int]
+    labels: list[int]
+    slots: list[int]
+    teacher: list[int]
+    pairs: list[tuple[int, int]]
+
+
+class Conversations(ABC):
+    """Batches of conversations; a subclass draws the references. Deterministic for a seed."""
+
+    task = "questions"
+
+    def __init__(
+        self, pieces: ChatPieces, seed: int, sizes: Sizes | None = None, *, distil: bool = True
+    ) -> None:
+        self.pieces, self.sizes, self.distil = pieces, sizes or Sizes(), distil
+        self.random = random.Random(seed)
+
+    @abstractmethod
+    def draw(self) -> list[Reference]:
+        """The references of one batch, each with at least one question."""
+
+    def ask(self, reference: Reference) -> Question:
+        """One of the questions that a reference of the batch answers, in one of its ways."""
+        return self.random.choice(self.random.choice(reference.questions))
+
+    def next(self) -> Batch:
+        """One batch."""
+        written = self.draw()
+        rows = [self._conversation(written) for _ in range(self.sizes.conversations)]
+        reference_ids, lengths = pad_ids([r.ids for r in written])
+        ids, _ = pad_ids([r.ids for r in rows])
+        labels, _ = pad_ids([r.labels for r in rows], IGNORE)
+        return Batch(
+            reference_ids, lengths, ids, labels, torch.tensor([r.slots for r in rows])[:, None],
+            torch.zeros_like(ids), self._teacher(rows), self.task,
+        )  # fmt: skip
+
+    def state(self) -> Any:
+        """The random generator's state."""
+        return self.random.getstate()
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
+        kind, numbers, gauss = state
+        self.random.setstate((kind, tuple(numbers), gauss))
+
+    def _conversation(self, written: Sequence[Reference]) -> _Row:
+        rng, sizes = self.random, self.sizes
+        count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
+        read = rng.sample(range(len(written)), min(count, len(written)))
+        as_text = rng.random() < sizes.as_text
+        turns: list[tuple[str, str]] = []
+        asked: list[int] = []
+        for _ in range(1 if as_text else rng.randint(1, sizes.turns)):
+            number = rng.choice(read)
+            question = self.ask(written[number])
+            if not as_text and rng.random() < sizes.unanswerable:
+                foreign = self._foreign(written, read)
+                if foreign is not None:
+                    turns.append((foreign.question, REFUSAL))
+                    continue
+            turns.append((question.question, question.answer))
+            asked.append(number)
+        texts = "\n\n".join(written[n].text for n in dict.fromkeys(asked))
+        seen = [(f"{texts}\n\n{turns[0][0]}" if asked else turns[0][0], turns[0][1]), *turns[1:]]
+        if as_text:
+            return _Row(*self.pieces.conversation(seen), [-1] * sizes.memories, [], [])
+        ids, labels = self.pieces.conversation(turns)
+        slots = read + [-1] * (sizes.memories - len(read))
+        if not self.distil or not asked or rng.random() >= sizes.taught:
+            return _Row(ids, labels, slots, [], [])
+        teacher, teacher_labels = self.pieces.conversation(seen)
+        shift = len(teacher) - len(ids)  # the text stands before everything that is matched
+        known = [a != REFUSAL for _, a in turns]
+        pairs = [
+            (n + shift - 1, n - 1) for n, turn in _answer_columns(labels, self.pieces.stop) if known[turn]
+        ]
+        assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
+        return _Row(ids, labels, slots, teacher, pairs)
+
+    def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
+        """A question about a reference that is not read and that those which are do not answer."""
+        others = [n for n in range(len(written)) if n not in read]
+        self.random.shuffle(others)
+        for number in others:
+            question = self.ask(written[number])
+            if not any(refers_to(written[n].text, question) for n in read):
+                return question
+        return None
+
+    def _teacher(self, rows: Sequence[_Row]) -> Teacher | None:
+        taught = [n for n, row in enumerate(rows) if row.pairs]
+        if not taught:
+            return None
+        ids, _ = pad_ids([rows[n].teacher for n in taught])
+        places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
+        matched = [(n, here) for n in taught for _, here in rows[n].pairs]
+        return Teacher(ids, torch.tensor(places), torch.tensor(matched))
+
+
+def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
+    """(column, turn) of every token of an answer."""
+    columns, turn = [], 0
+    for column, label in enumerate(labels):
+        if label != IGNORE:
+            columns.append((column, turn))
+            turn += label == stop
+    return columns
+
+
+def references_of(
+    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
+) -> list[Reference]:
+    """All references of documents of facts (`data/factbook.jsonl`), with their questions."""
+    result = []
+    for family, document in enumerate(documents):
+        for text in split(document["text"], document["title"], tokenizer.count, limit):
+            asks = factbook.questions(document["title"], text)
+            result.append(Reference(family, text, tokenizer.encode(text), asks))
+    return result
+
+
+class FactConversations(Conversations):
+    """Questions for facts, among references of the same document and of the same field.
+
+    A batch has a topic, a field that some of its references hold for different documents, and most questions ask
+    for it: retrieval by a question finds just those, and only the document's name tells them apart. Some batches
+    have one such reference, some many: from many alone the model does not learn to look at the name (docs/log.md).
+    alike: the most references of a batch that hold the topic. whole: the share of references that are read as they are
+    split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's
+    reference may be short and need not be a list. longest: in tokens.
+    """
+
+    task = "facts"
+
+    def __init__(
+        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, whole: float = 0.7, alike: int = 6, longest: int = 128,
+    ) -> None:  # fmt: skip
+        super().__init__(pieces, seed, sizes, distil=distil)
+        self.references = [r for r in references if r.questions]
+        self.whole, self.alike, self.longest = whole, alike, longest
+        self.families: dict[int, list[int]] = {}
+        self.fields: dict[str, list[int]] = {}
+        for number, reference in enumerate(self.references):
+            self.families.setdefault(reference.family, []).append(number)
+            for ways in reference.questions:
+                self.fields.setdefault(_field(ways[0]), []).append(number)
+        self.topic = ""
+        self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
+
+    def draw(self) -> list[Reference]:
+        """References of one field, two others of each of two of their documents, the rest at random."""
+        rng, size = self.random, self.sizes.written
+        families = sorted(self.families)
+        chosen: dict[int, None] = {}
+        self.topic = rng.choice(self.topics) if self.topics else ""
+        holding = self.fields.get(self.topic, [])
+        for number in rng.sample(holding, min(rng.randint(1, self.alike), len(holding), size)):
+            chosen[number] = None
+        for number in list(chosen)[:2]:
+            others = [n for n in self.families[self.references[number].family] if n not in chosen]
+            for other in rng.sample(others, min(2, len(others), size - len(chosen))):
+                chosen[other] = None
+        while len(chosen) < min(size, len(self.references)):
+            chosen[rng.choice(self.families[rng.choice(families)])] = None
+        return [self._varied(self.references[n]) for n in sorted(chosen)]
+
+    def ask(self, reference: Reference) -> Question:
+        """Mostly for the batch's topic, where the reference holds it."""
+        on_topic = [ways for ways in reference.questions if _field(ways[0]) == self.topic]
+        if on_topic and self.random.random() < 0.75:
+            return self.random.choice(on_topic[0])
+        return super().ask(reference)
+
+    def _varied(self, reference: Reference) -> Reference:
+        rng = self.random
+        if rng.random() < self.whole:
+            return reference
+        title, *lines = reference.text.splitlines()
+        size = rng.randint(1, min(4, len(lines)))
+        topic = next((n for n, line in enumerate(lines) if line.startswith(f"{self.topic}: ")), None)
+        first, last = 0, len(lines) - size
+        if topic is not None:  # what is asked for stays
+            first, last = max(0, topic - size + 1), min(last, topic)
+        start = rng.randint(first, last)
+        kept = lines[start : start + size]
+        asks = [ways for ways in reference.questions if ways[0].line in kept]
+        if not asks:
+            return reference
+        if rng.random() < 0.5:
+            text = f"{title}\n" + "\n".join(kept)
+        else:
+            text = " ".join(factbook.sentence(title, line, rng) for line in kept)
+        ids = self.pieces.tokenizer.encode(text)
+        return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
+
+
+def _field(question: Question) -> str:
+    return question.line.partition(":")[0]
+
+
+class ProseConversations(Conversations):
+    """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
+
+    passages stand in an order in which neighbours are alike (a dictionary's). References are cut
+    at a random length. paired: the share of references that are the openings of two passages, asked for
+    what both say together.
+    """
+
+    task = "prose"
+
+    def __init__(
+        self, passages: Sequence[Passage], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, longest: int = 128, paired: float = 0.3,
+    ) -> None:  # fmt: skip
+        super().__init__(pieces, seed, sizes, distil=distil)
+        self.passages, self.longest = passages, longest
+        self.pairs = Pairs(passages)
+        self.paired = paired if self.pairs.kinds else 0.0
+
+    def draw(self) -> list[Reference]:
+        """Two runs of neighbours, the rest at random."""
+        rng, size = self.random, self.sizes.written
+        chosen: list[Reference] = []
+        while len(chosen) < size:
+            start, run = rng.randrange(len(self.passages)), 3 if len(chosen) < 6 else 1
+            for number in range(start, min(start + run, len(self.passages))):
+                reference = self._reference(number)
+                if reference is not None and reference.text not in {r.text for r in chosen}:
+                    chosen.append(reference)
+        return chosen[:size]
+
+    def _reference(self, number: int) -> Reference | None:
+        rng, passage = self.random, self.passages[number]
+        count = self.pieces.tokenizer.count
+        if rng.random() < self.paired:
+            return self._pair(number)
+        title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
+        limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
+        texts = split(passage.text[:2500], title, count, limit)
+        text = rng.choice(texts) if texts else ""
+        asks = prose_questions.questions(
+            passage.title, text.removeprefix(f"{title}\n") if title else text, rng
+        )
+        return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
+
+    def _pair(self, number: int) -> Reference | None:
+        """Two openings as one reference, asked together and, as others are, one by one."""
+        text, asks = self.pairs.draw(self.random)
+        ids = self.pieces.tokenizer.encode(text)
+        if len(ids) > self.longest:
+            return None
+        asks = asks + prose_questions.questions("", text, self.random, 3)
+        return Reference(number, text, ids, asks) if asks else None
+
+
+class AskedConversations(ProseConversations):
+    """What people asked (`corpus/asked.py`), beside questions made by rule about other passages.
+
+    real: the share of a batch's references that come with people's questions. Their words are left as they are.
+    """
+
+    task = "asked"
+
+    def __init__(
+        self, asked: Sequence[Asked], passages: Sequence[Passage], pieces: ChatPieces, seed: int,
+        sizes: Sizes | None = None, *, distil: bool = True, longest: int = 128, real: float = 0.7,
+    ) -> None:  # fmt: skip
+        super().__init__(passages, pieces, seed, sizes, distil=distil, longest=longest)
+        self.real = real
+        by_text: dict[str, list[Asked]] = {}
+        for row in asked:
+            by_text.setdefault(row.text, []).append(row)
+        self.asked: list[Reference] = []
+        for number, (text, rows) in enumerate(by_text.items()):
+            ids = pieces.tokenizer.encode(text)
+            if len(ids) <= longest:
+                asks = [[Question(r.question, r.answer, text)] for r in rows]
+                self.asked.append(Reference(number, text, ids, asks))
+        if not self.asked:
+            raise InvalidInput("the corpus has no passage for any question: prepare it with more sources")
+
+    def draw(self) -> list[Reference]:
+        """References that people asked about, the rest as for prose."""
+        size = self.sizes.written
+        chosen = self.random.sample(self.asked, min(round(self.real * size), len(self.asked)))
+        texts = {r.text for r in chosen}
+        chosen += [r for r in super().draw() if r.text not in texts][: size - len(chosen)]
+        self.random.shuffle(chosen)
+        return chosen

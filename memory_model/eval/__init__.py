@@ -1,0 +1,1 @@
+"""Answers scored with memories, with the same references as text, and without."""

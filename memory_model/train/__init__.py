@@ -1,0 +1,1 @@
+"""Tuning a model to read memories, ranking its heads, fitting its codec."""
