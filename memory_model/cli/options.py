@@ -25,6 +25,10 @@ EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
 DataOption = Annotated[
     Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")
 ]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
+]
 AdapterOption = Annotated[
     Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")
 ]

@@ -39,6 +39,8 @@ class LoadedModel:
     config: ModelConfig
     model_id: str
     chat_template: str
+    base_id: str
+    """SHA-256 of the base weights, whatever was tuned on top of them."""
     licence: str = "Apache-2.0"
 
     @cached_property
@@ -61,13 +63,14 @@ def base_checkpoint(name: str = DEFAULT_MODEL) -> GgufCheckpoint:
 
 
 def load_model(
-    name: str = DEFAULT_MODEL, adapter: Path | str | None = None, memory: MemoryConfig | None = None
+    model: Path | str | None = None, adapter: Path | str | None = None, memory: MemoryConfig | None = None
 ) -> LoadedModel:
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     `adapter` defaults to the one shipped for the preset; `memory` replaces the budget (for measurements).
     Raises MissingFile, CorruptFile, or BaseMismatch when the adapter was made for other base weights.
     """
+    name = str(model or DEFAULT_MODEL)
     checkpoint = base_checkpoint(name)
     path = Path(adapter) if adapter else asset(DEFAULT_MODEL, "adapter.safetensors")
     found = Adapter.load(path)
@@ -77,8 +80,9 @@ def load_model(
     return _assemble(name, checkpoint, base, found, file_sha256(path), memory)
 
 
-def load_base(name: str = DEFAULT_MODEL, memory: MemoryConfig | None = None) -> LoadedModel:
+def load_base(model: Path | str | None = None, memory: MemoryConfig | None = None) -> LoadedModel:
     """The plain LLM without adapter, for tuning and for comparison."""
+    name = str(model or DEFAULT_MODEL)
     checkpoint = base_checkpoint(name)
     return _assemble(name, checkpoint, file_sha256(checkpoint.path), None, "", memory)
 
@@ -99,7 +103,7 @@ def _assemble(
     sources = json.dumps([config.to_dict(), base_id, adapter_id, tokenizer_json], sort_keys=True)
     model_id = hashlib.sha256(sources.encode()).hexdigest()
     tokenizer = Tokenizer.from_json(tokenizer_json)
-    return LoadedModel(model, tokenizer, tokenizer_json, config, model_id, checkpoint.chat_template())
+    return LoadedModel(model, tokenizer, tokenizer_json, config, model_id, checkpoint.chat_template(), base_id)
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Decoder:
