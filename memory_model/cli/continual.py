@@ -76,8 +76,7 @@ def continual(
     """
     from memory_model.data.continual import ContinualBatches
     from memory_model.data.retrieved import corpus_files
-    from memory_model.digest import file_sha256
-    from memory_model.models.load import base_checkpoint, load_base
+    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.parallel import ParallelTuner, process_group, processes
     from memory_model.train.tuner import Step, Tuner, TuningPlan
@@ -90,7 +89,7 @@ def continual(
         steps=steps, learning_rate=learning_rate, decay=0.1, rank=rank, alpha=float(rank), first_layer=first_layer,
         codec_noise=0.0 if warmup_stage else codec_noise, distillation=0.0, weight_decay=0.1, seed=seed, full=full,
     )  # fmt: skip
-    base = file_sha256(base_checkpoint().path)
+    base = loaded.base_id
     with ExitStack() as stack:
         mesh = stack.enter_context(process_group(device)) if processes() > 1 else None
         first = mesh is None or mesh.get_local_rank() == 0

@@ -77,10 +77,9 @@ def _shape(name: str) -> Any:
         raise InvalidInput(f"no preset {name!r}: choose from {', '.join(PRESETS)}, or give a JSON file")
     config = PRESETS[name]()
     if name == "smollm2-135m":
-        from memory_model.assets import asset
-        from memory_model.nn.adapter import Adapter
+        from memory_model.models.folder import ModelFolder
 
-        config = config.with_memory(Adapter.load(asset(name, "adapter.safetensors")).memory)
+        config = config.with_memory(ModelFolder.open().memory)
     return config
 
 

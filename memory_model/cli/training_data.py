@@ -24,10 +24,9 @@ def budget_of(heads: str, start: Any = None) -> Any:
 
 def shipped_adapter() -> Path:
     """The adapter of the default model."""
-    from memory_model.assets import asset
-    from memory_model.models.load import DEFAULT_MODEL
+    from memory_model.models.folder import DEFAULT
 
-    return asset(DEFAULT_MODEL, "adapter.safetensors")
+    return DEFAULT / "adapter.safetensors"
 
 
 def parse_budget(heads: str) -> Any:

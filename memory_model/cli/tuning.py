@@ -73,8 +73,7 @@ def adapt(
     what it was).
     """
     from memory_model.data.conversations import Sizes
-    from memory_model.digest import file_sha256
-    from memory_model.models.load import base_checkpoint, load_base
+    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
@@ -97,7 +96,7 @@ def adapt(
         prose_sizes=replace(sizes, unanswerable=unanswerable_prose),
     )  # fmt: skip
     tuner = Tuner(
-        loaded.model, prefix, source, plan, out, file_sha256(base_checkpoint().path),
+        loaded.model, prefix, source, plan, out, loaded.base_id,
         start=begun, device=device, codec=in_the_loop,
     )  # fmt: skip
     if tuner.resume():

@@ -6,15 +6,23 @@ such a model says means nothing, what it costs is real.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 
-from memory_model.config import ModelConfig
+from memory_model.config import ModelConfig, weight_shapes
+from memory_model.errors import InvalidInput
+from memory_model.models.architectures import hugging_face_config
+from memory_model.models.folder import Checkpoint
+from memory_model.tokenizer import Tokenizer
+
+SHARD_BYTES = 1 << 30
 
 
 class RandomWeights(Mapping[str, np.ndarray]):
@@ -28,12 +36,6 @@ class RandomWeights(Mapping[str, np.ndarray]):
         self.config, self.seed = config, seed
         self._shapes = weight_shapes(config)
         self._make = lru_cache(maxsize=8)(self._made)
-
-    @property
-    def model_id(self) -> str:
-        """SHA-256 (hex) of what the numbers follow from."""
-        sources = json.dumps(["random", self.seed, self.config.to_dict()], sort_keys=True)
-        return hashlib.sha256(sources.encode()).hexdigest()
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._make(name)
@@ -54,21 +56,55 @@ class RandomWeights(Mapping[str, np.ndarray]):
         return len(self._shapes)
 
 
-def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of a decoder, by its name."""
-    d, kv, width = config.hidden, config.kv_heads * config.head_dim, config.mlp_width
-    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocabulary, d), "norm.weight": (d,)}
-    for layer in range(config.layers):
-        at = f"layers.{layer}"
-        shapes |= {
-            f"{at}.input_layernorm.weight": (d,), f"{at}.post_attention_layernorm.weight": (d,),
-            f"{at}.self_attn.q_proj.weight": (d, d), f"{at}.self_attn.k_proj.weight": (kv, d),
-            f"{at}.self_attn.v_proj.weight": (kv, d), f"{at}.self_attn.o_proj.weight": (d, d),
-            f"{at}.mlp.gate_proj.weight": (width, d), f"{at}.mlp.up_proj.weight": (width, d),
-            f"{at}.mlp.down_proj.weight": (d, width),
-        }  # fmt: skip
-        if config.attention_bias:
-            shapes |= {f"{at}.self_attn.{p}_proj.bias": (n,) for p, n in (("q", d), ("k", kv), ("v", kv))}
-    if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (config.vocabulary, d)
-    return shapes
+def write_random_folder(
+    config: ModelConfig, out: str | Path, tokenizer: Checkpoint, *, seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+) -> Path:  # fmt: skip
+    """Write a Hugging Face folder of a shape with random bfloat16 weights, one shard at a time; returns it.
+
+    tokenizer: the checkpoint whose tokenizer and chat template it gets. progress: called with (tensors written,
+    tensors). Raises InvalidInput where `out` holds something or the tokenizer has more tokens than the shape.
+    """
+    out = Path(out)
+    if out.exists() and any(out.iterdir()):
+        raise InvalidInput(f"{out} exists and is not empty: choose another folder")
+    backend = Tokenizer.from_json(tokenizer.tokenizer_json, tokenizer.special_tokens).backend
+    if backend.get_vocab_size() > config.vocabulary:
+        raise InvalidInput(
+            f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    weights, places = RandomWeights(config, seed), {}
+    shard: dict[str, torch.Tensor] = {}
+    shards = size = 0
+
+    def flush() -> None:
+        nonlocal shards, size
+        shards += 1
+        save_file(shard, out / f"model-{shards:05}.safetensors")
+        shard.clear()
+        size = 0
+
+    for number, name in enumerate(weights):
+        tensor = torch.from_numpy(weights[name]).bfloat16()
+        stored = name if name.startswith("lm_head") else f"model.{name}"
+        if size and size + tensor.nbytes > SHARD_BYTES:
+            flush()
+        shard[stored], size = tensor, size + tensor.nbytes
+        places[stored] = f"model-{shards + 1:05}.safetensors"
+        progress(number + 1, len(weights))
+    flush()
+    index = {"metadata": {"total_size": 2 * config.parameters()}, "weight_map": places}
+    special = tokenizer.special_tokens
+    settings = {
+        "bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos),
+        "chat_template": tokenizer.chat_template,
+    }  # fmt: skip
+    for file, data in (
+        ("model.safetensors.index.json", index),
+        ("tokenizer_config.json", settings),
+        ("config.json", hugging_face_config(config)),
+    ):
+        (out / file).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (out / "tokenizer.json").write_text(tokenizer.tokenizer_json, encoding="utf-8")
+    return out

@@ -24,7 +24,7 @@ from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.tokenizer import Tokenizer
 
 Weights = Literal["softmax", "exponential"]
@@ -92,6 +92,14 @@ def write_memories(
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
     context: the same of what stands before them, [N, C] and its lengths (0..C).
     """
+    with model.computing(ids_NR.device):
+        return _write(model, ids_NR, lengths_N, prefix, weights, context)
+
+
+def _write(
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights,
+    context: tuple[Tensor, Tensor] | None,
+) -> MemoryBatch:  # fmt: skip
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
@@ -111,7 +119,7 @@ def write_memories(
     keys: list[Tensor] = []
     values: list[Tensor] = []
     valid: list[Tensor] = []
-    x = model.embed_tokens(ids)
+    x = model.embed_tokens(ids).float()
     for i, layer in enumerate(model.blocks[: last + 1]):
         attention = layer.self_attn
         normed = layer.input_layernorm(x)
@@ -120,7 +128,9 @@ def write_memories(
             heads = attention.memory_heads
             q_own = q.view(N, model.config.kv_heads, -1, before + R, d)[:, heads, :, before:]
             k_own, v_own = k[:, heads, before:], v[:, heads, before:]
-            rows = sparsify(q_own, k_own, rotate(k_own, *kept), v_own, real_NR, attention.filled_Ht, weights)
+            rows = sparsify(
+                q_own, k_own, attention.rotate(k_own, *kept), v_own, real_NR, attention.filled_Ht, weights
+            )
             keys.append(rows.keys)
             values.append(rows.values)
             valid.append(rows.valid)

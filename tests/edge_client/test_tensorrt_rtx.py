@@ -22,10 +22,10 @@ from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
-from memory_model.export.random_bundle import paper_codec
 from memory_model.export.weights import Precision
 from memory_model.models.random_weights import RandomWeights
 from tests.edge_client.tiny_bundle import tiny_config
+from tests.memory_model.paper_codec import paper_codec
 
 QUICK = 0  # the effort of a build: every graph is parsed and compiled, kernels are not searched for
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_model.assets import asset
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.decoder import decoder_graph
 from memory_model.export.quantize import quantize
 from memory_model.export.rounding import Calibrated, calibrated
 from memory_model.export.weights import Precision
+from memory_model.models.folder import DEFAULT
 from tests.edge_client.tiny_bundle import tiny_loaded
 
 ROWS = [
@@ -70,7 +70,7 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
 
 
 def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:
-    rows = read_rows(asset("smollm2-135m", "calibration.jsonl"))
+    rows = read_rows(DEFAULT / "calibration.jsonl")
     names = [c["title"] for c in json.loads((Path(__file__).parents[2] / "data/heldout.json").read_text())]
     assert len(rows) >= 64
     for row in rows:
