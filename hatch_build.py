@@ -29,9 +29,7 @@ class NativeBuildHook(BuildHookInterface):
         self._folder = None if editable else tempfile.TemporaryDirectory()
         target = Path(self._folder.name if self._folder else Path(self.root) / FOLDER) / build.LIBRARY
         if failed := build.compile_library(target):
-            self.app.display_warning(
-                f"without the compiled library, numpy decodes and FAISS searches: {failed}"
-            )
+            self.app.display_warning(f"without the compiled library, numpy decodes: {failed}")
         elif not editable:
             build_data["force_include"][str(target)] = f"{FOLDER}/{build.LIBRARY}"
             build_data["pure_python"] = False

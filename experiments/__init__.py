@@ -1,1 +1,1 @@
-"""Studies whose results stand in the documents. Not part of any wheel: `python -m experiments --help`."""
+"""Studies whose results stand in docs/studies.md. In no wheel: `python -m experiments --help` in the repository."""

@@ -1,55 +1,52 @@
-"""What a codec costs at a rate: reconstruction, attention output, predictions (`memory-model codec-curve`).
+"""What a codec costs at a rate, in the model's predictions.
 
-Every variant is fitted to the same sample and measured on the same held-out batches, whose queries are real
-ones:
+Every codec is fitted to the same sample of memories and measured on the same held-out batches:
 
-    keys, values   share of the vectors' variance that is lost, mean over heads
-    output         share of the memory heads' attention output that is lost (over memories and text,
-                   before the output projection), mean over heads
-    divergence     KL of the next-token distribution from that with exact memories, nats an answer token;
-                   divergence_error is its standard error, and few tokens make most of it
-    flips          share of answer tokens whose likeliest token changes
-
-Quantizers that the decoder has no format for (additive ones) are measured as vectors there and back.
+    divergence  KL of the next-token distribution from that with exact memories, nats an answer token
+    flips       share of answer tokens whose likeliest token changes
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import faiss
-import numpy as np
-import torch
-from torch import Tensor
+import typer
+from rich.table import Table
 
-from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.faiss import FaissCodec, fit_factory
-from memory_model.codec.fit import fit_groups, square_root
-from memory_model.config import MemoryConfig
-from memory_model.data.batches import IGNORE, Batch
-from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import Attention, Decoder, MemoryBatch
-from memory_model.nn.writing import write_memories
-from memory_model.train.tuner import read
+from memory_model.cli.options import (
+    FACTBOOK,
+    AdapterOption,
+    CorpusOption,
+    DataOption,
+    SeedOption,
+    ThreadsOption,
+    console,
+    progress_bars,
+    use_threads,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from memory_model.codec.codec import MemoryCodec
+    from memory_model.data.batches import Batch
+    from memory_model.nn.decoder import Decoder, MemoryBatch
 
 PAPER = "OPQ16_64,Residual2x14,PQ8x10"
 PAPER_VECTOR_BYTES = 14
-FAMILIES = {
-    "table": "one table, OPQ", "sides": "keys | values", "groups": "each head's keys | values", "heads": "each head",
-    "opq": "each group, OPQ", "residual": "each group, residual", "tokens": "all of a token", "paper": "the paper's",
-}  # fmt: skip
-DEFAULT_VARIANTS = (
-    "paper:14,table:13,table:25,sides:13,sides:25,groups:8,groups:13,groups:20,groups:25,groups:32,opq:13,residual:13,"
-    "heads:8,heads:13,heads:20,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13,tokens:16,tokens:25"
-)
+FAMILIES = ("paper", "groups", "heads", "tokens")
+_VARIANTS = "paper:14,groups:13,groups:25,heads:13,tokens:4,tokens:6,tokens:8,tokens:13"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One point of the curve: a family and its bytes a vector."""
+    """One codec: what it codes together and its bytes a vector."""
 
     family: str
     vector_bytes: int
@@ -57,6 +54,8 @@ class Variant:
     @classmethod
     def parse(cls, name: str) -> Variant:
         """Inverse of `name`; raises InvalidInput."""
+        from memory_model.errors import InvalidInput
+
         family, _, size = name.strip().partition(":")
         if family not in FAMILIES or not re.fullmatch("[1-9][0-9]?", size) or int(size) > 64:
             raise InvalidInput(
@@ -71,205 +70,155 @@ class Variant:
         """`family:bytes`."""
         return f"{self.family}:{self.vector_bytes}"
 
-    @property
-    def has_format(self) -> bool:
-        """Whether the decoder has a format for it, so that answers can be scored through it."""
-        return self.family in ("paper", "table", "groups", "heads", "tokens")
+    def fit(self, groups: Sequence[np.ndarray], metrics: Sequence[np.ndarray], seed: int) -> MemoryCodec:
+        """The codec; groups[g]: float32 [n, d] of which row i is the same token in every group."""
+        import numpy as np
 
+        from memory_model.codec.faiss import fit_factory
+        from memory_model.codec.fit import fit_groups
 
-Coding = Callable[[list[np.ndarray]], list[np.ndarray]]
-"""Vectors of every group, float32 [n, d], there and back."""
-
-
-def fit_variant(
-    variant: Variant, groups: Sequence[np.ndarray], metrics: Sequence[np.ndarray], seed: int
-) -> tuple[Coding, FaissCodec | None]:
-    """How a variant restores vectors, and its codec where the decoder can read it.
-
-    groups[g]: float32 [n, d] of which row i is the same token in every group.
-    """
-    size, family = variant.vector_bytes, variant.family
-    if family in ("paper", "table"):
-        codec = fit_factory(
-            np.concatenate(groups), PAPER if family == "paper" else _opq(groups[0].shape[1], size)
-        )
-        return _coding(codec), codec
-    if family in ("groups", "heads", "tokens"):
-        together = {"groups": 1, "heads": 2, "tokens": len(groups)}[family]
+        if self.family == "paper":
+            return fit_factory(np.concatenate(groups), PAPER)
+        together = {"groups": 1, "heads": 2, "tokens": len(groups)}[self.family]
         blocks = [np.concatenate(groups[g : g + together], axis=1) for g in range(0, len(groups), together)]
-        codec = fit_groups(blocks, size * together, 8, metrics, together=together, seed=seed)
-        return _coding(codec), codec
-    if family == "sides":
-        pair = [np.concatenate(groups[side::2]) for side in (0, 1)]
-        of_sides = fit_groups(pair, size, 8, seed=seed)
-        return lambda vectors: [_restored(of_sides, x, g % 2) for g, x in enumerate(vectors)], None
-    return _separate(variant, groups, metrics)
-
-
-def _separate(
-    variant: Variant, groups: Sequence[np.ndarray], metrics: Sequence[np.ndarray]
-) -> tuple[Coding, None]:
-    """FAISS's own quantizers, one for each group, in the group's metric."""
-    d, size = groups[0].shape[1], variant.vector_bytes
-    roots = [square_root([metric]).astype(np.float32) for metric in metrics]
-    means = [x.mean(0) for x in groups]
-    quantizers = []
-    for x, mean, root in zip(groups, means, roots, strict=True):
-        quantizer: Any
-        if variant.family == "opq":
-            quantizer = faiss.index_factory(d, _opq(d, size))
-        else:
-            quantizer = faiss.IndexResidualQuantizer(d, size, 8)
-            quantizer.rq.max_beam_size = 4
-        quantizer.train(np.ascontiguousarray((x - mean) @ root))
-        quantizers.append(quantizer)
-
-    def coding(vectors: list[np.ndarray]) -> list[np.ndarray]:
-        back = []
-        for x, quantizer, mean, root in zip(vectors, quantizers, means, roots, strict=True):
-            codes = quantizer.sa_encode(np.ascontiguousarray((x - mean) @ root))
-            back.append(quantizer.sa_decode(codes) @ np.linalg.inv(root) + mean)
-        return back
-
-    return coding, None
-
-
-def _opq(d: int, size: int) -> str:
-    """Factory string of a rotation and a product quantizer of so many bytes, padded where d does not divide."""
-    return f"OPQ{size}_{-(-d // size) * size},PQ{size}x8"
-
-
-def _coding(codec: MemoryCodec) -> Coding:
-    def coding(vectors: list[np.ndarray]) -> list[np.ndarray]:
-        together = codec.together
-        back: list[np.ndarray] = []
-        for block, first in enumerate(range(0, len(vectors), together)):
-            restored = _restored(codec, np.concatenate(vectors[first : first + together], axis=1), block)
-            back += np.split(restored, together, axis=1)
-        return back
-
-    return coding
-
-
-def _restored(codec: MemoryCodec, vectors: np.ndarray, block: int) -> np.ndarray:
-    return codec.decode(codec.encode(vectors, block), block)
-
-
-def require_all_tokens(memory: MemoryConfig) -> None:
-    """Raise InvalidInput for a budget that the curve cannot measure: vectors of a token must stand together."""
-    if any(h.tokens != memory.reference_tokens for h in memory.heads):
-        raise InvalidInput("the curve needs memory heads that keep every token of a reference")
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """A held-out batch with its exact memories and what the model makes of them.
-
-    outputs: attention outputs at the answers' positions, for each memory head [G, positions, d];
-    log_p [positions, vocabulary].
-    """
-
-    batch: Batch
-    memory: MemoryBatch
-    outputs: list[Tensor]
-    log_p: Tensor
+        return fit_groups(blocks, self.vector_bytes * together, 8, metrics, together=together, seed=seed)
 
 
 class Ruler:
-    """Measures what restored memories change on held-out batches. Keeps their exact memories and predictions."""
+    """Measures what restored memories change in the predictions of answers on held-out batches.
 
-    def __init__(
-        self, model: Decoder, prefix: Sequence[int], batches: Iterable[Batch],
-        progress: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        require_all_tokens(model.config.memory)
-        self.model, self.prefix = model, prefix
-        self.held: list[HeldOut] = []
-        for batch in batches:
-            with torch.inference_mode():
-                memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-                self.held.append(HeldOut(batch, memory, *self._read(batch, memory)))
-            if progress is not None:
-                progress()
+    The budget must keep every token of a reference in every head. Raises InvalidInput otherwise.
+    """
 
-    def measure(self, coding: Coding) -> dict[str, float]:
-        """The figures of one codec (see the module)."""
-        lost, whole = np.zeros(self._groups), np.zeros(self._groups)
-        moved, size = np.zeros(len(self._heads)), np.zeros(len(self._heads))
+    def __init__(self, model: Decoder, prefix: Sequence[int], batches: Sequence[Batch]) -> None:
+        import torch
+
+        from memory_model.errors import InvalidInput
+        from memory_model.nn.writing import write_memories
+
+        memory = model.config.memory
+        if any(h.tokens != memory.reference_tokens for h in memory.heads):
+            raise InvalidInput("the curve needs memory heads that keep every token of a reference")
+        self.model, self.prefix, self.batches = model, prefix, batches
+        with torch.inference_mode():
+            self.exact = [
+                write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches
+            ]
+            self.log_p = [self._predict(b, m) for b, m in zip(batches, self.exact, strict=True)]
+
+    def measure(self, codec: MemoryCodec) -> dict[str, float]:
+        """divergence, its standard error, flips: see the module."""
+        import torch
+
         divergence: list[Tensor] = []
         flips: list[Tensor] = []
-        for held in self.held:
-            vectors = self._vectors(held.memory)
-            restored = coding(vectors)
-            for g, (x, y) in enumerate(zip(vectors, restored, strict=True)):
-                lost[g] += ((x - y) ** 2).sum()
-                whole[g] += ((x - x.mean(0)) ** 2).sum()
-            with torch.inference_mode():
-                outputs, log_p = self._read(held.batch, self._memory(held.memory, restored))
-            for h, (exact, coded) in enumerate(zip(held.outputs, outputs, strict=True)):
-                moved[h] += float((exact - coded).square().sum())
-                size[h] += float((exact - exact.mean(1, keepdim=True)).square().sum())
-            divergence.append((held.log_p.exp() * (held.log_p - log_p)).sum(-1))
-            flips.append((held.log_p.argmax(-1) != log_p.argmax(-1)).float())
-        shares, spread = lost / whole, torch.cat(divergence)
+        with torch.inference_mode():
+            for batch, exact, log_p in zip(self.batches, self.exact, self.log_p, strict=True):
+                coded = self._predict(batch, self._restored(exact, codec))
+                divergence.append((log_p.exp() * (log_p - coded)).sum(-1))
+                flips.append((log_p.argmax(-1) != coded.argmax(-1)).float())
+        spread = torch.cat(divergence)
         return {
-            "keys": float(shares[::2].mean()),
-            "values": float(shares[1::2].mean()),
-            "output": float((moved / size).mean()),
             "divergence": float(spread.mean()),
             "divergence_error": float(spread.std() / len(spread) ** 0.5),
             "flips": float(torch.cat(flips).mean()),
         }
 
-    @property
-    def _heads(self) -> Sequence[Any]:
-        return self.model.config.memory.heads
+    def _restored(self, memory: MemoryBatch, codec: MemoryCodec) -> MemoryBatch:
+        """The memories there and back through the codec."""
+        import numpy as np
+        import torch
 
-    @property
-    def _groups(self) -> int:
-        return 2 * len(self._heads)
+        from memory_model.nn.decoder import MemoryBatch
 
-    def _vectors(self, memory: MemoryBatch) -> list[np.ndarray]:
-        tokens = self.model.config.memory.reference_tokens
-        result = []
-        for start in self.model.config.memory.offsets:
-            valid = memory.valid[:, start : start + tokens]
-            result += [x[:, start : start + tokens][valid].numpy() for x in (memory.keys, memory.values)]
-        return result
+        tokens, sides = self.model.config.memory.reference_tokens, (memory.keys, memory.values)
+        places = [
+            (side, slice(start, start + tokens))
+            for start in self.model.config.memory.offsets
+            for side in (0, 1)
+        ]
+        back = torch.zeros_like(memory.keys), torch.zeros_like(memory.values)
+        for block, first in enumerate(range(0, len(places), codec.together)):
+            own = places[first : first + codec.together]
+            valid = memory.valid[:, own[0][1]]
+            vectors = np.concatenate([sides[side][:, rows][valid].numpy() for side, rows in own], axis=1)
+            decoded = codec.decode(codec.encode(vectors, block), block)
+            for (side, rows), part in zip(own, np.split(decoded, codec.together, axis=1), strict=True):
+                back[side][:, rows][valid] = torch.from_numpy(np.ascontiguousarray(part))
+        return MemoryBatch(*back, memory.valid)
 
-    def _memory(self, memory: MemoryBatch, vectors: Sequence[np.ndarray]) -> MemoryBatch:
-        tokens = self.model.config.memory.reference_tokens
-        sides = (torch.zeros_like(memory.keys), torch.zeros_like(memory.values))
-        for h, start in enumerate(self.model.config.memory.offsets):
-            valid = memory.valid[:, start : start + tokens]
-            for side, x in enumerate(sides):
-                x[:, start : start + tokens][valid] = torch.from_numpy(vectors[2 * h + side])
-        return MemoryBatch(*sides, memory.valid)
+    def _predict(self, batch: Batch, memory: MemoryBatch) -> Tensor:
+        """Log-probabilities [answer tokens, vocabulary] where an answer's token is predicted."""
+        import torch
 
-    def _read(self, batch: Batch, memory: MemoryBatch) -> tuple[list[Tensor], Tensor]:
-        """Attention outputs of the memory heads and log-probabilities where an answer's token is predicted."""
-        P, config = len(self.prefix), self.model.config
+        from memory_model.data.batches import IGNORE
+        from memory_model.train.tuner import read
+
         predicts = torch.zeros_like(batch.labels, dtype=torch.bool)
         predicts[:, :-1] = batch.labels[:, 1:] != IGNORE
-        found: dict[int, Tensor] = {}
-        handles = [
-            self.model.blocks[layer].self_attn.o_proj.register_forward_pre_hook(_keep_input(found, layer))
-            for layer in config.memory.memory_layers
-        ]
         hidden = read(self.model, batch.ids, self.prefix, memory.select(batch.memories), batch.chunks)
-        for handle in handles:
-            handle.remove()
-        outputs = []
-        for head in config.memory.heads:
-            whole = found[head.layer][:, P:][predicts].unflatten(1, (config.query_heads, config.head_dim))
-            outputs.append(
-                whole[:, head.head * config.group : (head.head + 1) * config.group].transpose(0, 1)
-            )
-        return outputs, self.model.head(hidden[predicts]).float().log_softmax(-1)
+        return self.model.head(hidden[predicts]).float().log_softmax(-1)
 
 
-def _keep_input(into: dict[int, Tensor], layer: int) -> Callable[[Attention, tuple[Tensor, ...]], None]:
-    def keep(_module: Attention, inputs: tuple[Tensor, ...]) -> None:
-        into[layer] = inputs[0]
+def codec_curve(
+    out: Annotated[Path, typer.Option(help="JSON; variants that are in it are not measured again.")] = Path(
+        "build/codec_curve.json"
+    ),
+    adapter: AdapterOption = None,
+    data: DataOption = FACTBOOK,
+    corpus: CorpusOption = None,
+    variants: Annotated[str, typer.Option(help="FAMILY:BYTES a vector, …")] = _VARIANTS,
+    references: Annotated[int, typer.Option(help="References to fit on.")] = 600,
+    points: Annotated[int, typer.Option(help="Tokens of them that are kept to fit to.")] = 30000,
+    batches: Annotated[int, typer.Option(help="Held-out batches of 10 conversations to measure on.")] = 6,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Measure what codecs lose at their rates: how far predictions move, how many answer tokens change."""
+    from memory_model.cli.codec import reading
+    from memory_model.models.load import load_model
+    from memory_model.train.codec_fit import METRIC_BATCHES, reading_metrics, sample_blocks
 
-    return keep
+    use_threads(threads)
+    wanted = [Variant.parse(name) for name in variants.split(",")]
+    found: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+    loaded = load_model(adapter=adapter)
+    memory, width = loaded.config.memory, loaded.config.head_dim
+    held = _held_out(loaded, data, seed)
+    ruler = Ruler(loaded.model, loaded.writer.prefix, [held.next() for _ in range(batches)])
+    source, texts = reading(loaded, data, corpus, references, seed)
+    groups = 2 * len(memory.heads)
+    with progress_bars() as progress:
+        task = progress.add_task("writing memories", total=len(texts))
+        [sample] = sample_blocks(
+            loaded.writer, memory, texts, groups, points, seed, lambda n: progress.advance(task, n)
+        )
+        vectors = [sample[:, g * width :][:, :width] for g in range(groups)]
+        drawn = (source.next() for _ in range(METRIC_BATCHES))
+        metrics = reading_metrics(loaded.model, drawn, loaded.writer.prefix)
+        todo = [v for v in wanted if v.name not in found]
+        task = progress.add_task("codecs", total=len(todo))
+        for variant in todo:
+            progress.update(task, description=variant.name)
+            size = {"memory_bytes": variant.vector_bytes * memory.vectors}
+            found[variant.name] = {**size, **ruler.measure(variant.fit(vectors, metrics, seed))}
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(found, indent=1) + "\n")
+            progress.advance(task)
+    show = Table("codec", "bytes a memory", "divergence", "flips")
+    for name, p in sorted(found.items(), key=lambda entry: float(entry[1]["divergence"])):
+        divergence = f"{p['divergence']:.5f} ± {p['divergence_error']:.5f}"
+        show.add_row(name, f"{p['memory_bytes']:,}", divergence, f"{p['flips']:.2%}")
+    console.print(show)
+
+
+def _held_out(loaded: Any, data: Path, seed: int) -> Any:
+    """Conversations about documents that nothing was fitted or tuned to."""
+    from memory_model.cli.training_data import chat_pieces
+    from memory_model.data import factbook
+    from memory_model.data.conversations import FactConversations, Sizes, references_of
+
+    documents = [d for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])]
+    references = references_of(documents, loaded.tokenizer)
+    sizes = Sizes(unanswerable=0.0, as_text=0.0, taught=0.0)
+    return FactConversations(references, chat_pieces(loaded), seed + 90, sizes, distil=False)

@@ -109,6 +109,11 @@ def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
 
 
+def text_start(prefix: Sequence[int], memory: MemoryConfig) -> int:
+    """Position of the first text token: behind the prefix and the positions that all memories share (paper 3.2)."""
+    return len(prefix) + memory.reference_tokens
+
+
 def _checked(messages: Any) -> list[dict[str, str]]:
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")

@@ -29,13 +29,13 @@ def shipped_adapter() -> Path:
     return DEFAULT / "adapter.safetensors"
 
 
-def parse_budget(heads: str) -> Any:
-    """The memory budget that `--heads` says; raises InvalidInput."""
+def parse_budget(heads: str, shape: Any = None) -> Any:
+    """The memory budget that `--heads` says; `all` is every head of `shape`. Raises InvalidInput."""
     from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
     from memory_model.errors import InvalidInput
 
     if heads == "all":
-        shape = smollm2_135m()
+        shape = shape or smollm2_135m()
         return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
     try:
         rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]

@@ -111,11 +111,8 @@ class ExactCodec(MemoryCodec):
 
     def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
         """The vectors' own bytes."""
-        return (
-            np.ascontiguousarray(vectors, self.dtype.newbyteorder("<"))
-            .view(np.uint8)
-            .reshape(len(vectors), -1)
-        )
+        stored = np.ascontiguousarray(vectors, self.dtype.newbyteorder("<"))
+        return stored.view(np.uint8).reshape(len(vectors), -1)
 
     def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
         """The bytes as vectors again."""
@@ -124,11 +121,8 @@ class ExactCodec(MemoryCodec):
 
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`."""
-        save_codec(
-            path,
-            {"kind": "exact", "dtype": self.dtype.name, "head_dim": self.head_dim, "groups": self.groups},
-            {},
-        )
+        shape = {"head_dim": self.head_dim, "groups": self.groups}
+        save_codec(path, {"kind": "exact", "dtype": self.dtype.name, **shape}, {})
 
 
 class ProductCodec(MemoryCodec):

@@ -10,14 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import faiss
+import faiss as _faiss
 import numpy as np
 
 from memory_model.codec.codec import MemoryCodec, ProductCodec
-from memory_model.codec.tables import ProductTables
+from memory_model.codec.tables import COARSE_SUBSPACES, ProductTables
 from memory_model.errors import InvalidInput
 
-_COARSE_SUBSPACES = 2
+faiss: Any = _faiss  # its annotations describe its C++ side
 
 
 class FaissCodec(ProductCodec):
@@ -70,7 +70,7 @@ def _compared_fast(width: int) -> int:
     return next((fast for fast in (1, 2, 4, 8) if width <= fast), width)
 
 
-def _quantizer(codewords: np.ndarray) -> Any:  # FAISS's own annotations describe its C++ side
+def _quantizer(codewords: np.ndarray) -> Any:
     parts, words, width = codewords.shape
     quantizer = faiss.ProductQuantizer(parts * width, parts, int(words).bit_length() - 1)
     faiss.copy_array_to_vector(np.ascontiguousarray(codewords, np.float32).ravel(), quantizer.centroids)
@@ -93,33 +93,24 @@ def fit_factory(vectors: np.ndarray, factory: str) -> FaissCodec:
     return FaissCodec(tables_of_index(index))
 
 
-def _downcast(index: Any) -> Any:
-    """The index as its own class, untyped: the annotations of FAISS describe its C++ side."""
-    return faiss.downcast_index(index)
-
-
-def _is(index: Any, kind: Any) -> bool:
-    return isinstance(index, kind)  # without narrowing to those annotations
-
-
 def tables_of_index(index: Any) -> ProductTables:
     """The tables of a trained FAISS index, whose own codes then decode here to the same vectors."""
-    index = _downcast(index)
+    index = faiss.downcast_index(index)
     d = index.d
     basis = np.eye(d, dtype=np.float32)
-    if _is(index, faiss.IndexPreTransform):
+    if isinstance(index, faiss.IndexPreTransform):
         if index.chain.size() != 1:
             raise InvalidInput("a codec has at most one linear transform before its quantizer")
-        transform: Any = faiss.downcast_VectorTransform(index.chain.at(0))
+        transform = faiss.downcast_VectorTransform(index.chain.at(0))
         basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
-        index = _downcast(index.index)
+        index = faiss.downcast_index(index.index)
     coarse = None
-    if _is(index, faiss.Index2Layer):
-        first = _downcast(index.q1.quantizer)
-        if not _is(first, faiss.MultiIndexQuantizer) or first.pq.M != _COARSE_SUBSPACES:
+    if isinstance(index, faiss.Index2Layer):
+        first = faiss.downcast_index(index.q1.quantizer)
+        if not isinstance(first, faiss.MultiIndexQuantizer) or first.pq.M != COARSE_SUBSPACES:
             raise InvalidInput("the residual stage must be a two-part one, such as Residual2x14")
         coarse = _codewords(first.pq)[None]
-    elif not _is(index, faiss.IndexPQ):
+    elif not isinstance(index, faiss.IndexPQ):
         raise InvalidInput(
             f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
         )

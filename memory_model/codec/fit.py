@@ -46,15 +46,8 @@ def fit_groups(
         own = [np.eye(d)] * together if metrics is None else metrics[number * together :][:together]
         fitted.append(_fit_block(sample, square_root(own), parts, bits, iterations, seed, progress))
     means, bases, intos, codewords = zip(*fitted, strict=True)
-    tables = ProductTables(
-        np.stack(means),
-        _padded(bases, 1, parts),
-        _padded(codewords, 2),
-        None,
-        _padded(intos, 2, parts),
-        together,
-    )
-    return FaissCodec(tables)
+    wide = _padded(bases, 1, parts), _padded(codewords, 2), None, _padded(intos, 2, parts)
+    return FaissCodec(ProductTables(np.stack(means), *wide, together))
 
 
 def _fit_block(

@@ -7,25 +7,12 @@ model or codec than the page's is marked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from memory_model.eval.curve_tables import ablation_part, bytes_part, codec_part, number
-from memory_model.eval.results import (
-    Ablation,
-    BytesCurve,
-    CodecCurve,
-    EdgeQuality,
-    Heads,
-    Overlap,
-    Quality,
-    Reading,
-    ResultFile,
-    SectionResult,
-    Sight,
-)
+from memory_model.eval.results import EdgeQuality, Overlap, Quality, ResultFile, SectionResult
 from memory_model.eval.targets import PROSE, Target, targets
 
 _SECTIONS = {
@@ -44,8 +31,7 @@ _COLUMNS = {
     "recall_at_5": "recall@5",
 }  # fmt: skip
 _FILES: dict[str, type[ResultFile]] = {
-    "quality": Quality, "edge_quality": EdgeQuality, "overlap": Overlap, "ablation": Ablation,
-    "bytes_curve": BytesCurve, "heads": Heads, "codec_curve": CodecCurve,
+    "quality": Quality, "edge_quality": EdgeQuality, "overlap": Overlap,
 }  # fmt: skip
 _MARK = "†"
 
@@ -57,10 +43,6 @@ class Numbers:
     quality: Quality
     edge_quality: EdgeQuality | None = None
     overlap: Overlap | None = None
-    ablation: Ablation | None = None
-    bytes_curve: BytesCurve | None = None
-    heads: Heads | None = None
-    codec_curve: CodecCurve | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Numbers:
@@ -95,15 +77,7 @@ def page(numbers: Numbers) -> str:
     ]
     if numbers.edge_quality or numbers.overlap:
         parts.append(_device_part(numbers))
-    if numbers.bytes_curve:
-        parts.append(bytes_part(numbers.bytes_curve, _warning(numbers, "bytes_curve")))
-    if numbers.codec_curve:
-        parts.append(codec_part(numbers.codec_curve, quality))
-    if numbers.ablation:
-        parts.append(ablation_part(numbers.ablation))
     parts.append(_sections_part(quality))
-    if numbers.heads:
-        parts.append(_heads_part(numbers.heads))
     parts.append(_HOW)
     return "\n".join(parts)
 
@@ -115,27 +89,9 @@ def write_plots(numbers: Numbers, folder: Path) -> list[Path]:
     sections = numbers.quality.sections
     labels = {"heldout": "held-out countries", "hard": "hard distractors", "natural": "natural"}
     groups = [(label, _bars(sections, name)) for name, label in labels.items() if name in sections]
-    drawn: dict[str, Callable[[Path], None]] = {
-        "quality-conditions": lambda path: plots.condition_bars(path, {"": groups})
-    }
-    curve, codecs, ablation, heads = (
-        numbers.bytes_curve, numbers.codec_curve, numbers.ablation, numbers.heads
-    )  # fmt: skip
-    if curve:
-        drawn["quality-bytes"] = lambda path: plots.f1_against_bytes(path, curve.points, codecs)
-    if codecs:
-        drawn["codec-curve"] = lambda path: plots.codec_curve(path, codecs)
-    if ablation:
-        drawn["quality-ablation"] = lambda path: plots.ablation_bars(path, ablation)
-    if heads and (sight := heads.sight) and sight.losses:
-        drawn["heads-sight"] = lambda path: plots.head_map(path, sight, heads.shipped)
-    if heads and (reading := heads.reading) and reading.losses:
-        drawn["heads-reading"] = lambda path: plots.head_losses(path, reading)
-    written = []
-    for name, draw in drawn.items():
-        written.append(folder / f"{name}.svg")
-        draw(written[-1])
-    return written
+    path = folder / "quality-conditions.svg"
+    plots.condition_bars(path, {"": groups})
+    return [path]
 
 
 def _bars(sections: Mapping[str, SectionResult], name: str) -> dict[str, dict[str, float]]:
@@ -225,30 +181,9 @@ def _when(quality: Quality, name: str) -> str:
     return quality.sections[name].date + (f", **another {other}** {_MARK}" if other else "")
 
 
-def _heads_part(heads: Heads) -> str:
-    parts = ["## Which heads read\n"]
-    if heads.sight:
-        parts.append(
-            "![loss with each head short-sighted](images/heads-sight.svg)\n\n"
-            f"The untuned model, the reference as text: nats of the answers that are lost when one head sees only "
-            f"{heads.sight.reach}\ntokens, over {heads.sight.loss_whole:.3f}; {_measured(heads.sight)}.\n"
-        )
-    if heads.reading:
-        parts.append(
-            "![loss added without each head](images/heads-reading.svg)\n\n"
-            "Loss of the answers that is added when one head's memory is left out, over "
-            f"{heads.reading.loss_whole:.3f} with all of them;\n{_measured(heads.reading)}.\n"
-        )
-        if heads.reading.chosen:
-            chosen = ", ".join(f"{e.layer}.{e.head} ({e.loss:.3f})" for e in heads.reading.chosen)
-            parts.append(f"Added one by one, with the loss that is then left: {chosen}.\n")
-    return "\n".join(parts)
-
-
-def _measured(part: Sight | Reading) -> str:
-    done = len(part.losses)
-    so_far = "" if done == part.heads else f", {done} of {part.heads} heads so far"
-    return f"model {part.model_id[:12]}, {part.batches} batches, {part.date}{so_far}"
+def number(value: float | None) -> str:
+    """Three decimals, or nothing."""
+    return "" if value is None else f"{value:.3f}"
 
 
 _HOW = """\
@@ -258,14 +193,8 @@ _HOW = """\
 make eval                                      # every measurement, resumable; LIMIT=n for a quick look
 make eval NATURAL=questions.json               # natural questions too
 memory-model quality --sections heldout,hard   # only these again; the others stay, each with its date and model
-make curves NATURAL=questions.json             # the next two and head-sight, at smaller sizes
-memory-model budget-curve --natural FILE       # F1 against bytes; goes on where it was, as all of these do
-memory-model codec-curve --corpus build/corpus # the codec
-memory-model ablation NAME=STEPS=ADAPTER …     # what each step of tuning brought
 make edge-quality                              # the device's decoder with weights of fewer bits
 make overlap-quality                           # asking early, over a real service
-memory-model head-sight                        # which heads read
-memory-model rank-heads --adapter FILE         # the same, through memories: an adapter of `adapt --heads all`
 memory-model quality-report                    # this page and its figures
 ```
 
@@ -273,6 +202,9 @@ memory-model quality-report                    # this page and its figures
 letter for letter. `refused` counts answers that begin by saying that they do not know: right on
 unanswerable questions, wrong elsewhere. `memory_retrieved` gives nothing: the question
 itself searches all references of the factbook.
+
+F1 against bytes, and what each step of tuning brought: [studies](studies.md). Which heads read:
+[0002](decisions/0002-the-budget-is-a-table-of-heads.md).
 
 Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see
 [the example](examples/harness/README.md).

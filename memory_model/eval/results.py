@@ -1,10 +1,6 @@
 """The files under docs/data that the quality page is made of: what each holds, read and written in one way.
 
     quality.json       of `memory-model quality`, without the answers
-    bytes_curve.json   of `memory-model budget-curve`
-    ablation.json      of `memory-model ablation`
-    heads.json         of `memory-model head-sight` and `memory-model rank-heads`, a part each
-    codec_curve.json   of `memory-model codec-curve`
     edge_quality.json  of `python -m deploy.edge_quality`
     overlap.json       of `python -m deploy.overlap_quality`
 
@@ -15,14 +11,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, MissingFile
 
 Scores = dict[str, float]
 """Means by name: f1, exact_match, nll, … (`memory_model.eval.conditions.Scores`); f1_error: of f1, standard."""
@@ -119,211 +114,6 @@ class Quality(ResultFile):
         if key.get("codec_id", self.codec_id) != self.codec_id:
             return f"codec {str(key['codec_id'])[:12]}"
         return ""
-
-
-@dataclass(frozen=True)
-class TokenLoss(Checked):
-    """The answers' loss (nats a token) with one head at another number of tokens, the others whole."""
-
-    layer: int
-    head: int
-    tokens: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class BytesPoint(Checked):
-    """Answers with one budget. code_bytes: a vector; bytes: of codes in a full memory.
-
-    read: through "codes", or "exact" key-values whose bytes are what the codec would make of them. f1_error:
-    standard error; natural: scores of natural questions, where they were asked.
-    """
-
-    label: str
-    heads: int
-    tokens: str
-    code_bytes: float
-    bytes: int
-    read: str
-    f1: float
-    exact_match: float
-    nll: float
-    shipped: bool = False
-    f1_error: float | None = None
-    natural: Scores | None = None
-
-
-@dataclass(frozen=True)
-class BytesCurve(ResultFile):
-    """F1 against bytes a memory, same weights. rows, natural_rows: questions a point, of each kind."""
-
-    made_by: ClassVar[str] = "`memory-model budget-curve`"
-    model_id: str
-    rows: int
-    date: str
-    token_losses: tuple[TokenLoss, ...] = ()
-    points: tuple[BytesPoint, ...] = ()
-    natural_rows: int = 0
-
-    @classmethod
-    def begun(cls, path: Path, model_id: str, rows: int, natural_rows: int = 0) -> BytesCurve:
-        """What `path` has already, or an empty curve; raises InvalidInput for points that do not compare."""
-        found = cls.load(path) if path.is_file() else cls(model_id, rows, today())
-        if (found.model_id, found.rows) != (model_id, rows):
-            raise InvalidInput(
-                f"{path} has points of {found.rows} questions and model {found.model_id[:12]}, this is {rows} and "
-                f"{model_id[:12]}: delete it, or give another --out"
-            )
-        if natural_rows and found.natural_rows not in (0, natural_rows):
-            raise InvalidInput(
-                f"{path} has points of {found.natural_rows} natural questions, this is {natural_rows}: give --limit "
-                f"{found.natural_rows}, or another --out"
-            )
-        return replace(found, natural_rows=natural_rows or found.natural_rows)
-
-    def with_point(self, point: BytesPoint) -> BytesCurve:
-        """The curve with one more point, or one measured again in the place that its label had."""
-        others = [p for p in self.points if p.label != point.label]
-        place = next((n for n, p in enumerate(self.points) if p.label == point.label), len(others))
-        return replace(self, date=today(), points=(*others[:place], point, *others[place:]))
-
-
-@dataclass(frozen=True)
-class AblationStep(Checked):
-    """One adapter: how many steps of tuning it had, and scores by kind of question and condition.
-
-    tuned_on: what its last steps were tuned on, in the words of whoever measured it.
-    """
-
-    name: str
-    steps: int
-    model_id: str
-    date: str
-    scores: dict[str, dict[str, Scores]]
-    tuned_on: str = ""
-
-
-@dataclass(frozen=True)
-class Ablation(ResultFile):
-    """What each step of tuning brought. rows: questions of each kind."""
-
-    made_by: ClassVar[str] = "`memory-model ablation`"
-    rows: int
-    steps: tuple[AblationStep, ...] = ()
-
-    def with_step(self, step: AblationStep) -> Ablation:
-        """With a step measured (again), in the place that its name had."""
-        others = [s for s in self.steps if s.name != step.name]
-        place = next((n for n, s in enumerate(self.steps) if s.name == step.name), len(others))
-        return replace(self, steps=(*others[:place], step, *others[place:]))
-
-    def told_of(self, name: str, steps: int, tuned_on: str) -> Ablation:
-        """With other words about the step of this name, its scores as they were."""
-        told = (replace(s, steps=steps, tuned_on=tuned_on) if s.name == name else s for s in self.steps)
-        return replace(self, steps=tuple(told))
-
-    def ordered(self, names: Sequence[str]) -> Ablation:
-        """The steps of these names in their order, then the others."""
-        last = len(names)
-        place = {name: number for number, name in enumerate(names)}
-        return replace(self, steps=tuple(sorted(self.steps, key=lambda s: place.get(s.name, last))))
-
-
-@dataclass(frozen=True)
-class HeadEntry(Checked):
-    """A KV head and a loss of the answers (nats a token) that was measured for it."""
-
-    layer: int
-    head: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class Sight(Checked):
-    """Losses with one head short-sighted (paper, remark on heads); heads: how many are to be measured."""
-
-    model: str
-    model_id: str
-    date: str
-    reach: int
-    batches: int
-    heads: int
-    loss_whole: float
-    losses: tuple[HeadEntry, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reading(Checked):
-    """Losses with one head's memory left out, of other budgets, and with heads chosen one by one."""
-
-    model_id: str
-    date: str
-    batches: int
-    vectors: int
-    heads: int
-    loss_whole: float
-    losses: tuple[HeadEntry, ...] = ()
-    budgets: dict[str, float] | None = None
-    chosen: tuple[HeadEntry, ...] = ()
-
-
-@dataclass(frozen=True)
-class Heads(ResultFile):
-    """Which heads read, by both measures; shipped: (layer, head) of the shipped memory heads."""
-
-    made_by: ClassVar[str] = "`memory-model head-sight` or `memory-model rank-heads`"
-    shipped: tuple[tuple[int, int], ...]
-    sight: Sight | None = None
-    reading: Reading | None = None
-
-
-@dataclass(frozen=True)
-class CodecSettings(Checked):
-    """What the points of a codec curve have in common."""
-
-    model_id: str
-    references: int
-    points: int
-    batches: int
-    seed: int
-    prose: bool
-
-
-@dataclass(frozen=True)
-class CodecPoint(Checked):
-    """One codec's losses (`experiments.codec_curve` says what they are); scores: of answers, if asked."""
-
-    name: str
-    family: str
-    title: str
-    vector_bytes: int
-    memory_bytes: int
-    keys: float
-    values: float
-    output: float
-    divergence: float
-    divergence_error: float
-    flips: float
-    scores: Scores | None = None
-
-
-@dataclass(frozen=True)
-class CodecCurve(ResultFile):
-    """Codecs by rate. rows: questions of the points that have scores; exact: the same without a codec."""
-
-    made_by: ClassVar[str] = "`memory-model codec-curve`"
-    settings: CodecSettings
-    date: str
-    shipped: str
-    rows: int = 0
-    exact: Scores | None = None
-    points: tuple[CodecPoint, ...] = ()
-
-    def with_point(self, point: CodecPoint) -> CodecCurve:
-        """With a point measured (again), in order of family and bytes."""
-        others = [p for p in self.points if p.name != point.name]
-        ordered = sorted([*others, point], key=lambda p: (p.family, p.vector_bytes))
-        return replace(self, date=today(), points=tuple(ordered))
 
 
 @dataclass(frozen=True)

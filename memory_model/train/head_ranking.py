@@ -3,29 +3,28 @@
 Paper, remark on memory heads: in a converted model a small part of the heads does the reading. A model
 whose budget lists every candidate head is measured once with all memories and once without each head's;
 the loss says what the head carries. `tables` then spends a fixed number of vectors on the best heads in
-different ways, to be compared by the same measure.
+different ways, compared by the same measure, and heads are added one by one, each the one that helps most:
+leaving one head out undervalues heads that do the same work, since the other one steps in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 import torch
 
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import Batch
+from memory_model.errors import CorruptFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.train.tuner import read_loss
 
-
-@dataclass(frozen=True)
-class HeadLoss:
-    """One head of the budget and a loss of the answers (nats a token) that was measured for it."""
-
-    head: MemoryHead
-    loss: float
+_MOST_HEADS = 30
+"""Of a budget that is tried: more heads with fewer tokens were always worse."""
 
 
 class HeadRuler:
@@ -46,7 +45,7 @@ class HeadRuler:
 
     @torch.no_grad()
     def loss(self, heads: Collection[MemoryHead]) -> float:
-        """The answers' loss when only these heads' memories are read."""
+        """The answers' loss (nats a token) when only these heads' memories are read."""
         total = 0.0
         for batch, memory in zip(self.batches, self._written, strict=True):
             kept = torch.zeros(memory.valid.shape[1], dtype=torch.bool, device=memory.valid.device)
@@ -57,53 +56,97 @@ class HeadRuler:
                 total += float(read_loss(self.model, batch, self.prefix, reduced))
         return total / len(self.batches)
 
-    def without(self, heads: Iterable[MemoryHead]) -> Iterator[HeadLoss]:
-        """For each of the heads the loss without it alone, as soon as it is measured."""
-        for head in heads:
-            yield HeadLoss(head, self.loss([h for h in self.heads if h != head]))
-
-    def chosen(
-        self, pool: Sequence[MemoryHead], count: int, before: Sequence[MemoryHead] = ()
-    ) -> Iterator[HeadLoss]:
-        """Up to `count` heads of the pool, those of `before` counted, each the one that helps most beside the others.
-
-        Leaving one head out undervalues heads that do the same work, since the other one steps in; adding heads
-        one by one does not. The loss of an entry is that with the heads up to and including it.
-        """
-        have = list(before)
-        while len(have) < min(count, len(pool)):
-            tried = [HeadLoss(head, self.loss([*have, head])) for head in pool if head not in have]
-            best = min(tried, key=lambda entry: entry.loss)
-            have.append(best.head)
-            yield best
+    @torch.no_grad()
+    def loss_of_table(self, table: MemoryConfig) -> float:
+        """The answers' loss when memories are written and read with another budget, same weights."""
+        before = self.model.config
+        self.model.set_memory(before.with_memory(table))
+        try:
+            total = 0.0
+            for batch in self.batches:
+                with self._half():
+                    written = write_memories(
+                        self.model, batch.reference_ids, batch.reference_lengths, self.prefix
+                    )
+                    total += float(read_loss(self.model, batch, self.prefix, written.select(batch.memories)))
+            return total / len(self.batches)
+        finally:
+            self.model.set_memory(before)
 
 
-def tables(heads: Sequence[MemoryHead], vectors: int, reference_tokens: int = 128) -> dict[str, MemoryConfig]:
+@dataclass
+class Ranking:
+    """Losses (nats a token) that were measured so far, heads written `layer.head`.
+
+    losses: without each head; budgets: of other tables; chosen: with the heads up to and including this one.
+    """
+
+    model_id: str
+    batches: int
+    vectors: int
+    loss_whole: float = 0.0
+    losses: dict[str, float] = field(default_factory=dict)
+    budgets: dict[str, float] = field(default_factory=dict)
+    chosen: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, path: Path, model_id: str, batches: int, vectors: int) -> Ranking:
+        """What `path` holds of the same model and sizes, else an empty ranking; raises CorruptFile."""
+        new = cls(model_id, batches, vectors)
+        if not path.is_file():
+            return new
+        try:
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise CorruptFile(f"{path} is no file of `memory-model rank-heads`: {error}") from error
+        same = (found.model_id, found.batches, found.vectors) == (model_id, batches, vectors)
+        return found if same else new
+
+    def save(self, path: Path) -> None:
+        """Write the file, to a temporary name first."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """(head, loss without it), the head that is missed most first."""
+        return sorted(self.losses.items(), key=lambda entry: -entry[1])
+
+
+def rank(ruler: HeadRuler, found: Ranking, select: int, pool: int = 0) -> Iterator[None]:
+    """Measure what `found` has not got yet, into it, yielding after each measurement.
+
+    select: how many heads are chosen one by one; pool: from the best so many of the ranking, 0 from all.
+    """
+    heads = {f"{h.layer}.{h.head}": h for h in ruler.heads}
+    if not found.losses:
+        found.loss_whole = round(ruler.loss(ruler.heads), 4)
+    for name, head in heads.items():
+        if name not in found.losses:
+            found.losses[name] = round(ruler.loss([h for h in ruler.heads if h != head]), 4)
+            yield
+    ranked = [heads[name] for name, _ in found.ranked()]
+    for label, table in tables(ranked, found.vectors, ruler.model.config.memory).items():
+        if label not in found.budgets:
+            found.budgets[label] = round(ruler.loss_of_table(table), 4)
+            yield
+    candidates = ranked[: pool or None]
+    while len(found.chosen) < min(select, len(candidates)):
+        have = [heads[name] for name in found.chosen]
+        tried = [(ruler.loss([*have, head]), head) for head in candidates if head not in have]
+        loss, best = min(tried)
+        found.chosen[f"{best.layer}.{best.head}"] = round(loss, 4)
+        yield
+
+
+def tables(heads: Sequence[MemoryHead], vectors: int, memory: MemoryConfig) -> dict[str, MemoryConfig]:
     """Budgets of at most `vectors` vectors: the first n heads with as many tokens as fit, for several n."""
     result = {}
-    for count in range(1, len(heads) + 1):
-        tokens = min(reference_tokens, vectors // 2 // count)
-        if tokens >= 8 and (tokens < reference_tokens or count * 2 * tokens * 1.2 > vectors):
-            table = tuple(MemoryHead(h.layer, h.head, tokens) for h in heads[:count])
-            result[f"{count} heads x {tokens} tokens"] = MemoryConfig(
-                heads=table, reference_tokens=reference_tokens
-            )
+    longest = memory.reference_tokens
+    for count in range(1, min(_MOST_HEADS, len(heads)) + 1):
+        tokens = min(longest, vectors // 2 // count)
+        if tokens >= 8 and (tokens < longest or count * 2 * tokens * 1.2 > vectors):
+            own = tuple(MemoryHead(h.layer, h.head, tokens) for h in heads[:count])
+            result[f"{count} heads x {tokens} tokens"] = replace(memory, heads=own)
     return result
-
-
-@torch.no_grad()
-def loss_of_table(
-    model: Decoder, table: MemoryConfig, batches: Sequence[Batch], prefix: Sequence[int]
-) -> float:
-    """The answers' loss when memories are written and read with another budget, same weights."""
-    before = model.config
-    model.set_memory(before.with_memory(table))
-    try:
-        total = 0.0
-        for batch in batches:
-            with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16):
-                written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-                total += float(read_loss(model, batch, prefix, written.select(batch.memories)))
-        return total / len(batches)
-    finally:
-        model.set_memory(before)

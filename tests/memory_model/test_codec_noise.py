@@ -12,7 +12,7 @@ from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.train.codec_noise import CodecInTheLoop
-from tests.memory_model.test_codec_blocks import alike, joint
+from tests.memory_model.codec.test_codec_blocks import alike, joint
 
 HEADS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16)
 CODECS = {

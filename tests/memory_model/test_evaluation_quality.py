@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments.ablation import Stage
 from memory_model.cli import app
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.eval.conditions import Scores
@@ -23,24 +22,7 @@ from memory_model.eval.quality import (
     run_sections,
     scores_of_answers,
 )
-from memory_model.eval.results import (
-    Ablation,
-    AblationStep,
-    BytesCurve,
-    BytesPoint,
-    CodecCurve,
-    CodecPoint,
-    CodecSettings,
-    EdgeQuality,
-    HeadEntry,
-    Heads,
-    Overlap,
-    PrecisionQuality,
-    Quality,
-    Reading,
-    SectionResult,
-    Sight,
-)
+from memory_model.eval.results import EdgeQuality, Overlap, PrecisionQuality, Quality, SectionResult
 from memory_model.eval.rows import Row
 from memory_model.eval.sections import plan
 from memory_model.eval.targets import Target, targets
@@ -80,27 +62,11 @@ def numbers(**more: Any) -> Numbers:
 
 def every_file() -> dict[str, Any]:
     """One of each result, as the commands write them."""
-    losses = (HeadEntry(18, 2, 0.5), HeadEntry(3, 0, 0.11))
-    ours = BytesPoint("ours", 6, "128", 13, 19968, "codes", 0.95, 0.9, 0.1, shipped=True)
-    small = BytesPoint("small", 6, "32 to 64", 13, 9000, "exact", 0.9, 0.8, 0.2)
-    point = CodecPoint(
-        "tokens:13", "tokens", "all of a token", 13, 19968, 0.1, 0.2, 0.02, 0.001, 0.0001, 0.01
-    )
-    step = AblationStep(
-        "untuned", 0, "m0", "2026-01-01", {"held-out": {"rag": {"f1": 0.5, "exact_match": 0.1}}}
-    )
     weights = {
         "float32": PrecisionQuality(0.95, 0.9, 1, 30, 500),
         "int8": PrecisionQuality(0.94, 0.9, 1, 80, 180),
     }
     return {
-        "bytes_curve": BytesCurve("m1", 50, "2026-01-03", points=(ours, small)),
-        "ablation": Ablation(50, (step,)),
-        "heads": Heads(
-            ((18, 2),), Sight("tiny", "b", "2026-01-04", 100, 2, 90, 0.1, losses),
-            Reading("m0", "2026-01-04", 3, 1536, 2, 0.1, losses, {"6 heads": 0.2}, losses[:1]),
-        ),
-        "codec_curve": CodecCurve(CodecSettings("m1", 9, 9, 1, 0, True), "2026-01-05", "tokens:13", points=(point,)),
         "edge_quality": EdgeQuality("m1", "2026-01-06", 100, weights),
         "overlap": Overlap("m1", "2026-01-07", 100, exact_f1=0.95, overlap_f1=0.93),
     }  # fmt: skip
@@ -240,37 +206,14 @@ def test_the_page_shows_what_there_are_numbers_for(tmp_path: Path) -> None:
     bare = page(numbers())
     assert "a machine" in bare
     assert "2026-01-02" in bare
-    assert "quality-bytes.svg" not in bare
+    assert "On the device" not in bare
     full = numbers(**every_file())
     written = write_plots(full, tmp_path)
     text = page(full)
-    assert {p.stem for p in written} == {
-        "quality-conditions", "quality-bytes", "codec-curve", "quality-ablation", "heads-sight", "heads-reading"
-    }  # fmt: skip
+    assert {p.stem for p in written} == {"quality-conditions"}
     for path in written:
         assert f"images/{path.name}" in text
-    assert "| ours | 6 | 128 | 13 | 19,968 | 0.950 | 0.900 | shipped |" in text
-    assert "2 of 90 heads so far" in text
-
-
-def test_the_page_says_how_sure_its_curves_are_and_what_a_step_was_tuned_on() -> None:
-    files = every_file()
-    natural = {"f1": 0.21, "f1_error": 0.04, "nll": 1.5}
-    points = (replace(files["bytes_curve"].points[0], f1_error=0.03, natural=natural),)
-    (step,) = files["ablation"].steps
-    scores = {"held-out": {"rag": {"f1": 0.5, "f1_error": 0.07, "exact_match": 0.1}}}
-    text = page(
-        numbers(
-            **files
-            | {
-                "bytes_curve": replace(files["bytes_curve"], points=points, natural_rows=40),
-                "ablation": Ablation(50, (replace(step, scores=scores, tuned_on="nothing"),)),
-            }
-        )
-    )
-    assert "| 19,968 | 0.950 ± 0.030 | 0.900 | 0.210 ± 0.040 | 1.500 | shipped |" in text
-    assert "50 questions about held-out countries and 40 natural ones" in text
-    assert "| untuned | 0 | nothing | 0.500 ± 0.070, 0.100 |" in text
+    assert "| `int8` |" in text
 
 
 def test_the_page_tells_what_the_device_answers_with_rows_and_date() -> None:
@@ -295,44 +238,10 @@ def test_every_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_result_of_another_shape_is_named_with_its_field(tmp_path: Path) -> None:
-    path = tmp_path / "bytes_curve.json"
-    path.write_text('{"model_id": "m", "rows": 5, "date": "", "points": [{"label": "x"}]}')
-    with pytest.raises(CorruptFile, match=r"budget-curve`: points\.0\.heads: Field required"):
-        BytesCurve.load(path)
-
-
-def test_points_that_do_not_compare_are_not_put_on_one_curve(tmp_path: Path) -> None:
-    path = tmp_path / "bytes_curve.json"
-    every_file()["bytes_curve"].save(path)
-    assert len(BytesCurve.begun(path, "m1", 50).points) == 2
-    for model_id, rows in (("m2", 50), ("m1", 4)):
-        with pytest.raises(InvalidInput, match="another --out"):
-            BytesCurve.begun(path, model_id, rows)
-
-
-def test_natural_questions_may_be_added_to_a_curve_but_not_of_another_number(tmp_path: Path) -> None:
-    path = tmp_path / "bytes_curve.json"
-    every_file()["bytes_curve"].save(path)
-    found = BytesCurve.begun(path, "m1", 50, 40)
-    ours = replace(found.points[0], natural={"f1": 0.2})
-    found.with_point(ours).save(path)
-    again = BytesCurve.begun(path, "m1", 50)
-    assert (again.natural_rows, [p.label for p in again.points]) == (40, ["ours", "small"])
-    with pytest.raises(InvalidInput, match="--limit 40"):
-        BytesCurve.begun(path, "m1", 50, 60)
-
-
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ("facts", "NAME=STEPS=ADAPTER"),
-        ("facts=many=none", "NAME=STEPS=ADAPTER"),
-        ("facts=3=nowhere.safetensors", "no adapter nowhere"),
-    ],
-)
-def test_a_stage_that_cannot_be_measured_is_named_before_anything_is_loaded(entry: str, says: str) -> None:
-    with pytest.raises((InvalidInput, MissingFile), match=says):
-        Stage.parse(entry)
+    path = tmp_path / "overlap.json"
+    path.write_text('{"model_id": "m", "rows": 5, "date": "", "exact_f1": 0.5}')
+    with pytest.raises(CorruptFile, match=r"overlap_quality`: overlap_f1: Field required"):
+        Overlap.load(path)
 
 
 def test_answers_that_were_kept_are_scored_only_where_all_questions_are_the_same() -> None:
@@ -349,23 +258,6 @@ def test_answers_that_were_kept_are_scored_only_where_all_questions_are_the_same
     assert scores_of_answers(rows[::-1], kept, ["rag"]) is None
     assert scores_of_answers(rows, kept, ["rag", "memory_exact"]) is None
     assert scores_of_answers([*rows, Row("k", "q2", "Paris")], kept, ["rag"]) is None
-
-
-def test_what_a_stage_was_tuned_on_may_hold_the_separator() -> None:
-    assert Stage.parse("a=3=none=facts, share=2") == Stage("a", 3, "none", "facts, share=2")
-
-
-def test_a_step_of_the_ablation_that_is_measured_again_keeps_its_place() -> None:
-    steps = [AblationStep(name, 1, "m", "", {}) for name in "abc"]
-    again = replace(steps[1], model_id="m2")
-    found = Ablation(50, tuple(steps)).with_step(again)
-    assert [(s.name, s.model_id) for s in found.steps] == [("a", "m"), ("b", "m2"), ("c", "m")]
-    assert [s.name for s in found.ordered(["c", "a"]).steps] == ["c", "a", "b"]
-    assert [(s.steps, s.tuned_on) for s in found.told_of("b", 9, "facts").steps] == [
-        (1, ""),
-        (9, "facts"),
-        (1, ""),
-    ]
 
 
 def test_figures_come_out_the_same_twice_and_hold_no_date(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.codec.fit import fit_groups
-from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
@@ -23,7 +22,6 @@ from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, attach_full, collect, full_deltas, original
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.train.codec_noise import CodecInTheLoop
-from memory_model.train.head_ranking import HeadRuler, tables
 from memory_model.train.tuner import Step, Tuner, TuningPlan, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
@@ -266,43 +264,6 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Adapter.load(path)
     with pytest.raises(MissingFile, match="adapt"):
         Adapter.load(tmp_path / "none")
-
-
-def test_ranking_finds_the_only_head_that_can_read() -> None:
-    """Memory heads whose output is cut off change nothing; the one that is left must come first."""
-    config = tiny_config().with_memory(
-        MemoryConfig(
-            heads=tuple(MemoryHead(layer, head, 32) for layer in (0, 2) for head in (0, 1)),
-            reference_tokens=32,
-            chunk_tokens=16,
-        )
-    )
-    model = tiny_loaded(config=config).model
-    reader = MemoryHead(2, 1, 32)
-    width = config.group * config.head_dim
-    with torch.no_grad():
-        for layer in range(config.layers):
-            for head in range(config.kv_heads):
-                if (layer, head) != (reader.layer, reader.head):
-                    model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
-    drawn = [batches().next()]
-    ruler = HeadRuler(model, drawn, PREFIX)
-    base = ruler.loss(ruler.heads)
-    changed = [entry.head for entry in ruler.without(ruler.heads) if abs(entry.loss - base) > 1e-4]
-    assert changed == [reader]
-    pool = [MemoryHead(0, 0, 32), reader]
-    first, second = ruler.chosen(pool, 2)
-    assert {first.head, second.head} == set(pool)
-    assert second.loss == pytest.approx(base, abs=1e-3), "with both, nothing that reads is missing"
-    assert list(ruler.chosen(pool, 2, before=[first.head])) == [second], "goes on where it was"
-
-
-def test_tables_spend_the_vectors_that_are_there() -> None:
-    made = tables([MemoryHead(layer, 0, 128) for layer in range(10)], vectors=1536)
-    assert "6 heads x 128 tokens" in made
-    assert "8 heads x 96 tokens" in made
-    assert all(1536 * 0.8 < table.vectors <= 1536 for table in made.values())
-    assert made["7 heads x 109 tokens"].memory_layers == tuple(range(7))
 
 
 def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:

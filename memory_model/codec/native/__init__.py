@@ -1,5 +1,4 @@
-"""What is compiled: the codec's decoder in C with what prepares its tables, and the search of a graph of vectors.
+"""The codec's decoder in C: `compile` makes the library where a C compiler is, `library` calls it, `decoder` uses it.
 
-Every part has a path without it. `compile` makes the library where a C compiler is, `library` loads it where it was
-made, `folded` and `gathered` are the two ways of decoding with it. `graph` is the search, for the service.
+Where it was not made numpy decodes (`memory_model.codec.codec`).
 """

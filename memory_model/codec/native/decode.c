@@ -22,7 +22,7 @@ enum { BAD_BLOCK = -1, BAD_PLACE = -2, BAD_TABLES = -3, BAD_LEVEL = -4 };
 #error "rows are read as pairs of little-endian numbers"
 #endif
 
-/* Tables of `memory_model.native.folded`. A block's rows, int16 [rows, width], are those of its coarse tables, then of
+/* Tables of `memory_model.codec.native.decoder`. A block's rows, int16 [rows, width], are those of its coarse tables, then of
    its product tables; place 2j of a row is number j of the vector and place 2j + 1 number width / 2 + j. scales, float
    [coarse + ceil(parts / ADDED), width], and mean, float [width], have every number in its own place. width: a
    multiple of 16, of which the first together * head_dim are meant. */

@@ -1,15 +1,26 @@
-"""Which of the two ways of decoding in C serves a codec, if any."""
+"""The two ways of decoding a product codec in C, and which of them serves a codec.
+
+`FoldedTables` has the rotation in its tables, so that a vector is a sum of rows and no product:
+
+    mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
+
+The products on the right are made once and kept as int16 with a scale for each dimension, in half the bytes of
+float32: reading them is most of the work. Decision 0028 has what that costs (5e-5 of a vector) and brings.
+`GatheredTables` serves a codec that is too wide for that: the library gathers codewords, numpy multiplies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import math
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from memory_model.codec.native.folded import FoldedTables
-from memory_model.codec.native.gathered import GatheredTables
-from memory_model.codec.native.library import Library
+from memory_model.codec.blas import ON_ONE_THREAD
+from memory_model.codec.native.library import Library, Tables
 from memory_model.codec.tables import PlacedCodes, ProductTables
 
 TOLERANCE = 1e-4
@@ -18,6 +29,12 @@ _CODES = 256
 
 Decode = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Codes uint8 [n, code_bytes] and their blocks int64 [n] to vectors float32 [n, d]."""
+MOST_BYTES = 16 << 20
+"""Folded tables above this are not made: they lie in no cache, and a matrix product reads less."""
+_MOST_TABLES, _MOST_WIDTH, _ADDED, _PADDING = 64, 1024, 4, 16  # as in decode.c
+_LARGEST = 32767
+_LARGE_PAGE_BYTES = 2 << 20
+_SLACK = 8  # floats that decode.c copies at once
 
 
 class NativeDecoder(Protocol):
@@ -53,3 +70,153 @@ def relative_error(decoder: NativeDecoder, tables: ProductTables, by_numpy: Deco
     differences = np.linalg.norm(found.reshape(wanted.shape) - wanted, axis=1)
     error = float((differences / np.where(lengths == 0, 1, lengths)).mean())
     return error if np.isfinite(error) else float("inf")
+
+
+class FoldedTables:
+    """Decodes by sums of rows. Thread-safe: nothing changes after it is made.
+
+    error_bound: float32 [blocks, d], how far a decoded number may lie from the exact one, rounding of floats aside.
+    """
+
+    name = "folded tables"
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._library = library
+        blocks, d = tables.mean.shape
+        width = -(-d // _PADDING) * _PADDING
+        made = [_fold(_products(tables, block), tables.mean[block], width) for block in range(blocks)]
+        rows, self._scales, self._mean, bounds = (np.stack(arrays) for arrays in zip(*made, strict=True))
+        self._rows = _paired(rows)
+        self.error_bound = bounds[:, :d]
+        self._tables = Tables(
+            blocks=blocks, coarse=0 if tables.coarse is None else tables.coarse.shape[1],
+            coarse_bits=tables.coarse_bits, coarse_bytes=tables.coarse_bytes, parts=tables.codewords.shape[1],
+            bits=tables.bits, code_bytes=tables.code_bytes, width=width, head_dim=d // tables.together,
+            together=tables.together, rows=self._rows.ctypes.data, scales=self._scales.ctypes.data,
+            mean=self._mean.ctypes.data,
+        )  # fmt: skip
+
+    @staticmethod
+    def suits(tables: ProductTables) -> bool:
+        """Whether the folded tables are small enough to be worth it."""
+        blocks, parts, words, _ = tables.codewords.shape
+        coarse, coarse_words = (0, 0) if tables.coarse is None else tables.coarse.shape[1:3]
+        d = tables.mean.shape[1]
+        small = 2 * blocks * (parts * words + coarse * coarse_words) * d <= MOST_BYTES
+        return small and parts + coarse <= _MOST_TABLES and d <= _MOST_WIDTH
+
+    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
+        """Write the vectors of all codes to their rows."""
+        for piece in pieces:
+            blocks = piece.blocks if self._tables.blocks > 1 else None
+            self._library.sum_rows(self._tables, piece.codes, blocks, piece.places, piece.rows)
+
+
+def _products(tables: ProductTables, block: int) -> Iterator[list[np.ndarray]]:
+    """Groups of folded tables whose rows are added as integers: each coarse one alone, product ones by four."""
+    basis = tables.basis[block]
+    if tables.coarse is not None:
+        half = tables.coarse.shape[3]
+        for number, words in enumerate(tables.coarse[block]):
+            yield [words @ basis[number * half : (number + 1) * half]]
+    _, parts, _, wide = tables.codewords.shape
+    for first in range(0, parts, _ADDED):
+        yield [
+            tables.codewords[block, m] @ basis[m * wide : (m + 1) * wide]
+            for m in range(first, min(first + _ADDED, parts))
+        ]
+
+
+def _fold(
+    groups: Iterator[list[np.ndarray]], mean: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows int16 [rows, width], scales float32 [groups, width], mean and error bound float32 [width].
+
+    Every table is centred, what that takes away goes to the mean, and a group's scale is such that no sum of its rows
+    leaves int16, whatever the codes say.
+    """
+    d = len(mean)
+    rows, scales = [], []
+    moved, bound = mean.astype(np.float64), np.zeros(d)
+    for group in groups:
+        middles = [(table.max(0) + table.min(0)) / 2 for table in group]
+        reach = np.sum(
+            [np.abs(table - middle).max(0) for table, middle in zip(group, middles, strict=True)], axis=0
+        )
+        scale = reach / np.float32(_LARGEST - len(group))
+        scale[scale == 0] = 1
+        for table, middle in zip(group, middles, strict=True):
+            whole = np.zeros((len(table), width), np.int16)
+            whole[:, :d] = np.rint((table - middle) / scale)
+            rows.append(whole)
+            moved += middle
+        bound += scale * (len(group) / 2)
+        scales.append(_padded(scale / (1 << 16), width))  # numbers arrive in the upper halves of 32 bits
+    return np.concatenate(rows), np.stack(scales), _padded(moved, width), _padded(bound, width)
+
+
+def _padded(values: np.ndarray, width: int) -> np.ndarray:
+    padded = np.zeros(width, np.float32)
+    padded[: len(values)] = values
+    return padded
+
+
+def _paired(rows: np.ndarray) -> np.ndarray:
+    """Rows with number j of a vector beside number width / 2 + j, as decode_rows.h takes them apart."""
+    halves = rows.reshape(*rows.shape[:-1], 2, -1)
+    paired = _on_large_pages(rows.shape)
+    np.stack((halves[..., 0, :], halves[..., 1, :]), axis=-1, out=paired.reshape(*rows.shape[:-1], -1, 2))
+    return paired
+
+
+def _on_large_pages(shape: tuple[int, ...]) -> np.ndarray:
+    """int16 zeros in memory of their own, on pages of 2 MiB where the system has them.
+
+    Rows are read from everywhere: on pages of 4 KiB most of the time goes into finding pages. Where numpy's own arrays
+    come to lie depends on what was freed before.
+    """
+    size = 2 * math.prod(shape)
+    memory = mmap.mmap(-1, size + _LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # a kernel or a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % _LARGE_PAGE_BYTES
+    return raw[start : start + size].view(np.int16).reshape(shape)
+
+
+class GatheredTables:
+    """Decodes codes of one block without a coarse stage. Thread-safe: nothing changes after it is made."""
+
+    name = "gather and product"
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._library = library
+        parts, words = tables.codewords.shape[1:3]
+        used = tables.codewords[0].any(axis=1)  # [parts, width]
+        order = np.argsort(~used, axis=1, kind="stable")  # the used coordinates of each part first
+        packed = np.take_along_axis(tables.codewords[0], order[:, None], axis=2)
+        slot = int(used.sum(1).max(initial=0)) or 1
+        self._codewords = np.zeros(parts * words * slot + _SLACK, np.float32)
+        self._codewords[:-_SLACK] = packed[:, :, :slot].ravel()
+        self._widths = used.sum(1).astype(np.int64)
+        self._bits, self._used = tables.bits, int(used.sum())
+        self._basis = np.ascontiguousarray(tables.basis[0][np.flatnonzero(used)])
+        self._mean = np.ascontiguousarray(tables.mean[0])
+
+    @staticmethod
+    def suits(tables: ProductTables) -> bool:
+        """Whether it is one block without a coarse stage."""
+        return len(tables.mean) == 1 and tables.coarse is None
+
+    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
+        """Write the vectors of all codes to their rows; one product for all."""
+        codes = pieces[0].codes if len(pieces) == 1 else np.concatenate([piece.codes for piece in pieces])
+        words = np.empty((len(codes), self._used + _SLACK), np.float32)
+        self._library.gather(codes, self._bits, self._codewords, self._widths, words)
+        with ON_ONE_THREAD:
+            vectors = words[:, : self._used] @ self._basis
+        first = 0
+        for piece in pieces:
+            end = first + len(piece.codes)
+            self._library.place(vectors[first:end], self._mean, piece.places, piece.rows)
+            first = end

@@ -44,34 +44,22 @@ class Library:
     def __init__(self, path: Path, level: int | None = None) -> None:
         self.path = path
         loaded = ctypes.CDLL(str(path))
-        self._version = loaded.memory_codec_version
-        if self._version() != VERSION:
-            raise OSError(f"{path} is of version {self._version()}, this program calls version {VERSION}")
+        version = loaded.memory_codec_version()
+        if version != VERSION:
+            raise OSError(f"{path} is of version {version}, this program calls version {VERSION}")
         best = int(loaded.memory_codec_level())
         self.level = best if level is None else level
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
         number, pointer = ctypes.c_int64, ctypes.c_void_p
-        self._sum_rows, self._gather, self._place = (
-            loaded.memory_codec_sum_rows,
-            loaded.memory_codec_gather,
-            loaded.memory_codec_place,
-        )
+        self._sum_rows, self._gather = loaded.memory_codec_sum_rows, loaded.memory_codec_gather
+        self._place = loaded.memory_codec_place
         self._sum_rows.argtypes = [
             ctypes.c_int32, ctypes.POINTER(Tables), pointer, number, pointer, pointer, pointer, number,
         ]  # fmt: skip
         self._gather.argtypes = [
-            pointer,
-            number,
-            number,
-            number,
-            number,
-            pointer,
-            number,
-            pointer,
-            pointer,
-            number,
-        ]
+            pointer, number, number, number, number, pointer, number, pointer, pointer, number,
+        ]  # fmt: skip
         self._place.argtypes = [pointer, number, pointer, number, number, pointer, pointer, number]
 
     @property

@@ -6,8 +6,7 @@
 
 The index covers the rows up to some row; those behind it, the tail, are compared one by one, so that a reference can
 be found as soon as it is stored. Growth happens in the background. What the index proposes is scored anew with the
-float32 vectors, so scores and order do not depend on which rows it covers. The graph is searched by `graph_search`
-where that is compiled, else by FAISS, as lists always are. The index is no data: its file is a copy
+float32 vectors, so scores and order do not depend on which rows it covers. The index is no data: its file is a copy
 that saves building it again, and is left alone when it is missing or changed.
 """
 
@@ -25,11 +24,9 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
-from memory_model.codec.native.graph import installed_graph
 from memory_service.errors import StoreUnavailable
 from memory_service.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file
-from memory_service.stores.local.graph_search import GraphSearch
 from memory_service.stores.local.guard import ReadersOrWriter
 from memory_service.stores.local.large_pages import on_large_pages
 from memory_service.stores.local.living import Living
@@ -70,7 +67,6 @@ class VectorIndex:
         self.dimension = dimension
         self.rule = rule
         self.kind = ""
-        self._graph: GraphSearch | None = None  # None: FAISS searches
         self._index: Any = None
         self._mapped_from: Path | None = None
         self._guard = ReadersOrWriter()
@@ -79,8 +75,6 @@ class VectorIndex:
     @property
     def covered(self) -> int:
         """Rows that the index knows."""
-        if (graph := self._graph) is not None:
-            return graph.covered  # FAISS takes longer to say so
         return 0 if self._index is None else int(self._index.ntotal)
 
     # Searching
@@ -98,8 +92,6 @@ class VectorIndex:
         """
         rows = len(vectors)
         with self._guard.reading():
-            if self._graph is not None and k > 0:
-                return self._by_graph(self._graph, vectors, queries, k, living)
             _search_alone()
             covered = min(self.covered, rows)
             proposed = self._propose(queries, k, living, covered) if covered else [[] for _ in queries]
@@ -109,34 +101,6 @@ class VectorIndex:
             for number, vector in enumerate(queries):
                 proposed[number] += (covered + nearest_among(vectors[covered:], vector, k, alive)).tolist()
         return best_of(vectors, queries, proposed, k)
-
-    def _by_graph(
-        self, graph: GraphSearch, vectors: np.ndarray, queries: np.ndarray, k: int, living: Living
-    ) -> list[Nearest]:
-        """See `search`; as `_propose`, it searches wider where the dead lie nearer, at last everywhere."""
-        given = np.ascontiguousarray(queries, np.float32)
-        asked, candidates = max(_PROPOSED, 2 * k), max(self.rule.search_candidates, 2 * k)
-        results = graph.search(vectors, given, k, living, candidates, asked)
-        if len(results) == 1 and results[0][1] >= k:  # most often
-            return [results[0][0]]
-        found = [nearest for nearest, _ in results]
-        missing = [number for number, (_, near) in enumerate(results) if near < k]
-        if not missing:
-            return found
-        flags, covered = living.flags(len(vectors)), min(graph.covered, len(vectors))
-        there = min(k, covered if flags is None else int(np.count_nonzero(flags[:covered])))
-        missing = [number for number in missing if results[number][1] < there]
-        for effort in (4, 16):
-            if not missing:
-                return found
-            results = graph.search(vectors, given[missing], k, living, effort * candidates, asked)
-            for number, (nearest, _) in zip(missing, results, strict=True):
-                found[number] = nearest
-            missing = [n for n, (_, near) in zip(missing, results, strict=True) if near < there]
-        everywhere = (np.arange(len(vectors)) if flags is None else np.flatnonzero(flags)).tolist()
-        for number in missing:
-            (found[number],) = best_of(vectors, given[number : number + 1], [everywhere], k)
-        return found
 
     def _propose(self, queries: np.ndarray, k: int, living: Living, rows: int) -> list[list[int]]:
         """For each query living ones of the first `rows` rows that the index says are near: k if there are as many.
@@ -219,12 +183,10 @@ class VectorIndex:
             piece = _piece(vectors, self.covered, self.rule.rows_at_once)
             with self._guard.writing():
                 self._index.add(piece)
-                self._graph = GraphSearch.of(self._index, installed_graph())  # what grew lies elsewhere
 
     def _take(self, index: Any, kind: str, mapped_from: Path | None) -> None:
         """Under the writer's guard."""
         self._index, self.kind, self._mapped_from = index, kind, mapped_from
-        self._graph = GraphSearch.of(index, installed_graph())
 
     def _new(self, kind: str, vectors: np.ndarray) -> Any:
         random = np.random.default_rng(0)

@@ -18,15 +18,13 @@ from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
-from memory_model.codec.native.decoder import TOLERANCE
-from memory_model.codec.native.folded import FoldedTables
-from memory_model.codec.native.gathered import GatheredTables
+from memory_model.codec.native.decoder import TOLERANCE, FoldedTables, GatheredTables
 from memory_model.codec.native.library import Library
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import PlacedCodes, ProductTables
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
-from tests.memory_model.native_libraries import libraries
+from tests.memory_model.codec.native_libraries import libraries
 from tests.memory_model.tiny import tiny_config
 
 SIZES = (0, 1, 2, 7, 8, 9, 33)

@@ -182,12 +182,12 @@ def test_too_few_vectors_for_the_codewords_are_refused() -> None:
 
 def test_the_same_seed_gives_the_same_codec_in_another_process() -> None:
     script = (
-        "from tests.memory_model.test_codec_blocks import alike, joint;"
+        "from tests.memory_model.codec.test_codec_blocks import alike, joint;"
         "print(joint(alike(400, 2), 5, 5, iterations=4, seed=3).codec_id)"
     )
     there = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
     )  # fmt: skip
     ours = joint(alike(400, 2), 5, 5, iterations=4, seed=3)
     assert there.stdout.strip() == ours.codec_id

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
 from memory_model.codec.faiss import FaissCodec, tables_of_index, unexplained_variance
 from memory_model.codec.fit import fit_groups
-from memory_model.codec.native.decoder import TOLERANCE
-from memory_model.codec.native.folded import FoldedTables
+from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
-from tests.memory_model.native_libraries import libraries
+from tests.memory_model.codec.native_libraries import libraries
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as
 # few vectors as its centroids need.

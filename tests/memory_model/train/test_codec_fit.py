@@ -7,17 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from experiments.codec_curve import DEFAULT_VARIANTS, Ruler, Variant, fit_variant
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import write_memories
 from memory_model.train.codec_fit import Recipe, reading_metrics, sample_blocks
-from tests.memory_model.test_codec_blocks import alike
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 HEADS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16, chunk_tokens=8)
@@ -61,28 +57,6 @@ def test_a_recipe_that_is_none_is_refused(factory: str) -> None:
 def test_tokens_cannot_be_coded_together_where_heads_keep_different_ones() -> None:
     with pytest.raises(InvalidInput, match="different tokens"):
         Recipe.parse("tokens:52x8", tiny_config().memory)
-
-
-@given(st.text(max_size=12))
-@settings(max_examples=50)
-def test_any_other_name_of_a_variant_is_refused_or_read_back(name: str) -> None:
-    try:
-        variant = Variant.parse(name)
-    except InvalidInput:
-        return
-    assert Variant.parse(variant.name) == variant
-
-
-@pytest.mark.parametrize("name", ["paper:13", "tokens:0", "tokens:065", "tokens:65", "layers:8", "tokens"])
-def test_an_impossible_variant_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput):
-        Variant.parse(name)
-
-
-def test_the_default_curve_has_the_papers_codec_and_ours() -> None:
-    names = [Variant.parse(n).name for n in DEFAULT_VARIANTS.split(",")]
-    assert len(set(names)) == len(names)
-    assert {"paper:14", "groups:25", "tokens:13"} <= set(names)
 
 
 class Writer:
@@ -149,39 +123,3 @@ def test_metrics_are_in_the_unit_of_their_vectors_spread() -> None:
     values = written.values[:, 16:][written.valid[:, 16:]].numpy()
     spread = np.cov(values.T, bias=True)
     assert np.trace(metrics[3] @ spread) == pytest.approx(1.0, rel=1e-4)
-
-
-def test_exact_memories_lose_nothing_and_coarser_codes_lose_more() -> None:
-    model = tiny_model(CONFIG)
-    ruler = Ruler(model, PREFIX, [batch(1), batch(2)])
-    exact = ruler.measure(lambda vectors: vectors)
-    assert exact == dict.fromkeys(exact, 0.0)
-
-    def noisy(scale: float) -> dict[str, float]:
-        rng = np.random.default_rng(0)
-        return ruler.measure(
-            lambda vectors: [(x + scale * rng.normal(size=x.shape)).astype(np.float32) for x in vectors]
-        )
-
-    little, much = noisy(0.05), noisy(0.5)
-    for name in ("keys", "values", "output", "divergence"):
-        assert 0 < little[name] < much[name]
-
-
-def test_the_curve_is_for_heads_that_keep_every_token() -> None:
-    with pytest.raises(InvalidInput, match="every token"):
-        Ruler(tiny_model(), PREFIX, [])
-
-
-@pytest.mark.parametrize(
-    "family",
-    ["table", "sides", "groups", pytest.param("opq", marks=pytest.mark.slow), "residual", "heads", "tokens"],
-)
-def test_every_family_restores_vectors_better_than_their_mean(family: str) -> None:
-    groups = alike(260, 4)
-    coding, codec = fit_variant(Variant(family, 2), groups, [np.eye(8)] * 4, seed=0)
-    for before, after in zip(groups, coding(groups), strict=True):
-        assert after.shape == before.shape
-        assert ((before - after) ** 2).sum() < 0.5 * ((before - before.mean(0)) ** 2).sum()
-    if codec is not None:
-        assert codec.code_bytes == 2 * codec.together

@@ -1,0 +1,44 @@
+"""`python -m experiments`: the studies, each a command; an interrupted one goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.ablation import ablation
+from experiments.budget import budget_curve
+from experiments.codec_curve import codec_curve
+from memory_model.cli.options import console
+from memory_model.errors import Memory3Error
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+for study in (ablation, budget_curve, codec_curve):
+    app.command()(study)
+
+
+@app.command()
+def report(
+    numbers: Annotated[Path, typer.Option(help="Folder of bytes_curve.json and ablation.json.")] = Path(
+        "docs/data"
+    ),
+    out: Annotated[Path, typer.Option(help="Page to write; figures go to images/ beside it.")] = Path(
+        "docs/studies.md"
+    ),
+) -> None:
+    """Write docs/studies.md and its figures."""
+    from experiments.page import page, write_plots
+    from experiments.results import Ablation, BytesCurve
+
+    read = BytesCurve.load(numbers / "bytes_curve.json"), Ablation.load(numbers / "ablation.json")
+    write_plots(*read, out.parent / "images")
+    out.write_text(page(*read), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except Memory3Error as error:
+        console.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise SystemExit(1) from error
