@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from memory_model.cli import (
     codec,
-    continual,
     cost,
     data,
     evaluation,
@@ -50,7 +49,7 @@ app = typer.Typer(
     """,
 )
 
-for part in (heads, data, tuning, continual, codec, evaluation, make, cost):
+for part in (heads, data, tuning, codec, evaluation, make, cost):
     part.register(app)
 
 if __name__ == "__main__":

@@ -276,7 +276,15 @@ def test_a_killed_continual_run_goes_on_with_identical_losses(
 
 
 def test_the_command_looks_for_its_corpus_before_anything_else(tmp_path: Path) -> None:
-    arguments = ["continual", "--corpus", str(tmp_path / "none"), "--out", str(tmp_path / "run")]
+    arguments = [
+        "adapt",
+        "--mixture",
+        "continual:1",
+        "--corpus",
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     assert "prepare-data" in done.output.replace("\n", " ")
