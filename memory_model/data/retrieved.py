@@ -45,7 +45,7 @@ class TextEmbedder(Protocol):
     """What is needed of `memory_model.embedder.Embedder`."""
 
     @property
-    def embedder_id(self) -> str:
+    def vectors_id(self) -> str:
         """Equal ids give equal vectors."""
 
     @property
@@ -143,7 +143,7 @@ def prepare(
     corpus is shorter than one sequence.
     """
     sources = [file_sha256(path) for path in files]
-    made_from: list[Any] = [sources, asdict(plan), tokenizer.backend.to_str(), embedder.embedder_id]
+    made_from: list[Any] = [sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
     if without:
         made_from.append(sorted(without))
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]

@@ -48,7 +48,7 @@ WORDS = [
 class CountingEmbedder:
     """A text's letter pairs, hashed; counts texts and can fail after some calls."""
 
-    embedder_id, dim = "pairs", 48
+    vectors_id, dim = "pairs", 48
 
     def __init__(self, fail_after: int | None = None) -> None:
         self.texts, self.calls, self.fail_after = 0, 0, fail_after
