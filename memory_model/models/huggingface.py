@@ -11,21 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.models.architectures import config_of
+from memory_model.models.tensor_files import TensorFiles, weight_files
 from memory_model.tokenizer import SpecialTokens
 
 _PREFIX = "model."
-_STORED = (
-    ("model.safetensors", "model.safetensors.index.json"),
-    ("pytorch_model.bin", "pytorch_model.bin.index.json"),
-)
 _UNUSED = ("rotary_emb.inv_freq",)
 """Tensors that old files carry beside the weights: they follow from the config."""
 _TOKENIZER_FILES = (
@@ -42,7 +37,7 @@ class HuggingFaceFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._config = self._json("config.json", "give a Hugging Face folder, or a .gguf file")
-        self._shards = self._find_shards()
+        self._shards = weight_files(self.path)
 
     def config(self, name: str) -> ModelConfig:
         """The model's shape, with an empty memory budget."""
@@ -57,7 +52,7 @@ class HuggingFaceFolder:
     def weights(self) -> Mapping[str, Tensor]:
         """The weights by Hugging Face name without `model.`; raises where they are not those of the config."""
         config = self.config(self.path.name)
-        tensors = _Tensors(self._shards)
+        tensors = _Weights(TensorFiles(self.path))
         wanted, found = weight_shapes(config), tensors.shapes
         if config.tied_embeddings:
             found = {name: shape for name, shape in found.items() if name != "lm_head.weight"}
@@ -131,22 +126,6 @@ class HuggingFaceFolder:
         text = token.get("content") if isinstance(token, dict) else token
         return self._backend.token_to_id(text) if isinstance(text, str) else None
 
-    def _find_shards(self) -> list[Path]:
-        for single, index in _STORED:
-            if (self.path / index).is_file():
-                places = self._json(index).get("weight_map")
-                if not isinstance(places, dict) or not places:
-                    raise CorruptFile(f"{self.path / index} names no shards")
-                shards = [self.path / name for name in sorted(set(places.values()))]
-                if missing := [s.name for s in shards if not s.is_file()]:
-                    raise MissingFile(f"{self.path} lacks {', '.join(missing)}: fetch the whole model again")
-                return shards
-            if (self.path / single).is_file():
-                return [self.path / single]
-        raise MissingFile(
-            f"no weights in {self.path}: looked for {', '.join(single for single, _ in _STORED)} and their indices"
-        )
-
     def _json(self, name: str, advice: str = "fetch the whole model again") -> dict[str, Any]:
         path = self.path / name
         if not path.is_file():
@@ -163,49 +142,22 @@ class HuggingFaceFolder:
         return self._json(name) if (self.path / name).is_file() else {}
 
 
-class _Tensors(Mapping[str, Tensor]):
-    """The tensors of some shards by name, mapped from their files."""
+class _Weights(Mapping[str, Tensor]):
+    """Tensors of a folder by their names here, in the type that they are stored in."""
 
-    def __init__(self, shards: list[Path]) -> None:
-        self._of: dict[str, tuple[Path, str]] = {}
-        self._pickled: dict[Path, dict[str, Tensor]] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for shard in shards:
-            for stored, shape in self._read_shapes(shard).items():
-                name = stored.removeprefix(_PREFIX)
-                if not name.endswith(_UNUSED):
-                    self._of[name], self.shapes[name] = (shard, stored), shape
-
-    def _read_shapes(self, shard: Path) -> dict[str, tuple[int, ...]]:
-        if shard.suffix == ".safetensors":
-            try:
-                with safe_open(shard, framework="pt") as file:
-                    return {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-            except (SafetensorError, OSError) as error:
-                raise CorruptFile(
-                    f"{shard} is truncated or no safetensors file: {error}; fetch it again"
-                ) from error
-        try:
-            state = torch.load(shard, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # zip, pickle and torch each have their own
-            raise CorruptFile(
-                f"{shard} is truncated or holds more than weights: {error}; fetch it again"
-            ) from error
-        self._pickled[shard] = state
-        return {name: tuple(tensor.shape) for name, tensor in state.items()}
+    def __init__(self, files: TensorFiles) -> None:
+        self._files = files
+        self._stored = {n.removeprefix(_PREFIX): n for n in files.shapes if not n.endswith(_UNUSED)}
+        self.shapes = {name: files.shapes[stored] for name, stored in self._stored.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        shard, stored = self._of[name]
-        if shard in self._pickled:
-            return self._pickled[shard][stored]
-        with safe_open(shard, framework="pt") as file:
-            return file.get_tensor(stored)
+        return self._files.tensor(self._stored[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._of)
+        return iter(self._stored)
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._stored)
 
 
 def _usual(backend: Backend) -> SpecialTokens | None:

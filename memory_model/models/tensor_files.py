@@ -54,12 +54,15 @@ class TensorFiles:
         """Unmap the files; nothing can be read after it."""
         self._readers.clear()
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor as float32, whatever it is stored as; raises CorruptFile when there is none of this name."""
+    def tensor(self, name: str) -> Any:
+        """The torch tensor in the type that it is stored in; raises CorruptFile when there is none of this name."""
         if name not in self._readers:
             raise CorruptFile(f"{self.files[0].parent} has no tensor {name}")
-        tensor = self._readers[name].tensor(name)
-        return np.asarray(tensor.float().numpy())
+        return self._readers[name].tensor(name)
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor as a float32 array, whatever it is stored as; raises CorruptFile."""
+        return np.asarray(self.tensor(name).float().numpy())
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

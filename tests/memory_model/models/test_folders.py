@@ -143,7 +143,7 @@ def pickle_code(folder: Path) -> None:
         (cut("model.safetensors", 0.0001), CorruptFile, "truncated"),
         (lose_a_shard, MissingFile, "model-2.safetensors"),
         (add_a_weight, InvalidInput, "router"),
-        (pickle_code, CorruptFile, "more than weights"),
+        (pickle_code, CorruptFile, "more than tensors"),
         (remove("tokenizer.json"), MissingFile, "save_pretrained"),
         (cut("tokenizer.json", 0.5), CorruptFile, "not a tokenizer"),
         (lambda folder: add_tokenizer(folder, template=""), InvalidInput, "--chat-template"),
