@@ -47,9 +47,6 @@ def ingest(
     overlap: Annotated[
         int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
     ] = 0,
-    context: Annotated[
-        int, typer.Option(min=0, help="tokens of the document before a reference that its memory is written behind")
-    ] = 0,
     near_duplicates: Annotated[
         float,
         typer.Option(
@@ -78,14 +75,14 @@ def ingest(
         shown = Shown(console, total)
         if engine == "ray":
             _require_only_ray_choices(memories, near)
-            destination = Destination(address, kb, overlap, context)
+            destination = Destination(address, kb, overlap)
             given = {"model": model, "bundle": bundle}
             settings = load_settings(
                 None, {name: value for name, value in given.items() if value is not None}
             )
             summary = _with_ray(sources, destination, settings, workers, shown, create=create)
         else:
-            choices = IngestChoices(create, 5, _WRITING[memories], overlap, context, near)
+            choices = IngestChoices(create, 5, _WRITING[memories], overlap, near)
             summary = _with_service(address, kb, sources, journals or state_folder(), choices, shown)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
     typer.echo(f"{total} documents: {counts or 'nothing to do'}; {summary.references} references")
