@@ -19,7 +19,6 @@ from rich.progress import (
 from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
-from memory_model.embedder import Embedder
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import export_decoder
@@ -42,14 +41,17 @@ def export_bundle(
     *,
     codec: str | Path | None = None,
     embedder: str | Path = MINILM,
+    embedder_precision: str = "float32",
+    max_tokens: int = 0,
     calibration: str | Path | None = None,
     quiet: bool = False,
 ) -> Bundle:
     """Export `model` (a preset, a .gguf path or a loaded model) to the folder `out`, replacing an older bundle.
 
     precision: of the weights, a label as `Precision.parse` reads it. capacity: tokens of a conversation. codec: a
-    `codec.npz`, by default the one shipped for the preset. embedder: "minilm" or a folder. calibration:
-    JSONL rows that int4 weights are rounded for, by default those shipped; "" rounds to the nearest.
+    `codec.npz`, by default the one shipped for the preset. embedder, embedder_precision, max_tokens: as
+    `export_embedder` takes them. calibration: JSONL rows that int4 weights are rounded for, by default those
+    shipped; "" rounds to the nearest.
     Shows progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile,
     InvalidInput.
     """
@@ -89,8 +91,7 @@ def export_bundle(
                 lambda done, _: progress.update(layers, completed=done), rounding,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
-            export_embedder(embedder, staging)
-            embedder_id = Embedder(staging).embedder_id
+            embedder_id = export_embedder(embedder, staging, embedder_precision, max_tokens).embedder_id
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")

@@ -16,7 +16,6 @@ from rich.progress import Progress
 from memory_model.bundle import Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ProductCodec, ProductTables
 from memory_model.config import ModelConfig
-from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graphs, save_decoder
@@ -72,7 +71,7 @@ def export_random(
         save_decoder(graphs, staging / "decoder.onnx")
         del graphs
         progress.update(steps, advance=1, description="embedder")
-        export_embedder(embedder, staging)
+        embedder_id = export_embedder(embedder, staging).embedder_id
         progress.update(steps, advance=1, description="checksums")
         (staging / "tokenizer.json").write_text(checkpoint.tokenizer_json(), encoding="utf-8")
         (staging / "chat_template.jinja").write_text(checkpoint.chat_template(), encoding="utf-8")
@@ -80,7 +79,7 @@ def export_random(
         export_codec(codec, staging)
         bundle = write_bundle(
             out, staging, model_id=weights.model_id, codec_id=codec.codec_id,
-            embedder_id=Embedder(staging).embedder_id, precision=precision.label, capacity=capacity,
+            embedder_id=embedder_id, precision=precision.label, capacity=capacity,
             licence=LICENCE, config=config,
         )  # fmt: skip
         progress.update(steps, advance=1, description="done")
