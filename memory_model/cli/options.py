@@ -27,9 +27,7 @@ DataOption = Annotated[
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option(
-        "--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."
-    ),
+    typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
 ]
 AdapterOption = Annotated[
     Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")

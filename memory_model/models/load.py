@@ -103,9 +103,7 @@ def _assemble(
     sources = json.dumps([config.to_dict(), base_id, adapter_id, tokenizer_json], sort_keys=True)
     model_id = hashlib.sha256(sources.encode()).hexdigest()
     tokenizer = Tokenizer.from_json(tokenizer_json)
-    return LoadedModel(
-        model, tokenizer, tokenizer_json, config, model_id, checkpoint.chat_template(), base_id
-    )
+    return LoadedModel(model, tokenizer, tokenizer_json, config, model_id, checkpoint.chat_template(), base_id)
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Decoder:

@@ -20,6 +20,7 @@ from tests.memory_model.encoder_folders import (
     TEXTS,
     bert,
     expected,
+    roberta,
     save,
     say_pooling,
     unigram_tokenizer,
@@ -32,7 +33,7 @@ LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("make", [xlm_r, bert])
+@pytest.mark.parametrize("make", [xlm_r, roberta, bert])
 def test_every_layout_equals_transformers(make: object, pooling: str, layout: str, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
     export_embedder(save(model, tmp_path / "tiny", layout, pooling), tmp_path / "out")
