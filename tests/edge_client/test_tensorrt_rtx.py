@@ -24,7 +24,7 @@ from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
 from memory_model.export.weights import Precision
 from memory_model.models.random_weights import RandomWeights
-from tests.edge_client.tiny_bundle import tiny_config
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config
 from tests.memory_model.paper_codec import paper_codec
 
 QUICK = 0  # the effort of a build: every graph is parsed and compiled, kernels are not searched for
@@ -95,6 +95,13 @@ def test_a_bundle_is_built_kept_and_found_again(tiny: Bundle, rtx: TensorRt, tmp
     assert {"decoder.onnx", "embedder.onnx"} <= {o.graph for o in first}
     assert all(o.place.is_file() and "-sm86-" in o.place.parent.name for o in first)
     assert all(o.was_there for o in build_bundle(tiny, api=rtx, root=tmp_path))
+
+
+def test_an_int8_embedder_is_left_to_the_processor(rtx: TensorRt, tmp_path: Path) -> None:
+    bundle = tiny_bundle(tmp_path, embedder_precision="int8")
+    built = {o.graph for o in build_bundle(bundle, api=rtx, root=tmp_path / "cache")}
+    assert "decoder.onnx" in built
+    assert "embedder.onnx" not in built
 
 
 class Wrong:
