@@ -69,9 +69,7 @@ def export(
     ] = None,
     embedder_precision: Annotated[
         str,
-        typer.Option(
-            help="float32, or int8: a quarter of the size, twice as fast, the same vectors but for rounding."
-        ),
+        typer.Option(help="float32; or int8: a quarter of the size and twice as fast."),
     ] = "float32",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[

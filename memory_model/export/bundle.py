@@ -19,6 +19,93 @@ from rich.progress import (
 
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.payload import MemoryFormat
+from memory_model.errors import InvalidInput
+from memory_model.export.activations import read_rows, second_moments
+from memory_model.export.codec import export_codec
+from memory_model.export.decoder import export_decoder
+from memory_model.export.embedder import MINILM, export_embedder
+from memory_model.export.rounding import Calibrated
+from memory_model.export.weights import BITS, Precision
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import LoadedModel, load_model
+
+DEFAULT_PRECISION = (
+    "int4-64-table-int8"  # blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them
+)
+DEFAULT_CAPACITY = 2048
+
+
+def export_bundle(
+    model: str | Path | LoadedModel | None = None,
+    out: str | Path = DEFAULT_FOLDER,
+    precision: str | Precision = DEFAULT_PRECISION,
+    capacity: int = DEFAULT_CAPACITY,
+    *,
+    codec: str | Path | None = None,
+    embedder: str | Path | None = None,
+    embedder_precision: str = "float32",
+    calibration: str | Path | None = None,
+    quiet: bool = False,
+) -> Bundle:
+    """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
+
+    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:
+    tokens of a conversation. codec: a `codec.npz`, by default the model folder's. embedder: "minilm" or a folder,
+    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded for, by default the
+    model folder's; where there are none, and for "", weights are rounded to the nearest. Shows progress unless
+    `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    """
+    out = Path(out)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    chosen = (
+        precision if isinstance(precision, Precision) else Precision.parse(precision)
+    )  # before minutes of work
+    check_place(out)
+    staging = staging_folder(out)
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+            steps = progress.add_task("loading the model", total=4)
+            folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
+            rows = None
+            if calibration is None and folder is not None:
+                calibration = folder.calibration
+            if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration:
+                rows = read_rows(calibration)
+            if not codec and folder is None:
+                raise InvalidInput("a model without a folder needs a codec")
+            memory_codec = decoding_only(
+                MemoryCodec.load(Path(codec or cast(ModelFolder, folder).need_codec()))
+            )
+            if folder is not None:
+                folder.verify_base()
+            loaded = model if isinstance(model, LoadedModel) else load_model(folder)
+            MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
+            longest = loaded.config.positions or capacity
+            if capacity > longest:
+                raise InvalidInput(
+                    f"capacity {capacity} exceeds the {longest} tokens that the model was trained for"
+                )
+            progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
+            rounding = None
+            if rows is not None:
+                reading = progress.add_task("  questions read to round for", total=len(rows))
+                moments = second_moments(
+                    loaded, rows, lambda done, _: progress.update(reading, completed=done)
+                )
+                rounding = Calibrated(moments)
+            layers = progress.add_task("  layers", total=loaded.config.layers)
+            export_decoder(
+                loaded, staging / "decoder.onnx", chosen, capacity,
+                lambda done, _: progress.update(layers, completed=done), rounding,
+            )  # fmt: skip
+            progress.update(steps, advance=1, description="embedder")
             chosen_embedder = embedder or (folder.embedder if folder else MINILM)
             embedder_id = export_embedder(chosen_embedder, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="checksums")
