@@ -52,9 +52,9 @@ def export_bundle(
 
     An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:
     tokens of a conversation. codec: a `codec.npz`, by default the model folder's. embedder: "minilm" or a folder,
-    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded for, by default the
-    model folder's; where there are none, and for "", weights are rounded to the nearest. Shows progress unless
-    `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded
+    for, by default the model folder's; where there are none, and for "", weights are rounded to the nearest. Shows
+    progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
     columns = (
