@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edge_client.cuda_memory import CudaMemory
 from edge_client.errors import EngineMismatch
+from edge_client.onnx_nodes import read_nodes
 from edge_client.tensorrt_api import Progress, TensorRt, build_engine, load_tensorrt
 from edge_client.tensorrt_cache import EngineCache
 from edge_client.tensorrt_check import Comparison, CpuRun, Runs, check_engine
@@ -100,10 +101,10 @@ def build_graph(
 ) -> Outcome:
     """One graph; see `build_bundle`. opening: how the engine is run for the check, None leaves it out."""
     cautions = [f for release in releases(api) for f in check_graph(path, release)]
-    cpu = CpuRun(path)
+    inputs = [GraphInput(name, shape) for name, shape in read_nodes(path).inputs.items()]
     config = bundle.config
     embedder_tokens = json.loads((bundle.folder / "embedder.json").read_text(encoding="utf-8"))["max_tokens"]
-    profiles = graph_profiles(path.name, config, bundle.manifest.capacity, embedder_tokens, cpu.inputs)
+    profiles = graph_profiles(path.name, config, bundle.manifest.capacity, embedder_tokens, inputs)
     cache = EngineCache.of(path, profiles, version=api.version, architecture=architecture, root=root)
     if cache.plan.is_file() and not again:
         megabytes = cache.plan.stat().st_size / 1e6
@@ -116,7 +117,9 @@ def build_graph(
     if opening is not None:
         try:
             engine = opening(api, built.plan, profiles)
-            checks = check_engine(engine, cpu, profiles, config.vocabulary, what=f"the engine of {path.name}")
+            checks = check_engine(
+                engine, CpuRun(path), profiles, config.vocabulary, what=f"the engine of {path.name}"
+            )
         except EngineMismatch:
             cache.refuse()
             raise

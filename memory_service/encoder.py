@@ -170,10 +170,12 @@ class ModelEncoder:
                 manifest.embedder_id,
                 self._embedder.dim,
             )
+            own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 exported,
                 self.description.identity,
-                f"export the bundle again: `memory-model export --out {settings.bundle}`",
+                f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
+                "folder that it was exported from",
             )
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:

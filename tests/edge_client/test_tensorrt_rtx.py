@@ -201,6 +201,7 @@ def test_operators_are_read_as_the_onnx_package_reads_them(tiny: Bundle, tmp_pat
     ]
     assert found.opsets == {"": 21}
     assert set(found.constants) == {t.name for t in model.graph.initializer}
+    assert found.inputs == {i.name: i.shape for i in CpuRun(tiny.decoder).inputs}
     whole = tiny.decoder.read_bytes()
     for content in (b"", b"garbage", whole[: len(whole) // 2]):
         (tmp_path / "x.onnx").write_bytes(content)
