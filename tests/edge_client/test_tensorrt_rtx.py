@@ -18,12 +18,12 @@ from edge_client.tensorrt_check import CpuRun, check_engine
 from edge_client.tensorrt_operators import check_graph, operators_of
 from edge_client.tensorrt_profiles import GraphInput, Range, decoder_profiles, graph_profile
 from memory_model.bundle import Bundle
-from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget
+from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
 from memory_model.export.weights import Precision
-from memory_model.models.random_weights import RandomWeights
+from memory_model.models.random_weights import random_weight
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config
 from tests.memory_model.paper_codec import paper_codec
 
@@ -37,7 +37,8 @@ def rtx() -> TensorRt:
 
 def exported(config: object, precision: Precision, folder: Path) -> Path:
     path = folder / "decoder.onnx"
-    decoder_graph(RandomWeights(config), config, precision, 512).save(path, external=True)  # type: ignore[arg-type]
+    weights = {name: random_weight(name, shape) for name, shape in weight_shapes(config).items()}
+    decoder_graph(weights, config, precision, 512).save(path, external=True)  # type: ignore[arg-type]
     return path
 
 
