@@ -9,41 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from memory_model.tokenizer import Tokenizer
 
 IGNORE = -100
+Moved = TypeVar("Moved", "Batch", "Teacher")
 
 
 @dataclass(frozen=True)
 class Teacher:
     """The same answers as a teacher sees them: the reference as text, or the original model.
 
-    ids [B, T'] are the teacher's texts; `places` [K, 2] are (row, column) in them whose prediction is
-    matched by the student's prediction at `matched` [K, 2] in `Batch.ids`. original: the teacher is the model
-    without its adapter, else the model as it stands.
+    ids [B, T'] are the teacher's texts, of `lengths` [B] tokens (None: all T'); `places` [K, 2] are (row, column)
+    in them whose prediction is matched by the student's prediction at `matched` [K, 2] in `Batch.ids`.
+    original: the teacher is the model without its adapter, else the model as it stands.
     """
 
     ids: Tensor
     places: Tensor
     matched: Tensor
     original: bool = False
+    lengths: Tensor | None = None
 
     def to(self, device: str) -> Teacher:
         """The same on another device."""
-        return Teacher(self.ids.to(device), self.places.to(device), self.matched.to(device), self.original)
+        return _moved(self, device)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's input.
+    """One batch.
 
-    reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the
-    prefix; labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into the references,
-    -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to.
+    reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix, of
+    `lengths` [B] tokens (None: all T); labels [B, T], IGNORE where no loss is taken; memories [B, C, m] indices into
+    the references, -1 for an empty slot; chunks [B, T] which of the C chunks a token belongs to.
     """
 
     reference_ids: Tensor
@@ -54,15 +56,38 @@ class Batch:
     chunks: Tensor
     teacher: Teacher | None = None
     task: str = ""
+    lengths: Tensor | None = None
 
     def to(self, device: str) -> Batch:
         """The same on another device."""
-        moved = {
-            f.name: getattr(self, f.name).to(device)
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), Tensor)
-        }
-        return replace(self, **moved, teacher=self.teacher.to(device) if self.teacher else None)
+        return _moved(self, device)
+
+
+def _moved(value: Moved, device: str) -> Moved:
+    parts: dict[str, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
+    moved: dict[str, Any] = {n: x.to(device) for n, x in parts.items() if isinstance(x, Tensor | Teacher)}
+    return replace(value, **moved)
+
+
+def buckets(lengths: Sequence[int], *, fixed: int = 0, most: int = 8192) -> list[list[int]]:
+    """Rows of like lengths together: lists of row numbers, the shortest first, that cost least to compute.
+
+    A list costs its rows times its longest length, and `fixed` tokens for being one more; none has more than
+    `most` tokens, but for a single row that is longer.
+    """
+    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
+    best: list[tuple[float, int]] = [(0.0, 0)]  # of the first rows in order: cost, start of the last list
+    for end in range(1, len(order) + 1):
+        longest = lengths[order[end - 1]]
+        starts = [s for s in range(end) if s == end - 1 or (end - s) * longest <= most]
+        best.append(min((best[s][0] + (end - s) * longest + fixed, s) for s in starts))
+    made: list[list[int]] = []
+    end = len(order)
+    while end:
+        start = best[end][1]
+        made.append(order[start:end])
+        end = start
+    return made[::-1]
 
 
 class BatchSource(Protocol):

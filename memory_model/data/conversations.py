@@ -94,11 +94,11 @@ class Conversations(ABC):
         written = self.draw()
         rows = [self._conversation(written) for _ in range(self.sizes.conversations)]
         reference_ids, lengths = pad_ids([r.ids for r in written])
-        ids, _ = pad_ids([r.ids for r in rows])
+        ids, text_lengths = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
         return Batch(
             reference_ids, lengths, ids, labels, torch.tensor([r.slots for r in rows])[:, None],
-            torch.zeros_like(ids), self._teacher(rows), self.task,
+            torch.zeros_like(ids), self._teacher(rows), self.task, text_lengths,
         )  # fmt: skip
 
     def state(self) -> Any:
@@ -158,10 +158,10 @@ class Conversations(ABC):
         taught = [n for n, row in enumerate(rows) if row.pairs]
         if not taught:
             return None
-        ids, _ = pad_ids([rows[n].teacher for n in taught])
+        ids, lengths = pad_ids([rows[n].teacher for n in taught])
         places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
         matched = [(n, here) for n in taught for _, here in rows[n].pairs]
-        return Teacher(ids, torch.tensor(places), torch.tensor(matched))
+        return Teacher(ids, torch.tensor(places), torch.tensor(matched), lengths=lengths)
 
 
 def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:

@@ -8,20 +8,22 @@ Saved as safetensors, float16, with the memory budget and the base's SHA-256 in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from memory_model.config import MemoryConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.nn import fused
 from memory_model.nn.decoder import Decoder
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -42,7 +44,7 @@ class LowRankLinear(nn.Module):
         """W x + (alpha / rank) b a x; W x alone while switched off."""
         if not self.enabled:
             return cast(Tensor, self.base(x))
-        return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale
+        return fused.low_rank_linear(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)
 
 
 @dataclass(frozen=True)
@@ -189,3 +191,19 @@ def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dic
     }
     scale = next((m.scale for m in layers.values()), 1.0)
     return Adapter(factors, scale, memory, base_sha256, details)
+
+
+def checkpoint_layers(model: Decoder) -> None:
+    """Keep only the inputs of every attention and MLP for the backward pass, and compute the rest again there.
+
+    Takes a third more time, and memory for two hidden states a layer in place of all that a layer computes.
+    """
+    for layer in model.blocks:
+        for part in (layer.self_attn, layer.mlp):
+            setattr(part, "forward", partial(_recomputed, part.forward))  # noqa: B010 - mypy knows it as a method
+
+
+def _recomputed(forward: Callable[..., Any], *inputs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*inputs)
+    return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memory_model.config import ModelConfig
+from memory_model.nn import fused
 
 KeyValue = tuple[Tensor, Tensor]
 
@@ -40,7 +41,7 @@ class MemoryBatch:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32, whatever the input's type."""
+    """Root-mean-square norm, computed in float32 whatever the input's type."""
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -48,17 +49,14 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normed float32 [..., D] of x [..., D]."""
-        x32 = x.float()
-        return x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+        """Normed [..., D] of x [..., D], in the type that the following product computes in."""
+        kind, on = x.device.type, torch.is_autocast_enabled(x.device.type)
+        return fused.rms_norm(x, self.weight, self.epsilon, torch.get_autocast_dtype(kind) if on else x.dtype)
 
 
 def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
     """Rotary position embedding, half-rotation form, in float32."""
-    x = x_BHTd.float()
-    a, b = x.chunk(2, dim=-1)
-    turned = torch.cat((-b, a), dim=-1)
-    return (x * cos_BTd[:, None] + turned * sin_BTd[:, None]).to(x_BHTd.dtype)
+    return fused.rotate(x_BHTd, cos_BTd[:, None], sin_BTd[:, None])
 
 
 class Attention(nn.Module):
@@ -149,7 +147,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BTS[:, None], enable_gqa=True)
+        return fused.attend(q, k, v, mask_BTS[:, None])
 
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor, memory: MemoryBatch, chunk_BT: Tensor
@@ -172,7 +170,7 @@ class Attention(nn.Module):
         sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
         mask = torch.cat((sees, mask_BTS[:, None].expand(B, h, T, -1)), dim=3)
         mask = mask[:, :, None].expand(B, h, G, T, -1).flatten(2, 3)
-        out = F.scaled_dot_product_attention(q_BhGTd.flatten(2, 3), keys, values, attn_mask=mask)
+        out = fused.attend(q_BhGTd.flatten(2, 3), keys, values, mask)
         return out.unflatten(2, (G, T))
 
 

@@ -28,7 +28,7 @@ from memory_model.errors import InvalidInput
 from memory_model.models.load import LoadedModel
 from memory_model.nn.decoder import Decoder, rotate
 from memory_model.nn.writing import MemoryWriter, write_memories
-from memory_model.train.tuner import read
+from memory_model.train.losses import read
 
 _WRITTEN_AT_ONCE = 16
 METRIC_BATCHES = 8

@@ -21,7 +21,7 @@ from memory_model.data.batches import Batch
 from memory_model.errors import CorruptFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
-from memory_model.train.tuner import read_loss
+from memory_model.train.losses import read_loss
 
 _MOST_HEADS = 30
 """Of a budget that is tried: more heads with fewer tokens were always worse."""

@@ -1,15 +1,15 @@
 """Tune a plain LLM to read explicit memories: `memory-model adapt`.
 
-One step writes the batch's references with the model itself (gradients flow through writing), lets every
-text read its memories, and takes the cross-entropy of what is to be learned plus the divergence from a
-teacher who has the references as text (distillation). What a codec would do to a memory is done to it while
-tuning, by the codec itself or by noise of its size, so that the model learns to read codes.
+A step takes the cross-entropy of what is to be learned plus the divergence from a teacher who has the references
+as text (distillation). Noise of a codec's size is added to memories between writing and reading, so that the model
+learns to read codes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from memory_model.config import MemoryConfig
-from memory_model.data.batches import IGNORE, Batch, BatchSource, Teacher
+from memory_model.data.batches import BatchSource
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import Adapter, attach, collect, load_start, original
-from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.writing import write_memories
+from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
+from memory_model.nn.decoder import Decoder
+from memory_model.train.distributed import add_up, locked, processes, rank
+from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of
     the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance; `distillation` is the
-    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher).
+    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher). A step is the mean of
+    `accumulate` batches' gradients, over all processes.
     """
 
     steps: int = 600
@@ -51,6 +51,7 @@ class TuningPlan:
     clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 50
+    accumulate: int = 1
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (0-based)."""
@@ -62,99 +63,13 @@ class TuningPlan:
         return self.learning_rate * (0.1 + 0.9 * (self.steps - step) / max(1.0, self.steps - stable))
 
 
-def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
-    """Add Gaussian noise of `share` of the variance of each row of the budget.
-
-    The variance of a row is taken over the written references and averaged over its dimensions.
-    """
-    if share <= 0:
-        return memory
-
-    def noisy(x_NMd: Tensor) -> Tensor:
-        with torch.no_grad():
-            valid = memory.valid[..., None].float()
-            mean = (x_NMd * valid).sum(0) / valid.sum(0).clamp_min(1)
-            spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(
-                -1, keepdim=True
-            )
-            noise = torch.randn_like(x_NMd, dtype=torch.float32) * (spread * share).sqrt() * valid
-        return x_NMd + noise.to(x_NMd.dtype)
-
-    return MemoryBatch(noisy(memory.keys), noisy(memory.values), memory.valid)
-
-
-Coding = Callable[[MemoryBatch], MemoryBatch]
-"""What happens to memories between writing and reading."""
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Of one batch, in nats a token: cross-entropy of the labels, divergence from the teacher (0 where none)."""
-
-    answers: Tensor
-    teacher: Tensor
-
-
-def batch_losses(
-    model: Decoder, batch: Batch, prefix: Sequence[int], coding: Coding | None = None, *, distil: bool = True
-) -> Losses:
-    """Both losses of a batch, its memories written in the same graph; `coding` is applied to them."""
-    memory = None
-    if len(batch.reference_ids):
-        written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
-        memory = (coding(written) if coding else written).select(batch.memories)
-    hidden = read(model, batch.ids, prefix, memory, batch.chunks)
-    taught = hidden.new_zeros(())
-    if batch.teacher is not None and (distil or batch.teacher.original):
-        taught = _divergence(model, hidden, batch.teacher, prefix)
-    return Losses(_cross_entropy(model, hidden, batch.labels), taught)
-
-
-def read_loss(model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None) -> Tensor:
-    """Mean cross-entropy (nats) of the labels with memories that were written before."""
-    return _cross_entropy(model, read(model, batch.ids, prefix, memory, batch.chunks), batch.labels)
-
-
-def read(
-    model: Decoder,
-    ids_BT: Tensor,
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-    chunks_BT: Tensor | None,
-) -> Tensor:
-    """Normed hidden states [B, T, D] of texts behind the prefix, each token reading its chunk's memories."""
-    B, T = ids_BT.shape
-    P, device = len(prefix), ids_BT.device
-    ids = torch.cat((torch.tensor(prefix, device=device).expand(B, P), ids_BT), dim=1)
-    first = P + model.config.memory.reference_tokens
-    positions = torch.cat((torch.arange(P), torch.arange(first, first + T))).to(device)[None]
-    chunks = None
-    if memory is not None and chunks_BT is not None:
-        chunks = torch.cat((torch.full((B, P), -1, device=device), chunks_BT), dim=1)
-    hidden, _ = model.hidden(ids, positions, memory=memory if chunks is not None else None, chunk_BT=chunks)
-    return hidden[:, P:]
-
-
-def _cross_entropy(model: Decoder, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
-    labels = labels_BT[:, 1:]
-    learned = labels != IGNORE
-    if not bool(learned.any()):
-        return hidden_BTD.new_zeros(())
-    return F.cross_entropy(model.head(hidden_BTD[:, :-1][learned]).float(), labels[learned])
-
-
-def _divergence(model: Decoder, hidden_BTD: Tensor, teacher: Teacher, prefix: Sequence[int]) -> Tensor:
-    """KL(teacher || student), mean over the matched positions; no gradient reaches the teacher."""
-    with torch.no_grad(), original(model) if teacher.original else nullcontext():
-        seen = read(model, teacher.ids, prefix, None, None)
-        right = model.head(seen[teacher.places[:, 0], teacher.places[:, 1]]).float().log_softmax(-1)
-    own = model.head(hidden_BTD[teacher.matched[:, 0], teacher.matched[:, 1]]).float().log_softmax(-1)
-    return F.kl_div(own, right, reduction="batchmean", log_target=True)
-
-
 @dataclass(frozen=True)
 class Step:
-    """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping."""
+    """One line of `metrics.jsonl`: losses in nats a token, the gradient's norm before clipping, and seconds.
+
+    tokens: of references and texts without padding, over all processes; padding: share of what was computed; the
+    seconds of the parts are this process's.
+    """
 
     step: int
     task: str
@@ -163,25 +78,51 @@ class Step:
     rate: float
     norm: float
     seconds: float
+    tokens: int
+    padding: float
+    write_s: float
+    read_s: float
+    teacher_s: float
+    backward_s: float
+    optimizer_s: float
 
 
 class Tuner:
-    """A tuning run that can be stopped and resumed; owns the optimizer and its files in `folder`."""
+    """A tuning run that can be stopped and resumed; owns the optimizer and its files in `folder`.
+
+    Of several processes (`memory_model.train.distributed`) all make the same calls; the first one writes the files.
+    """
 
     def __init__(
         self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
-        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu",
+        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", checkpoint: bool = False,
+        most_tokens: int = 8192,
     ) -> None:  # fmt: skip
+        """checkpoint: keep only the layers' inputs and compute the rest again; most_tokens: of one pass.
+
+        Raises InvalidInput where `accumulate` batches cannot be shared evenly, or the start does not fit.
+        """
+        if plan.accumulate < 1 or plan.accumulate % processes():
+            raise InvalidInput(
+                f"--accumulate {plan.accumulate} cannot be shared by {processes()} processes: give a multiple"
+            )
         torch.manual_seed(plan.seed)
         self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
         if start is not None:
             load_start(model, start)
+        if checkpoint:
+            checkpoint_layers(model)
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
+        self.most_tokens = most_tokens
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=plan.weight_decay
+            self.parameters,
+            lr=plan.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=plan.weight_decay,
+            fused=True,
         )
-        self.metrics = folder / "metrics.jsonl"
+        self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -195,52 +136,73 @@ class Tuner:
         return self.step >= self.plan.steps
 
     def run(self, report: Callable[[Step], None] | None = None, *, limit_s: float = math.inf) -> Adapter:
-        """Tune to the end of the plan, or for `limit_s` seconds; `report` after each step."""
+        """Tune to the end of the plan, or for `limit_s` seconds; `report` after each step.
+
+        Raises InvalidInput while another process tunes in the folder.
+        """
         self.model.train()
         began = time.monotonic()
-        with self.metrics.open("a") as metrics:
+        with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
             while not self.finished and time.monotonic() - began < limit_s:
-                done = self._one_step()
+                done = self.one_step()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
                 if report is not None:
                     report(done)
                 if self.step % self.plan.checkpoint_every == 0:
                     self.save()
-        self.save()
+            self.save()
         return self.adapter()
 
-    def _one_step(self) -> Step:
+    def one_step(self) -> Step:
+        """Compute the step's batches, exchange gradients, update."""
         began = time.perf_counter()
         rate = self.plan.rate(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch = self.batches.next().to(self.device)
-        losses = self.losses(batch)
-        # What the original model knows is kept at full weight: it is the only loss of such a batch.
-        weight = 1.0 if batch.teacher and batch.teacher.original else self.plan.distillation
-        loss = losses.answers + weight * losses.teacher
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        drawn = [self.batches.next() for _ in range(self.plan.accumulate)]
+        parts: list[Pass] = []
+        for number in range(rank(), len(drawn), processes()):
+            # The noise of a batch is the same whoever computes it, and again after a resume.
+            torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
+            done = batch_gradients(
+                self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
+                coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
+                weight=1 / len(drawn), most_tokens=self.most_tokens,
+            )  # fmt: skip
+            parts.append(done)
+        totals = torch.tensor(
+            [
+                [
+                    p.answers / len(drawn),
+                    p.teacher / len(drawn),
+                    float(p.tokens),
+                    float(p.real),
+                    float(p.computed),
+                ]
+                for p in parts
+            ],
+            device=self.device,
+        ).sum(0)
+        updating = time.perf_counter()
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        add_up([totals, *(p.grad for p in self.parameters if p.grad is not None)])
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip))
         if math.isfinite(norm):
             self.optimizer.step()
         self.step += 1
+        ended = time.perf_counter()
+        loss, teacher, tokens, real, computed = totals.tolist()
+        seconds = {name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds}
+        seconds["optimizer"] = ended - updating
         return Step(
-            self.step, batch.task, round(float(losses.answers.detach()), 5),
-            round(float(losses.teacher.detach()), 5), rate, round(norm, 4),
-            round(time.perf_counter() - began, 3),
+            self.step, "+".join(sorted({batch.task for batch in drawn})), round(loss, 5), round(teacher, 5), rate,
+            round(norm, 4), round(ended - began, 3), int(tokens), round(1 - real / computed, 4),
+            **{f"{name}_s": round(value, 3) for name, value in seconds.items()},
         )  # fmt: skip
-
-    def losses(self, batch: Batch) -> Losses:
-        """Both losses of a batch, in bfloat16 where that is safe."""
-        with torch.autocast(self.device, dtype=torch.bfloat16):
-            return batch_losses(
-                self.model, batch, self.prefix, self._coding, distil=self.plan.distillation > 0
-            )
-
-    def _coding(self, memory: MemoryBatch) -> MemoryBatch:
-        return with_codec_noise(memory, self.plan.codec_noise)
 
     def adapter(self) -> Adapter:
         """The adapter as it stands."""
@@ -249,22 +211,16 @@ class Tuner:
 
     def save(self) -> None:
         """Write adapter and state of the run, so that `resume` continues exactly here."""
+        if rank():
+            return
         self.adapter().save(self.folder / "adapter.safetensors")
-        partial = self.folder / "state.pt.partial"
-        torch.save(self.state(), partial)
-        partial.replace(self.folder / "state.pt")
-
-    def state(self) -> dict[str, Any]:
-        """Everything that an exact resume needs."""
-        return {
+        state = {
             "step": self.step, "plan": asdict(self.plan), "optimizer": self.optimizer.state_dict(),
             "parameters": [p.detach() for p in self.parameters], "batches": self.batches.state(),
-            "torch_random": torch.get_rng_state(), "device_random": self._device_random(),
         }  # fmt: skip
-
-    def _device_random(self) -> Tensor | None:
-        """The GPU's own generator, which draws the noise there; None on a CPU."""
-        return torch.cuda.get_rng_state() if self.device.startswith("cuda") else None
+        partial = self.folder / "state.pt.partial"
+        torch.save(state, partial)
+        partial.replace(self.folder / "state.pt")
 
     def resume(self) -> bool:
         """Continue the run of this folder if it has one; raises InvalidInput when its plan was another."""
@@ -282,18 +238,10 @@ class Tuner:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
             )
-        self.restore(state)
-        return True
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a run with the same plan."""
         with torch.no_grad():
             for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
                 parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.restore(state["batches"])
-        torch.set_rng_state(state["torch_random"])
-        # Absent where the run began on a CPU: it goes on, though not with the numbers it would have had there.
-        if self.device.startswith("cuda") and state.get("device_random") is not None:
-            torch.cuda.set_rng_state(state["device_random"])
         self.step = state["step"]
+        return True

@@ -23,7 +23,8 @@ from memory_model.errors import InvalidInput, MissingFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.tokenizer import Tokenizer
-from memory_model.train.tuner import Step, Tuner, TuningPlan, batch_losses, read_loss
+from memory_model.train.losses import batch_gradients, read_loss
+from memory_model.train.tuner import Step, Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX
 
@@ -196,8 +197,8 @@ def test_the_warm_up_has_the_same_sequences_and_writes_nothing(data: RetrievedSe
     assert len(batch.reference_ids) == 0
     assert (batch.memories == -1).all()
     model = tiny_loaded().model
-    with torch.inference_mode():
-        assert float(batch_losses(model, batch, PREFIX).answers) > 0
+    with torch.no_grad():
+        assert batch_gradients(model, batch, PREFIX).answers > 0
 
 
 def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_the_text_trains_the_writing_of_its_references_but_nothing_above_the_las
     seen = {int(t) for t in batch.reference_ids.unique()} | set(PREFIX)
     assert set(rows.any(dim=1).nonzero()[:, 0].tolist()) <= seen | {0}
     # The trainer's own step is the sum of the two.
-    batch_losses(both, batch, PREFIX).answers.backward()
+    batch_gradients(both, batch, PREFIX)
     for name, parameter in both.named_parameters():
         parts = [m.get_parameter(name).grad for m in (writer, reader)]
         total = sum((g for g in parts if g is not None), torch.zeros_like(parameter))

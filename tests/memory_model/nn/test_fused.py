@@ -1,0 +1,78 @@
+"""Functions with a backward pass of their own agree with their plain forms, values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_model.nn import fused
+
+EXACT, HALF = {"atol": 1e-5, "rtol": 1e-5}, {"atol": 3e-2, "rtol": 3e-2}
+"""float32 differs by the order of sums; bfloat16 by some of its steps of 2^-8."""
+
+
+def agree(
+    ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list[Tensor], **close: float
+) -> None:
+    """Outputs and gradients of all inputs, for a random gradient of the output."""
+    found = []
+    for function in (ours, plain):
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        out = function(*leaves)
+        torch.manual_seed(1)
+        out.backward(torch.randn(out.shape).to(out.dtype))
+        found.append([out, *(leaf.grad for leaf in leaves)])
+    for a, b in zip(*found, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, **close)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("own_masks", [False, True], ids=["one mask", "a mask for each head"])
+def test_attention(kind: torch.dtype, own_masks: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, length, 8).to(kind) for heads, length in ((6, 5), (3, 11), (3, 11)))
+    causal = torch.ones(5, 11, dtype=torch.bool).tril(6)
+    mask = (torch.rand(2, 6, 5, 11) < 0.7) & causal if own_masks else causal[None, None]
+    mask = mask | torch.eye(5, 11, dtype=torch.bool)
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
+        return F.scaled_dot_product_attention(q, *wide, attn_mask=mask)
+
+    agree(lambda *x: fused.attend(*x, mask), plain, [q, k, v], **(HALF if kind != torch.float32 else EXACT))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_low_rank_linear(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(2, 7, 12).to(kind), torch.randn(10, 12).to(kind), torch.randn(10).to(kind)
+    a, b = torch.randn(3, 12), torch.randn(10, 3)
+
+    def plain(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        added = F.linear(F.linear(x, a.to(kind)), b.to(kind))
+        return F.linear(x, weight, bias) + added * 0.5
+
+    close = EXACT if kind == torch.float32 else {"atol": 0.15, "rtol": 3e-2}
+    agree(lambda x, a, b: fused.low_rank_linear(x, weight, bias, a, b, 0.5), plain, [x, a, b], **close)
+
+
+def test_rms_norm_and_rotation() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 5, 8), torch.rand(8)
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+
+    agree(lambda x, w: fused.rms_norm(x, w, 1e-5, torch.float32), norm, [x, weight], **EXACT)
+    angle = torch.rand(5, 4).repeat(1, 2) * 6
+
+    def turn(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return x * angle.cos() + torch.cat((-b, a), dim=-1) * angle.sin()
+
+    agree(lambda x: fused.rotate(x, angle.cos(), angle.sin()), turn, [x], **EXACT)

@@ -1,0 +1,38 @@
+"""The losses of a batch in one padded pass and one graph: what the tuner's passes are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from memory_model.data.batches import IGNORE, Batch
+from memory_model.nn.adapter import original
+from memory_model.nn.decoder import Decoder
+from memory_model.nn.writing import write_memories
+from memory_model.train.losses import read
+
+
+def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Cross-entropy and divergence from the teacher, nats a token."""
+    memory = None
+    if len(batch.reference_ids):
+        memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix).select(
+            batch.memories
+        )
+    hidden = read(model, batch.ids, prefix, memory, batch.chunks)
+    answers = divergence = hidden.new_zeros(())
+    learned = batch.labels[:, 1:] != IGNORE
+    if learned.any():
+        answers = F.cross_entropy(model.head(hidden[:, :-1][learned]).float(), batch.labels[:, 1:][learned])
+    teacher = batch.teacher
+    if teacher is not None:
+        with torch.no_grad(), original(model) if teacher.original else nullcontext():
+            seen = read(model, teacher.ids, prefix, None, None)[teacher.places[:, 0], teacher.places[:, 1]]
+            right = model.head(seen).float().log_softmax(-1)
+        own = model.head(hidden[teacher.matched[:, 0], teacher.matched[:, 1]]).float().log_softmax(-1)
+        divergence = F.kl_div(own, right, reduction="batchmean", log_target=True)
+    return answers, divergence

@@ -1,0 +1,110 @@
+"""Passes over rows of like lengths give the losses and gradients of one padded pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from memory_model.data.batches import IGNORE, Batch, buckets
+from memory_model.data.conversations import Sizes
+from memory_model.nn.adapter import attach, checkpoint_layers
+from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.train.losses import batch_gradients, with_codec_noise
+from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.test_conversations import facts, keeping, prose
+from tests.memory_model.tiny import PREFIX
+from tests.memory_model.train.plain import plain_losses
+
+MIXED = Sizes(written=6, conversations=12, unanswerable=0.2, as_text=0.3, taught=0.6)
+MAKERS: dict[str, Callable[[], Batch]] = {
+    "facts": lambda: facts(MIXED).next(), "prose": lambda: prose(MIXED).next(), "keeping": lambda: keeping().next(),
+}  # fmt: skip
+
+
+def tuned() -> tuple[Decoder, list[torch.nn.Parameter]]:
+    """A tiny model whose adapter already does something."""
+    model = tiny_loaded().model
+    parameters = attach(model, 4, 4.0, 1)
+    torch.manual_seed(3)
+    for parameter in parameters:
+        parameter.data.normal_(0, 0.2)
+    return model, parameters
+
+
+def gradients(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+
+
+@pytest.mark.parametrize("most_tokens", [8192, 60], ids=["", "small passes"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MAKERS)
+def test_losses_and_gradients_are_those_of_one_padded_pass(
+    name: str, kind: torch.dtype, most_tokens: int
+) -> None:
+    batch = MAKERS[name]()
+    model, parameters = tuned()
+    model.to(kind)
+    answers, divergence = plain_losses(model, batch, PREFIX)
+    weight = 1.0 if name == "keeping" else 0.5
+    (0.25 * (answers + weight * divergence)).backward()
+    expected = gradients(parameters)
+    for parameter in parameters:
+        parameter.grad = None
+    done = batch_gradients(model, batch, PREFIX, distillation=0.5, weight=0.25, most_tokens=most_tokens)
+    # bfloat16 rounds to 2^-8, here summed in another order.
+    exact = kind == torch.float32
+    assert done.answers == pytest.approx(float(answers.detach()), rel=1e-5 if exact else 0.02)
+    assert done.teacher == pytest.approx(float(divergence.detach()), rel=1e-4 if exact else 0.05)
+    difference = (gradients(parameters) - expected).norm() / expected.norm()
+    assert float(difference) < (1e-5 if exact else 0.05)
+
+
+def test_recomputing_layers_changes_no_gradient() -> None:
+    batch, found = facts(MIXED).next(), []
+    for recompute in (False, True):
+        model, parameters = tuned()
+        if recompute:
+            checkpoint_layers(model)
+        batch_gradients(model.float(), batch, PREFIX)
+        found.append(gradients(parameters))
+    assert torch.equal(*found)
+
+
+def test_tokens_and_padding_are_counted() -> None:
+    batch = facts(MIXED).next()
+    assert batch.lengths is not None
+    assert batch.teacher is not None
+    assert batch.teacher.lengths is not None
+    model, _ = tuned()
+    done = batch_gradients(model, batch, PREFIX)
+    assert done.tokens == int(batch.lengths.sum() + batch.reference_lengths.sum())
+    assert done.real == done.tokens + int(batch.teacher.lengths.sum())
+    whole = batch.ids.numel() + batch.reference_ids.numel() + batch.teacher.ids.numel()
+    assert done.real <= done.computed < whole
+    assert all(seconds > 0 for seconds in done.seconds.values())
+    for row, length in enumerate(batch.lengths.tolist()):
+        assert (batch.labels[row, length:] == IGNORE).all()
+
+
+def test_buckets_hold_every_row_once_and_waste_little() -> None:
+    lengths = [5, 90, 7, 300, 6, 88, 301]
+    made = buckets(lengths, fixed=10)
+    assert made == [[0, 4, 2], [5, 1], [3, 6]]
+    assert buckets(lengths, fixed=10_000) == [sorted(range(7), key=lambda n: lengths[n])]
+    limited = buckets(lengths, fixed=10_000, most=200)
+    assert sorted(n for rows in limited for n in rows) == list(range(7))
+    assert all(len(rows) == 1 or len(rows) * max(lengths[n] for n in rows) <= 200 for rows in limited)
+    assert buckets([]) == []
+
+
+def test_codec_noise_has_the_asked_share_and_spares_rows_that_hold_nothing() -> None:
+    torch.manual_seed(0)
+    valid = torch.ones(200, 10, dtype=torch.bool)
+    valid[:, 7:] = False
+    x = torch.randn(200, 10, 8) * 3 * valid[..., None]
+    noisy = with_codec_noise(MemoryBatch(x, x, valid), 0.04)
+    noise = (noisy.keys - x)[valid]
+    assert float(noise.var() / x[valid].var()) == pytest.approx(0.04, rel=0.1)
+    assert torch.equal(noisy.keys[~valid], x[~valid])
