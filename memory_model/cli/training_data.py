@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,22 @@ from memory_model.cli.options import console
 
 if TYPE_CHECKING:
     from memory_model.codec.codec import ProductCodec
+    from memory_model.config import MemoryConfig, ModelConfig
     from memory_model.data.corpus.passages import Passage
 
 
-def budget_of(heads: str, start: Any = None) -> Any:
-    """The memory budget that `--heads` says, else that of the adapter `start`, else the shipped model's."""
-    if heads:
-        return parse_budget(heads)
+def base_to_tune(heads: str, start: Any = None, model: Path | None = None) -> Any:
+    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else the shipped one."""
+    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
 
-    return (start or Adapter.load(shipped_adapter())).memory
+    loaded = load_base(model)
+    budget = (
+        parse_budget(heads, loaded.config) if heads else (start or Adapter.load(shipped_adapter())).memory
+    )
+    config = loaded.config.with_memory(budget)
+    loaded.model.set_memory(config)
+    return replace(loaded, config=config)
 
 
 def shipped_adapter() -> Path:
@@ -30,13 +37,12 @@ def shipped_adapter() -> Path:
     return asset(DEFAULT_MODEL, "adapter.safetensors")
 
 
-def parse_budget(heads: str, shape: Any = None) -> Any:
+def parse_budget(heads: str, shape: ModelConfig) -> MemoryConfig:
     """The memory budget that `--heads` says; `all` is every head of `shape`. Raises InvalidInput."""
-    from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
+    from memory_model.config import MemoryConfig, MemoryHead, uniform_budget
     from memory_model.errors import InvalidInput
 
     if heads == "all":
-        shape = shape or smollm2_135m()
         return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
     try:
         rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
@@ -92,7 +98,7 @@ def mixture_of(
             raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
         if task != "facts" and not passages:
             if corpus is None:
-                raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
+                raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
             passages = training_passages(corpus, without=held_out_titles(data))
         if task == "facts":
             sources[task] = share, fact_batches(loaded, data, seed, sizes, distil=distil)
@@ -130,11 +136,11 @@ def mixture_of(
     return Mixture(sources, seed)
 
 
-def held_out_titles(data: Path) -> set[str]:
-    """The titles of a knowledge base's held-out documents, so that other texts about them stay out too."""
+def held_out_titles(data: Path) -> Collection[str]:
+    """The titles of other texts about a knowledge base's held-out documents, which stay out of training too."""
     from memory_model.data import factbook
 
-    return {d["title"] for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])}
+    return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
 def training_passages(corpus: Path, without: Collection[str] = ()) -> list[Passage]:
@@ -147,7 +153,7 @@ def training_passages(corpus: Path, without: Collection[str] = ()) -> list[Passa
 
     files = sorted(corpus.glob("*.jsonl"))
     if not files:
-        raise MissingFile(f"no corpus in {corpus}: make one with `memory-model prepare-data`")
+        raise MissingFile(f"no corpus in {corpus}: docs/data.md says what it is")
     found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
     found = [p for p in found if p.title not in without]
     console.print(f"{len(found):,} passages to tune on, the held-out ones left out")

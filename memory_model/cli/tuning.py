@@ -28,7 +28,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import budget_of, codec_of_tables, mixture_of
+from memory_model.cli.training_data import base_to_tune, codec_of_tables, mixture_of
 
 
 def adapt(
@@ -74,13 +74,13 @@ def adapt(
     """
     from memory_model.data.conversations import Sizes
     from memory_model.digest import file_sha256
-    from memory_model.models.load import base_checkpoint, load_base
+    from memory_model.models.load import base_checkpoint
     from memory_model.nn.adapter import Adapter
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = load_base(memory=budget_of(heads, begun))
+    loaded = base_to_tune(heads, begun)
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank), first_layer=first_layer,
         codec_noise=codec_noise, distillation=distillation, seed=seed, checkpoint_every=checkpoint_every, full=full,

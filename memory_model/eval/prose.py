@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
+from memory_model.chat import text_start
 from memory_model.errors import InvalidInput
 from memory_model.models.load import LoadedModel
 
@@ -49,7 +50,7 @@ def perplexity(
     512 tokens over a vocabulary of 49,152 are 100 MB.
     """
     model, P = loaded.model, len(prefix)
-    first = P + loaded.config.memory.reference_tokens
+    first = text_start(prefix, loaded.config.memory)
     total, count = 0.0, 0
     for window in token_windows:
         ids = torch.tensor([[*prefix, *window]])

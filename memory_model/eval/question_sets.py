@@ -4,7 +4,7 @@
     unanswerable     five memories near the question, none of which answers it
     counterfactual   the reference says of a well-known country what is true of another
 
-All are drawn from the factbook, fixed by a seed, and written by `memory-model build-factbook`.
+All are drawn from the factbook, fixed by a seed, and written by `python -m experiments build-factbook`.
 """
 
 from __future__ import annotations

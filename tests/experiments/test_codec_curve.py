@@ -11,8 +11,8 @@ from experiments.codec_curve import Ruler, Variant
 from memory_model.codec.codec import ExactCodec
 from memory_model.errors import InvalidInput
 from tests.memory_model.codec.test_codec_blocks import alike
-from tests.memory_model.train.test_codec_fit import CONFIG, batch
 from tests.memory_model.tiny import PREFIX, tiny_model
+from tests.memory_model.train.test_codec_fit import CONFIG, batch
 
 
 @given(st.text(max_size=12))

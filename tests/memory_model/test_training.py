@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +13,6 @@ import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.codec.fit import fit_groups
-from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
@@ -264,32 +262,6 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Adapter.load(path)
     with pytest.raises(MissingFile, match="adapt"):
         Adapter.load(tmp_path / "none")
-
-
-def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:
-    documents = factbook.read_jsonl(ROOT / "data" / "factbook.jsonl")
-    assert len(documents) == len({d["key"] for d in documents}) > 240
-    listed = {c["key"] for c in json.loads((ROOT / "data" / "heldout.json").read_text())}
-    assert listed == {d["key"] for d in documents if factbook.held_out(d["key"])}
-    rows = json.loads((ROOT / "data" / "heldout_questions.json").read_text())
-    assert len(rows) == 200
-    titles = {d["title"] for d in documents if d["key"] in listed}
-    for row in rows:
-        assert row["knowledge"].splitlines()[0] in titles
-        assert row["right_answer"] in row["knowledge"]
-
-
-def test_dates_are_no_part_of_an_answer() -> None:
-    asked = factbook.questions("Norway", "Norway\nPopulation: 5,207,689 (July 2015 est.)\nNA field: NA")
-    assert [[q.answer for q in ways] for ways in asked] == [["5,207,689"] * 2]
-    assert asked[0][0].question == "What is the population of Norway?"
-
-
-def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "kb.jsonl"
-    path.write_text('{"key": "a"}\n{broken\n')
-    with pytest.raises(CorruptFile, match="line 2"):
-        factbook.read_jsonl(path)
 
 
 def test_the_learning_rate_warms_up_stays_and_decays() -> None:

