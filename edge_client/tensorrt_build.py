@@ -27,6 +27,7 @@ from edge_client.tensorrt_profiles import (
 from edge_client.tensorrt_run import EngineRun
 from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
+from memory_model.embedder import CONFIG, MODEL, EmbedderConfig
 
 GRAPHS = ("decoder.onnx", "embedder.onnx", "codec.onnx")
 Opening = Callable[[TensorRt, bytes, tuple[Profile, ...]], Runs]
@@ -67,7 +68,7 @@ def build_bundle(
     progress: Progress | None = None,
     again: bool = False,
 ) -> Iterator[Outcome]:
-    """Build and check every graph of a bundle, one after the other.
+    """Build and check every graph of a bundle but an int8 embedder's, one after the other.
 
     api: by default the one that is installed. root: of the cache. target: "SM86" and the like, for an API
     that builds for another machine; such engines are built and not checked. again: also what is there.
@@ -76,8 +77,11 @@ def build_bundle(
     api = api or load_tensorrt()
     architecture = (target or "SM86").removeprefix("SM") if api.cross else CudaMemory().architecture
     opening: Opening | None = None if api.cross else _open
+    embedder = EmbedderConfig.read(bundle.folder / CONFIG)
     for name in GRAPHS:
         path = bundle.folder / name
+        if name == MODEL and embedder.precision == "int8":
+            continue  # its operators are a processor's, where it runs
         if path.is_file():
             yield build_graph(
                 path, bundle, api, architecture, root=root, progress=progress, again=again, opening=opening

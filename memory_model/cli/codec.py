@@ -35,7 +35,7 @@ def fit_codec(
         str,
         typer.Option(
             help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
-            "'groups:…' each vector alone; or a FAISS factory string for one table. Default: tokens at 8 bytes a vector "
+            "'groups:…' each vector alone; or a FAISS factory string for one table. Default: tokens, 8 bytes a vector, "
             "where every memory head keeps all tokens, else the paper's 14 bytes."
         ),
     ] = "",

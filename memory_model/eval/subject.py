@@ -24,7 +24,6 @@ from memory_model.eval.retrieval import KnowledgeBase, references_of
 from memory_model.eval.rows import Row
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
-from memory_model.references import contexts, split
 
 PLAIN = "none"
 """Where an adapter is asked for: the model before any tuning, which reads no memory."""
@@ -52,17 +51,6 @@ class Subject:
         loaded = load_model(adapter=adapter)
         encoder = FaissCodec.load_encoder(codec or ModelFolder.open().need_codec())
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
-
-    def with_contexts(self, documents: Path, tokens: int) -> Subject:
-        """The same, but references of a JSONL file of documents are written behind what stands before them."""
-        memory, count = self.loaded.config.memory, self.loaded.tokenizer.count
-        before: dict[str, str] = {}
-        for document in factbook.read_jsonl(documents):
-            references = split(document["text"], document["title"], count, memory.reference_tokens)
-            before |= dict(
-                zip(references, contexts(references, document["title"], count, tokens), strict=True)
-            )
-        return Subject(MemoryBank(self.loaded, self.bank.format, before), self.prefix)
 
     @property
     def loaded(self) -> LoadedModel:
