@@ -110,8 +110,9 @@ def _write(
     for i, layer in enumerate(model.blocks[: last + 1]):
         attention = layer.self_attn
         normed = layer.input_layernorm(x)
+        projected = attention.project(normed)
         if attention.memory_heads:
-            q, k, v = attention.project(normed)
+            q, k, v = projected
             heads = attention.memory_heads
             q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
             k_own, v_own = k[:, heads, P:], v[:, heads, P:]
@@ -122,7 +123,7 @@ def _write(
             valid.append(rows.valid)
         if i == last:
             break
-        attended, _ = attention(normed, cos, sin, mask, None, None, None)
+        attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
         x = x + attended
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     present = torch.cat(valid, dim=1)
