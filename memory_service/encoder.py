@@ -75,8 +75,8 @@ class Encoder(Protocol):
     def embed(self, references: Sequence[str]) -> np.ndarray:
         """Vectors alone, float32 [n, dimension]."""
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
-        """Embeds, writes and compresses. contexts: for each reference the text behind which it is written, or none."""
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        """Embeds, writes and compresses."""
 
     def check_payload(self, payload: bytes) -> None:
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
@@ -170,10 +170,12 @@ class ModelEncoder:
                 manifest.embedder_id,
                 self._embedder.dim,
             )
+            own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 exported,
                 self.description.identity,
-                f"export the bundle again: `memory-model export --out {settings.bundle}`",
+                f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
+                "folder that it was exported from",
             )
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
@@ -188,7 +190,7 @@ class ModelEncoder:
         """See Encoder."""
         return self._embedder.embed(references)
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder. While a GPU writes, a thread beside it embeds, then compresses what is written already.
 
         A model on the processor has all cores, in step with each other: a thread beside it would hold one core up and
@@ -199,16 +201,16 @@ class ModelEncoder:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))
-                for places, memories in self._writer.passes(references, contexts=contexts)
+                for places, memories in self._writer.passes(references)
             ]
             for places, compressed in compressing:
                 for place, payload in zip(places, compressed.result(), strict=True):
                     payloads[place] = payload
             return EncodedReferences(vectors.result(), payloads)
 
-    def write_memories(self, references: Sequence[str], contexts: Sequence[str] = ()) -> list[ExplicitMemory]:
+    def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
-        return self._writer.write(references, contexts=contexts)
+        return self._writer.write(references)
 
     @property
     def batch_tokens(self) -> int:

@@ -67,6 +67,10 @@ def export(
         str | None,
         typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's."),
     ] = None,
+    embedder_precision: Annotated[
+        str,
+        typer.Option(help="float32; or int8: a quarter of the size and twice as fast."),
+    ] = "float32",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
         Path | None,
@@ -83,8 +87,9 @@ def export(
     from memory_model.export.bundle import export_bundle
 
     bundle = export_bundle(
-        model, out, precision, capacity, codec=codec, embedder=embedder, calibration=calibration
-    )
+        model, out, precision, capacity, codec=codec, embedder=embedder, embedder_precision=embedder_precision,
+        calibration=calibration,
+    )  # fmt: skip
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")
 

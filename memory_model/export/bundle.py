@@ -20,7 +20,6 @@ from rich.progress import (
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.codec.payload import MemoryFormat
-from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.codec import export_codec
@@ -45,6 +44,7 @@ def export_bundle(
     *,
     codec: str | Path | None = None,
     embedder: str | Path | None = None,
+    embedder_precision: str = "float32",
     calibration: str | Path | None = None,
     quiet: bool = False,
 ) -> Bundle:
@@ -52,9 +52,9 @@ def export_bundle(
 
     An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:
     tokens of a conversation. codec: a `codec.npz`, by default the model folder's. embedder: "minilm" or a folder,
-    by default what the model folder names. calibration: JSONL rows that int4 weights are rounded for, by default the
-    model folder's; where there are none, and for "", weights are rounded to the nearest. Shows progress unless
-    `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded
+    for, by default the model folder's; where there are none, and for "", weights are rounded to the nearest. Shows
+    progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
     columns = (
@@ -106,8 +106,8 @@ def export_bundle(
                 lambda done, _: progress.update(layers, completed=done), rounding,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
-            export_embedder(embedder or (folder.embedder if folder else MINILM), staging)
-            embedder_id = Embedder(staging).embedder_id
+            chosen_embedder = embedder or (folder.embedder if folder else MINILM)
+            embedder_id = export_embedder(chosen_embedder, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")

@@ -18,14 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from memory_model.digest import file_sha256
-from memory_model.embedder import (
-    CONFIG,
-    MODEL,
-    SENTENCE_OUTPUTS,
-    TOKEN_OUTPUTS,
-    TOKENIZER,
-    EmbedderConfig,
-)
+from memory_model.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.graph import Graph
 from memory_model.models.encoder import (
@@ -126,7 +119,7 @@ def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     ids = g.input("input_ids", np.int64, ["texts", "tokens"])
     mask = g.input("attention_mask", np.int64, ["texts", "tokens"])
     g.output("sentence_embedding", np.float32, ["texts", dim])
-    product, rows = (_int8_product, _int8_rows) if precision == "int8" else (_product, _rows)
+    product = _int8_product if precision == "int8" else _product
 
     def norm(x: str, name: str) -> str:
         scale, bias = g.constant(read(f"{name}.weight")), g.constant(read(f"{name}.bias"))
@@ -141,7 +134,7 @@ def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     positions = positions + read(TYPES)[0]  # every token is of type 0, whose row is added to the table once
     width = g.op("Slice", shape, g.constant([1]), g.constant([2]))
     x = g.op("Slice", g.constant(positions), g.constant([0]), width, g.constant([0]))
-    x = norm(g.op("Add", rows(g, ids, read(WORDS)), x), "embeddings.LayerNorm")
+    x = norm(g.op("Add", _rows(g, ids, read(WORDS), precision), x), "embeddings.LayerNorm")
     flat = g.constant([-1, dim])
     x = g.op("Reshape", x, flat)
     split = g.op("Concat", shape, g.constant([3, heads, dim // heads]), axis=0)
@@ -196,13 +189,10 @@ def _int8_product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str
     return g.op("Add", g.op("Mul", sums, g.constant(scales[:, 0])), g.constant(bias))
 
 
-def _rows(g: Graph, ids: str, table: np.ndarray) -> str:
-    """Rows float32 [texts, tokens, dim] of the word table [vocabulary, dim]."""
-    return g.op("Gather", g.constant(table, "words"), ids)
-
-
-def _int8_rows(g: Graph, ids: str, table: np.ndarray) -> str:
-    """As _rows from an int8 table with one scale a row."""
+def _rows(g: Graph, ids: str, table: np.ndarray, precision: str) -> str:
+    """Rows float32 [texts, tokens, dim] of the word table [vocabulary, dim]; int8 has one scale a row."""
+    if precision == "float32":
+        return g.op("Gather", g.constant(table, "words"), ids)
     scales, codes = _scales(table, 127), np.empty(table.shape, np.int8)
     for start in range(0, len(table), ROWS_AT_ONCE):
         some = slice(start, start + ROWS_AT_ONCE)
@@ -220,27 +210,21 @@ def _scales(rows: np.ndarray, largest_code: int) -> np.ndarray:
 def _copy_graph(source: Path, model: Path, folder: Path, precision: str, max_tokens: int) -> EmbedderConfig:
     """A published graph with its external data; they keep their names, which the graph holds."""
     if precision != "float32":
-        raise InvalidInput(
-            f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)} in {source}"
-        )
+        raise InvalidInput(f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)}")
     beside = model.parent
-    shape = read_json(
-        source / "config.json" if (source / "config.json").is_file() else beside / "config.json"
-    )
+    place = source / "config.json"
+    shape = read_json(place if place.is_file() else beside / "config.json")
     try:
         graph = onnx.load(str(model), load_external_data=False).graph
     except Exception as error:  # protobuf's own
         raise CorruptFile(f"{model} is not an ONNX file: {error}") from error
     inputs, outputs = {i.name for i in graph.input}, {o.name for o in graph.output}
     if not {"input_ids", "attention_mask"} <= inputs or outputs.isdisjoint(SENTENCE_OUTPUTS + TOKEN_OUTPUTS):
-        raise InvalidInput(
-            f"{model} takes {sorted(inputs)} and returns {sorted(outputs)}: it is no text embedder"
-        )
+        raise InvalidInput(f"{model} is no text embedder: from {sorted(inputs)} to {sorted(outputs)}")
     data = _external_files(graph, beside)
     try:
-        dim, rows, positions = (
-            int(shape[k]) for k in ("hidden_size", "vocab_size", "max_position_embeddings")
-        )
+        dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
+        positions = int(shape["max_position_embeddings"])
         positions -= 0 if shape["model_type"] == "bert" else int(shape.get("pad_token_id", 1)) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
@@ -269,9 +253,7 @@ def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:
             ends[place["location"]] = max(end, ends.get(place["location"], 0))
     for name, end in ends.items():
         if Path(name).name != name or not (folder / name).is_file():
-            raise MissingFile(
-                f"the graph's weights {name!r} are not beside it in {folder}: download them again"
-            )
+            raise MissingFile(f"{folder} lacks the graph's weights {name!r}: download them again")
         if (size := (folder / name).stat().st_size) < end:
             raise CorruptFile(f"{folder / name} has {size} bytes, the graph reads {end}: download it again")
     return [folder / name for name in sorted(ends)]

@@ -91,9 +91,8 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     kind = config.get("model_type")
     for key, known in SUPPORTED.items():
         if config.get(key) not in known:
-            raise InvalidInput(
-                f"{folder} has {key} {config.get(key)!r}, supported: {', '.join(filter(None, known))}"
-            )
+            found, supported = config.get(key), ", ".join(filter(None, known))
+            raise InvalidInput(f"{folder} has {key} {found!r}, supported: {supported}")
     try:
         dim, inner = int(config["hidden_size"]), int(config["intermediate_size"])
         layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
@@ -139,9 +138,7 @@ def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...
 def read_json(path: Path, kind: type = dict) -> Any:
     """A file of JSON that holds a `kind`; raises MissingFile, CorruptFile."""
     if not path.is_file():
-        raise MissingFile(
-            f"no {path.name} in {path.parent}: expected a Hugging Face folder of a BERT or XLM-R"
-        )
+        raise MissingFile(f"no {path.name} in {path.parent}: it is no Hugging Face folder of a BERT or XLM-R")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -157,15 +154,11 @@ def pooling_of(folder: Path, kind: str) -> str:
         modules = read_json(folder / "modules.json", list)
         types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
         if unknown := sorted({*types} - {"Transformer", "Pooling", "Normalize"}):
-            raise InvalidInput(
-                f"{folder} has modules after the encoder that are not supported: {', '.join(unknown)}"
-            )
+            raise InvalidInput(f"{folder} has modules that are not supported: {', '.join(unknown)}")
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         pooling = "cls" if kind == "xlm-roberta" else "mean"
-        _log.warning(
-            "%s has no 1_Pooling/config.json: %s pooling, as %s models have mostly", folder, pooling, kind
-        )
+        _log.warning("%s has no 1_Pooling/config.json: %s pooling, as most %s have", folder, pooling, kind)
         return pooling
     config = read_json(path)
     flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -180,15 +173,11 @@ def fitting_tokenizer(folders: Sequence[Path], rows: int) -> Path:
     """tokenizer.json whose ids all have one of the word table's rows; raises MissingFile, CorruptFile, InvalidInput."""
     path = next((p for p in (f / "tokenizer.json" for f in folders) if p.is_file()), None)
     if path is None:
-        raise MissingFile(
-            f"no tokenizer.json in {folders[0]}: transformers' AutoTokenizer makes it of other files (save_pretrained)"
-        )
+        raise MissingFile(f"no tokenizer.json in {folders[0]}: make it with transformers' AutoTokenizer")
     try:
         last = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values())
     except Exception as error:  # the library raises a bare Exception
         raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
     if last >= rows:
-        raise InvalidInput(
-            f"{path} has token {last}, the model only {rows} tokens: it is another model's tokenizer"
-        )
+        raise InvalidInput(f"{path} has token {last}, the model {rows} rows: it is another model's tokenizer")
     return path

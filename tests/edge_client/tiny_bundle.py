@@ -95,15 +95,22 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
     return folder
 
 
-def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", capacity: int = 512) -> Bundle:
+def tiny_bundle(
+    folder: Path,
+    seed: int = 0,
+    precision: str = "float32",
+    capacity: int = 512,
+    embedder_precision: str = "float32",
+) -> Bundle:
     """Export it all to `folder`/bundle."""
     codec = folder / "codec.npz"
     loaded = tiny_loaded(seed)
     ExactCodec(loaded.config.head_dim).save(codec)
     bert = tiny_bert(folder / "bert")
     return export_bundle(
-        loaded, folder / "bundle", precision, capacity, codec=codec, embedder=bert, quiet=True
-    )
+        loaded, folder / "bundle", precision, capacity, codec=codec, embedder=bert,
+        embedder_precision=embedder_precision, quiet=True,
+    )  # fmt: skip
 
 
 def format_of(loaded: LoadedModel) -> MemoryFormat:

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
 VOCABULARY = 300
@@ -41,6 +49,11 @@ def xlm_r() -> PreTrainedModel:
         initializer_range=0.3,
     )  # fmt: skip
     return XLMRobertaModel(config).eval()
+
+
+def roberta() -> PreTrainedModel:
+    """XLM-R's maths under its older name."""
+    return RobertaModel(RobertaConfig(**{**xlm_r().config.to_dict(), "model_type": "roberta"})).eval()
 
 
 def bert() -> PreTrainedModel:

@@ -20,6 +20,7 @@ from tests.memory_model.encoder_folders import (
     TEXTS,
     bert,
     expected,
+    roberta,
     save,
     say_pooling,
     unigram_tokenizer,
@@ -32,7 +33,7 @@ LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("make", [xlm_r, bert])
+@pytest.mark.parametrize("make", [xlm_r, roberta, bert])
 def test_every_layout_equals_transformers(make: object, pooling: str, layout: str, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
     export_embedder(save(model, tmp_path / "tiny", layout, pooling), tmp_path / "out")
@@ -124,7 +125,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.
 
 
 def published_onnx(source: Path, folder: Path, output: str) -> Path:
-    """BGE-M3's onnx/ folder: graph, all weights in model.onnx_data, config and tokenizer beside them."""
+    """BGE-M3's onnx/ folder: graph, weights, one constant in a file of its own, config and tokenizer."""
     (folder / "onnx").mkdir(parents=True)
     model = encoder_graph(read_encoder(source, "tiny"), "float32", 64).model()
     if output != "sentence_embedding":  # a graph without pooling: cut off behind the last Reshape
@@ -136,6 +137,9 @@ def published_onnx(source: Path, folder: Path, output: str) -> Path:
         last = list(model.graph.node).index(node)
         node.output[0] = output
         del model.graph.node[last + 1 :]
+    constant = onnx.numpy_helper.from_array(np.ones(400, np.float32))
+    onnx.external_data_helper.set_external_data(constant, "Constant_7_attr__value")
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["unread"], value=constant))
     place = folder / "onnx" / "model.onnx"
     onnx.save(model, place, save_as_external_data=True, location="model.onnx_data", size_threshold=1024)
     for name in ("config.json", "tokenizer.json"):
@@ -150,7 +154,7 @@ def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_pat
     config = export_embedder(published, tmp_path / "out")
     assert (config.name, config.pooling, config.dim) == ("bge", "cls", 32)
     assert (config.max_tokens, config.precision, config.source) == (64, "float32", "onnx/model.onnx")
-    assert (tmp_path / "out" / "model.onnx_data").is_file()
+    assert {"model.onnx_data", "Constant_7_attr__value"} <= {p.name for p in (tmp_path / "out").iterdir()}
     np.testing.assert_allclose(
         Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
     )

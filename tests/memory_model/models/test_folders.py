@@ -112,10 +112,9 @@ def edit(name: str, **changes: Any) -> Callable[[Path], None]:
 
 
 def lose_a_shard(folder: Path) -> None:
-    index = {
-        "weight_map": {"model.norm.weight": "model.safetensors", "lm_head.weight": "model-2.safetensors"}
-    }
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    places = {"model.norm.weight": "model-1.safetensors", "lm_head.weight": "model-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
 def add_a_weight(folder: Path) -> None:

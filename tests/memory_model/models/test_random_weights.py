@@ -7,8 +7,7 @@ import pytest
 
 from memory_model.config import memory3_2b, weight_shapes
 from memory_model.errors import InvalidInput
-from memory_model.models.random_weights import RandomWeights
-from tests.edge_client.tiny_bundle import tiny_config
+from memory_model.models.random_weights import random_weight
 from tests.memory_model.paper_codec import paper_codec
 from tests.memory_model.tiny import tiny_model
 
@@ -24,16 +23,11 @@ def test_the_papers_shape_has_the_papers_parameters() -> None:
     assert sum(int(np.prod(s)) for s in shapes.values()) == memory3_2b().parameters()
 
 
-def test_numbers_follow_from_the_seed_and_not_from_the_order() -> None:
-    names = list(weight_shapes(tiny_config()))
-    a, b, other = (
-        RandomWeights(tiny_config(), 1),
-        RandomWeights(tiny_config(), 1),
-        RandomWeights(tiny_config(), 2),
-    )
-    forward, backward = {n: a[n] for n in names}, {n: b[n] for n in reversed(names)}
-    assert all(np.array_equal(forward[n], backward[n]) for n in names)
-    assert not np.array_equal(other[names[0]], forward[names[0]])
+def test_numbers_follow_from_name_and_seed() -> None:
+    first = random_weight("layers.0.mlp.up_proj.weight", (8, 4), 1)
+    assert np.array_equal(first, random_weight("layers.0.mlp.up_proj.weight", (8, 4), 1))
+    assert not np.array_equal(first, random_weight("layers.1.mlp.up_proj.weight", (8, 4), 1))
+    assert not np.array_equal(first, random_weight("layers.0.mlp.up_proj.weight", (8, 4), 2))
 
 
 def test_the_random_codec_has_the_papers_fourteen_bytes() -> None:
