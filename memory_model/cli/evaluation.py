@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from memory_model.eval.retrieval import KnowledgeBase
     from memory_model.eval.subject import Subject
 
-KEPT = Path("docs/data/quality.jsonl")
+MEASURED, KEPT, PAGE = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl"), Path("docs/quality.md")
+TRAINING = Path("build/questions/squad_training.json")
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
@@ -49,9 +50,7 @@ PrecisionOption = Annotated[
 
 
 def evaluate(
-    data: Annotated[
-        Path, typer.Option(help="JSON list of {knowledge, question, right_answer, distractors?, …}.")
-    ],
+    data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
     out: Annotated[Path, typer.Option("--json", help="Results to write, with every answer.")],
     limit: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
     distractors: Annotated[int, typer.Option(help="Other references beside the right one.")] = 4,
@@ -64,9 +63,7 @@ def evaluate(
     codec: CodecOption = None,
     knowledge_base: Annotated[
         Path | None,
-        typer.Option(
-            help=f"JSONL of {{key, title, text}} that the retrieved conditions search; default: {FACTBOOK}."
-        ),
+        typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}."),
     ] = None,
     embedder: EmbedderFolderOption = None,
     candidates: CandidatesOption = 50,
@@ -96,14 +93,8 @@ def evaluate(
         base = open_knowledge_base(subject, knowledge_base or FACTBOOK, open_embedder(embedder, model))
     with _computed_in(precision, subject):
         run = Evaluation(
-            subject,
-            rows,
-            names,
-            distractors=distractors,
-            seed=seed,
-            knowledge_base=base,
-            candidates=candidates,
-        )
+            subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
+        )  # fmt: skip
         result = result_of(_scored(run, data.stem), rows)
     key = {"evaluator": EVALUATOR, "data": file_key(data), "seed": seed, "distractors": distractors}
     about = {**subject.about(), **key, "precision": precision}
@@ -112,9 +103,7 @@ def evaluate(
 
 
 def quality(
-    out: Annotated[
-        Path, typer.Option(help="JSONL of sections to write; what it has already is kept.")
-    ] = Path("build/quality.jsonl"),
+    out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
     natural: NaturalOption = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
@@ -148,7 +137,7 @@ def quality(
             rows, base, started = section.read(data, limit), None, time.monotonic()
             embedder_id = opened().vectors_id if section.knowledge_base else ""
             key = key_of(section, about, data, len(rows), embedder_id, **settings)
-            if is_kept(out, section.name, section.part, key):
+            if is_kept(out, section.label, key):
                 console.print(f"{section.label}: kept from an earlier run")
                 continue
             if section.knowledge_base:
@@ -171,12 +160,10 @@ def quality(
 
 def quality_report(
     measured: Annotated[
-        Path, typer.Option("--from", help="File of `quality` to take over, if it is there.")
-    ] = Path("build/quality.jsonl"),
+        Path, typer.Option("--from", help="What `quality` wrote, if it is there.")
+    ] = MEASURED,
     numbers: Annotated[Path, typer.Option(help="JSONL of the numbers that are kept.")] = KEPT,
-    out: Annotated[Path, typer.Option(help="Page whose tables are written, between its marks.")] = Path(
-        "docs/quality.md"
-    ),
+    out: Annotated[Path, typer.Option(help="Page whose tables are written, between its marks.")] = PAGE,
 ) -> None:
     """Keep what `quality` measured, and write the tables of docs/quality.md."""
     from memory_model.eval.page import page
@@ -189,15 +176,9 @@ def quality_report(
 
 
 def split_questions(
-    files: Annotated[
-        list[Path], typer.Argument(help="SQuAD's JSON, or lists of {article, paragraph, questions}.")
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for squad_dev.json, squad_test.json, squad_documents.jsonl.")
-    ] = Path("data"),
-    training: Annotated[Path, typer.Option(help="File to write with all questions for training.")] = Path(
-        "build/questions/squad_training.json"
-    ),
+    files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
+    out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
+    training: Annotated[Path, typer.Option(help="File to write, all questions for training.")] = TRAINING,
     rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
 ) -> None:
     """Split questions about paragraphs by article into training, development and test.

@@ -61,7 +61,7 @@ def measure_prose(
     cut = windows(texts, tuned.loaded.tokenizer.encode, count)
     key = {"evaluator": EVALUATOR, **{k: tuned.about()[k] for k in ("model_id", "codec_id")}}
     key |= {"data": file_key(data / ARTICLES), "rows": len(cut), "precision": "float32"}
-    if is_kept(out, PROSE, "test", key):
+    if is_kept(out, f"{PROSE}/test", key):
         return
     started, losses = time.monotonic(), dict[str, list[float]]()
     for name, subject in (("tuned", tuned), ("base", base)):

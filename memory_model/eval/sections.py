@@ -102,6 +102,11 @@ class Measured:
         return cls(name, part, key, today(), since(started), rows, means, compared(scores, pairs), told)
 
     @property
+    def label(self) -> str:
+        """NAME/PART."""
+        return f"{self.name}/{self.part}"
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """Evaluator, model and codec: numbers of another one do not stand on the same page."""
         return tuple(self.key.get(name) for name in ("evaluator", "model_id", "codec_id"))
@@ -161,17 +166,15 @@ def read_measured(path: Path) -> dict[str, Measured]:
             one = TypeAdapter(Measured).validate_json(line)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
-            raise CorruptFile(
-                f"{path}, line {number}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}; delete the line and "
-                "measure again"
-            ) from error
-        found[f"{one.name}/{one.part}"] = one
+            where = f"{path}, line {number}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            raise CorruptFile(f"{where}; delete the line and measure again") from error
+        found[one.label] = one
     return found
 
 
 def keep(path: Path, measured: Measured) -> None:
     """Add a line to the file, or replace the section's; the file is replaced as a whole."""
-    _write(path, read_measured(path) | {f"{measured.name}/{measured.part}": measured})
+    _write(path, read_measured(path) | {measured.label: measured})
 
 
 def _write(path: Path, found: dict[str, Measured]) -> None:
@@ -183,12 +186,10 @@ def _write(path: Path, found: dict[str, Measured]) -> None:
     partial.replace(path)
 
 
-def is_kept(path: Path, name: str, part: str, key: dict[str, Any]) -> bool:
-    """Whether `path` has this section with an equal key."""
-    found = read_measured(path).get(f"{name}/{part}")
-    return found is not None and found.key == json.loads(
-        json.dumps(key)
-    )  # as it reads back: tuples are lists
+def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
+    """Whether `path` has the section NAME/PART with an equal key."""
+    found = read_measured(path).get(label)
+    return found is not None and found.key == key
 
 
 def taken_over(kept: Path, measured: Path) -> list[str]:
@@ -199,9 +200,7 @@ def taken_over(kept: Path, measured: Path) -> list[str]:
     """
     new, old = read_measured(measured), read_measured(kept)
     if len({one.identity for one in new.values()}) > 1:
-        raise InvalidInput(
-            f"{measured} has sections of several models or evaluators: delete it and measure again"
-        )
+        raise InvalidInput(f"{measured} has sections of several models: delete it and measure again")
     stale = [name for name, one in old.items() if new and one.identity != next(iter(new.values())).identity]
     _write(kept, {name: one for name, one in old.items() if name not in stale} | new)
     return stale

@@ -40,15 +40,15 @@ def measured(name: str = "same_field", part: str = "test", model_id: str = "m1",
         for condition, hits in (("memory", right), ("rag_five", 20), ("rag", 38))
     }
     key = {"evaluator": 2, "model_id": model_id, "codec_id": "c", "precision": "float32"}
-    return Measured.of(name, part, key, 0.0, scores, ABOUT)
+    return replace(Measured.of(name, part, key, 0.0, scores, ABOUT), seconds=1.0)
 
 
 def test_a_section_is_kept_only_under_an_equal_key(tmp_path: Path) -> None:
     path, one = tmp_path / "quality.jsonl", measured()
     keep(path, one)
-    assert is_kept(path, "same_field", "test", one.key)
-    assert not is_kept(path, "same_field", "dev", one.key)
-    assert not is_kept(path, "same_field", "test", one.key | {"evaluator": 3})
+    assert is_kept(path, "same_field/test", one.key)
+    assert not is_kept(path, "same_field/dev", one.key)
+    assert not is_kept(path, "same_field/test", one.key | {"evaluator": 3})
 
 
 def test_a_key_covers_everything_that_the_numbers_follow_from(tmp_path: Path) -> None:
