@@ -191,7 +191,7 @@ class Evaluation:
         return len(missing) + len(set(self.bank.missing(coded)) - set(missing))
 
     def write(self, progress: Callable[[int], None] | None = None) -> None:
-        """Write the memories that the conditions read and the bank has not got.
+        """Write the memories that the conditions read and the bank lacks.
 
         progress: called with the number of memories written since its last call.
         """

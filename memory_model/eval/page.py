@@ -151,14 +151,17 @@ def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
 
 
 def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
-    """What the row-by-row comparisons of the test sets say."""
+    """What the row-by-row comparisons of the test sets show."""
     for name, score, title in _ROWS:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
             if found and (p := found.paired(first, second, score)):
                 low, high = _interval(p)
-                word = "more than" if low > 0 else "less than" if high < 0 else "not told apart from"
-                yield f"- {title}: memory {word} the same references as text ({p.difference:+.3f} ± {p.error:.3f})."
+                shown = (
+                    "higher with memory than" if low > 0 else "lower with memory than" if high < 0 else None
+                )
+                shown = f"{shown} with" if shown else "no difference shown between memory and"
+                yield f"- {title}: {shown} the same references as text ({p.difference:+.3f} ± {p.error:.3f})."
 
 
 def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:

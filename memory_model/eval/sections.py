@@ -98,8 +98,8 @@ class Measured:
         """Of the scores of a run that began at `started` (time.monotonic). pairs: conditions to compare."""
         rows = len(next(iter(scores.values())).f1)
         means = {condition: found.means() for condition, found in scores.items()}
-        told: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
-        return cls(name, part, key, today(), since(started), rows, means, compared(scores, pairs), told)
+        shown: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
+        return cls(name, part, key, today(), since(started), rows, means, compared(scores, pairs), shown)
 
     @property
     def label(self) -> str:

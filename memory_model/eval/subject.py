@@ -109,7 +109,7 @@ class Subject:
     def prompt(self) -> Callable[[str], list[int]]:
         """One question as token ids in the model's own chat template, ready to be answered."""
         template = ChatTemplate(self.loaded.chat_template, self.loaded.tokenizer)
-        return ChatPieces(self.loaded.tokenizer, lambda said, reply: template.text(said, reply)).prompt
+        return ChatPieces(self.loaded.tokenizer, lambda turns, reply: template.text(turns, reply)).prompt
 
     @contextmanager
     def half(self) -> Iterator[None]:
