@@ -86,8 +86,8 @@ protos: $(READY) ## generate the Python code beside the .proto files
 bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or a bundle before is as new
 	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
 
-eval: $(READY) ## measure the default model's answers, resumable (LIMIT=n rows a section, NATURAL=file of questions)
-	$(BIN)/memory-model quality --eval-json build/eval.json $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
+eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=n rows a section, NATURAL=file of questions)
+	$(BIN)/memory-model quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/memory-model quality-report

@@ -1,211 +1,174 @@
-"""docs/quality.md from the numbers under docs/data: `memory-model quality-report`.
+"""The tables of docs/quality.md from the measured sections: `memory-model quality-report`.
 
-`memory_model.eval.results` says what each file holds and which command writes it. Every file but
-quality.json may be missing; its part of the page is then left out. A figure that was measured with another
-model or codec than the page's is marked.
+A target is reached only when the whole 95 % interval lies beyond its bar, and missed only when it lies short of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from memory_model.eval.results import EdgeQuality, Overlap, Quality, ResultFile, SectionResult
-from memory_model.eval.targets import PROSE, Target, targets
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.eval.scores import BINARY, Mean, Paired
+from memory_model.eval.sections import PROSE, Measured
 
-_SECTIONS = {
-    "heldout": "Countries held out of all tuning",
-    "retrieved": "The same with nothing given: the question retrieves five memories",
-    "hard": "The same with hard distractors: four other countries' references with the asked field",
-    "natural": "Natural questions",
-    "natural_untuned": "Natural questions, the untuned model",
-    "counterfactual": "References that say what the world does not",
-    "counterfactual_untuned": "The same, the untuned model",
-    "unanswerable": "Questions that no memory answers",
-}
-_COLUMNS = {
-    "nll": "NLL", "exact_match": "exact match", "f1": "F1", "exact_values": "exact values", "two_way": "two-way",
-    "follows_memory": "says what the memory says", "says_belief": "says what the world says", "refused": "refused",
-    "recall_at_5": "recall@5",
-}  # fmt: skip
-_FILES: dict[str, type[ResultFile]] = {
-    "quality": Quality, "edge_quality": EdgeQuality, "overlap": Overlap,
-}  # fmt: skip
-_MARK = "†"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+DEVICE_PRECISION = "int4-64-table-int8"
+"""What `memory-model export` writes by default."""
+_ROWS = (
+    ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
+    ("same_field", "exact_match", "same field: exact"), ("squad", "f1", "SQuAD: F1"),
+    ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
+    ("squad_retrieved", "f1", "SQuAD, retrieved: F1"), ("unanswerable", "refused", "unanswerable: refused"),
+    ("unanswerable_twins", "refused", "answerable twins: refused"),
+    ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
+)  # fmt: skip
+_COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The content of docs/data; None where a file is missing."""
+class Bar:
+    """What a figure of a test set must be and what we aim for.
 
-    quality: Quality
-    edge_quality: EdgeQuality | None = None
-    overlap: Overlap | None = None
+    of: one condition, or two that are compared by the difference or the ratio of their means.
+    """
 
-    @classmethod
-    def read(cls, folder: Path) -> Numbers:
-        """Everything in `folder`; raises MissingFile without quality.json, CorruptFile for what is no such file."""
-        paths = {field.name: folder / f"{field.name}.json" for field in fields(cls)}
-        found: dict[str, Any] = {
-            name: _FILES[name].load(path)
-            for name, path in paths.items()
-            if name == "quality" or path.is_file()
-        }
-        return cls(**found)
+    what: str
+    section: str
+    of: tuple[str, ...]
+    score: str
+    must: float
+    aim: float
+    higher: bool = True
+    kind: Literal["mean", "difference", "ratio", "exponential"] = "mean"
 
-    def of_another(self, part: str) -> str:
-        """What else than the page's model a section or a file was measured with; empty when it was that."""
-        if part in self.quality.sections:
-            return self.quality.of_another(part)
-        found = getattr(self, part, None)
-        model_id = getattr(found, "model_id", self.quality.model_id)
-        return "" if model_id == self.quality.model_id else f"model {model_id[:12]}"
-
-
-def page(numbers: Numbers) -> str:
-    """The whole page."""
-    quality = numbers.quality
-    parts = [
-        "# Quality\n\nMade by `memory-model quality-report` from the numbers under `docs/data`; do not edit.\n",
-        f"Model `{quality.model}` ({quality.model_id[:12]}), codec {quality.codec_id[:12]}, "
-        f"{quality.memory_bytes:,} bytes of codes in a full memory of {quality.memory_heads} heads.\n"
-        f"Last measured with `{quality.command}` on {quality.date}: {quality.machine}.\n"
-        "Greedy answers, five memories a question (the right one and four others) unless said otherwise.\n",
-        "## Against the targets\n\n" + _target_table(numbers),
-    ]
-    if numbers.edge_quality or numbers.overlap:
-        parts.append(_device_part(numbers))
-    parts.append(_sections_part(quality))
-    parts.append(_HOW)
-    return "\n".join(parts)
-
-
-def write_plots(numbers: Numbers, folder: Path) -> list[Path]:
-    """Write the figures that the page shows into `folder` (docs/images); returns their paths."""
-    from memory_model.eval import plots
-
-    sections = numbers.quality.sections
-    labels = {"heldout": "held-out countries", "hard": "hard distractors", "natural": "natural"}
-    groups = [(label, _bars(sections, name)) for name, label in labels.items() if name in sections]
-    path = folder / "quality-conditions.svg"
-    plots.condition_bars(path, {"": groups})
-    return [path]
-
-
-def _bars(sections: Mapping[str, SectionResult], name: str) -> dict[str, dict[str, float]]:
-    """Scores by condition of a section; those of retrieved memories stand with the held-out countries."""
-    also = sections["retrieved"].conditions if name == "heldout" and "retrieved" in sections else {}
-    return {**sections[name].conditions, **also}
-
-
-def _target_table(numbers: Numbers) -> str:
-    lines = ["| what | measured | must | aim | |", "|---|---|---|---|---|"]
-    marked = False
-    rows: Sequence[Target] = targets(numbers.quality, numbers.edge_quality, numbers.overlap)
-    for row in rows:
-        figure = row.show(row.value) or "–"
-        if row.value is not None and any(numbers.of_another(part) for part in row.of):
-            figure, marked = f"{figure} {_MARK}", True
-        lines.append(
-            f"| {row.what} | {figure} | {row.show(row.must)} | {row.show(row.aim)} | {row.verdict} |"
-        )
-    note = f"\n{_MARK} measured, at least in part, with another model or codec than this page's: see below.\n"
-    return "\n".join(lines) + "\n" + (note if marked else "")
-
-
-def _warning(numbers: Numbers, part: str) -> str:
-    other = numbers.of_another(part)
-    return f"**Measured with another {other}.** " if other else ""
-
-
-def _device_part(numbers: Numbers) -> str:
-    """What the device's own decoder answers: weights of fewer bits, and asking early."""
-    parts = ["## On the device\n"]
-    if edge := numbers.edge_quality:
-        parts.append(
-            f"{_warning(numbers, 'edge_quality')}{edge.rows} questions about held-out countries through the exported "
-            f"decoder and its slots, {edge.date}:\n`python -m deploy.edge_quality`.\n"
-        )
-        parts.append("| weights | F1 | exact match | answers as the first's | MB |\n|---|---|---|---|---|")
-        for name, found in edge.precisions.items():
-            parts.append(
-                f"| `{name}` | {found.f1:.3f} | {found.exact_match:.3f} | {found.same_as_first:.1%} | "
-                f"{found.decoder_mb:.0f} |"
-            )
-        parts.append("")
-    if overlap := numbers.overlap:
-        alike = ""
-        if overlap.generated_recalls == 0:
-            alike = (
-                "\nThese answers end within their first chunk, so nothing was recalled beside decoding: both modes did "
-                "the same.\nWhat longer answers recall: [0014](decisions/0014-asking-early-and-never-waiting.md)."
-            )
-        parts.append(
-            f"{_warning(numbers, 'overlap')}Asking early (`overlap`) against waiting (`exact`), over a real service: "
-            f"F1 {overlap.overlap_f1:.3f} against {overlap.exact_f1:.3f},\n{overlap.rows} questions about held-out "
-            f"countries, {overlap.date}: `python -m deploy.overlap_quality`.{alike}\n"
-        )
-    return "\n".join(parts)
-
-
-def _sections_part(quality: Quality) -> str:
-    lines = ["## Every measurement\n\n![token F1 by condition](images/quality-conditions.svg)\n"]
-    for name, title in _SECTIONS.items():
-        section = quality.sections.get(name)
+    def value(self, sections: Mapping[str, Measured]) -> tuple[float, float, float] | None:
+        """The figure and its 95 % interval, or None where it was not measured."""
+        section = sections.get(f"{self.section}/test")
         if section is None:
-            continue
-        found = section.conditions
-        columns = [c for c in _COLUMNS if any(c in scores for scores in found.values())]
-        lines.append(f"### {title}\n\n{section.result['rows']} rows, {_when(quality, name)}.\n")
-        lines.append("| condition | " + " | ".join(_COLUMNS[c] for c in columns) + " |")
-        lines.append("|---" * (1 + len(columns)) + "|")
-        for condition, scores in found.items():
-            cells = " | ".join(number(scores.get(c)) for c in columns)
-            lines.append(f"| `{condition}` | {cells} |")
-        lines.append("")
-    if PROSE in quality.sections:
-        prose = quality.sections[PROSE].result
-        lines.append(
-            f"### Prose without memory\n\nPerplexity {prose['tuned']:.2f} tuned, {prose['original']:.2f} original, "
-            f"ratio {prose['ratio']:.3f}: {prose['windows']} windows of {prose['window_tokens']} tokens of "
-            f"{prose['source']}, {_when(quality, PROSE)}.\n"
+            return None
+        if self.kind == "mean":
+            m = section.mean(self.of[0], self.score)
+            return (m.mean, *m.interval(binary=self.score in BINARY)) if m else None
+        p = section.paired(self.of[0], self.of[1], self.score)
+        if p is None or (self.kind == "ratio" and p.ratio is None):
+            return None
+        if self.kind == "ratio":
+            return p.ratio or 0.0, p.low or 0.0, p.high or 0.0
+        low, high = _interval(p)
+        if self.kind == "exponential":
+            return math.exp(p.difference), math.exp(low), math.exp(high)
+        return p.difference, low, high
+
+    def verdict(self, low: float, high: float) -> str:
+        """Of an interval: `aim reached`, `must reached`, `missed`, or `undecided` where it crosses the bar."""
+        sign = 1 if self.higher else -1
+        worst, best = sorted((sign * low, sign * high))
+        if worst >= sign * self.must:
+            return "aim reached" if worst >= sign * self.aim else "must reached"
+        return "missed" if best < sign * self.must else "undecided"
+
+
+TARGETS = (
+    Bar("facts: F1", "facts", ("memory",), "f1", 0.95, 0.98),
+    Bar("facts: exact", "facts", ("memory",), "exact_match", 0.92, 0.95),
+    Bar("same field: exact", "same_field", ("memory",), "exact_match", 0.75, 0.95),
+    Bar("same field: exact, memory - the same five as text", "same_field", ("memory", "rag_five"), "exact_match", 0, 0,
+        kind="difference"),
+    Bar("unanswerable: refused", "unanswerable", ("memory",), "refused", 0.6, 0.85),
+    Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
+    Bar("SQuAD: F1, memory / the same five as text", "squad", ("memory", "rag_five"), "f1", 0.9, 1.0, kind="ratio"),
+    Bar("SQuAD: F1, memory / the right text alone", "squad", ("memory", "rag"), "f1", 0.75, 0.95, kind="ratio"),
+    Bar("SQuAD, retrieved: F1, memory / the same as text", "squad_retrieved", ("memory_retrieved", "rag_retrieved"),
+        "f1", 0.9, 1.0, kind="ratio"),
+    Bar("facts: F1 without the codec - F1 with it", "facts", ("memory_exact", "memory"), "f1", 0.02, 0.005,
+        higher=False, kind="difference"),
+    Bar("facts: F1 of the device's int4 weights - F1 of float32", "int4", (DEVICE_PRECISION, "float32"), "f1", -0.02,
+        -0.005, kind="difference"),
+    Bar("facts: F1 of recall `exact` - F1 of `overlap`", "overlap", ("exact", "overlap"), "f1", 0.02, 0.005,
+        higher=False, kind="difference"),
+    Bar("perplexity of prose, tuned / base", PROSE, ("tuned", "base"), "nll", 1.15, 1.02, higher=False,
+        kind="exponential"),
+)  # fmt: skip
+"""The bars of the page, in its order."""
+
+
+def page(old: str, sections: Mapping[str, Measured]) -> str:
+    """The page `old` with the part between its marks written anew.
+
+    Raises InvalidInput for no sections, or sections of several models or evaluators; CorruptFile without the marks.
+    """
+    if not sections:
+        raise InvalidInput("nothing was measured: run `memory-model quality` first")
+    if len({s.identity for s in sections.values()}) > 1:
+        raise InvalidInput(
+            "the kept sections are of several models or evaluators: measure the old ones again"
         )
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise CorruptFile(f"the page has no lines {BEGIN} and {END} to write between")
+    one = next(iter(sections.values()))
+    dates = sorted(s.date for s in sections.values())
+    precision = " and ".join(sorted({str(s.key.get("precision", "float32")) for s in sections.values()}))
+    size = next((f", {s.about['memory_bytes']:,} bytes a memory" for s in sections.values() if s.about), "")
+    measured = (
+        f"Model {one.key['model_id'][:12]}, codec {one.key['codec_id'][:12]}{size}; products in {precision}; "
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
+        "## Test sets", _table(sections, "test"), "## Development sets", _table(sections, "dev"),
+        "## Against the targets",
+        "95 % intervals of the test sets. A bar is reached or missed only if the whole interval is on one side.",
+        "\n".join(_targets(sections)), "## What this means", "\n".join(_meanings(sections)),
+        "## What it cannot do", "\n".join(_failures(sections)),
+    )  # fmt: skip
+    return f"{before}{BEGIN}\n" + "\n\n".join(measured) + f"\n\n{END}{after}"
+
+
+def _table(sections: Mapping[str, Measured], part: str) -> str:
+    lines = [
+        "| questions: score | memory | the same five as text | the right text alone | nothing | n |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, score, title in _ROWS:
+        if found := sections.get(f"{name}/{part}"):
+            cells = [next((m for c in names if (m := found.mean(c, score))), None) for names in _COLUMNS]
+            shown = [f"{m.mean:.3f} ± {m.error:.3f}" if m else "" for m in cells]
+            lines.append(f"| {title} | {' | '.join(shown)} | {found.rows} |")
     return "\n".join(lines)
 
 
-def _when(quality: Quality, name: str) -> str:
-    """The date of a section, and a warning where it is of another model or codec."""
-    other = quality.of_another(name)
-    return quality.sections[name].date + (f", **another {other}** {_MARK}" if other else "")
+def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
+    yield "| what | measured | must | aim | |\n|---|---|---|---|---|"
+    for bar in TARGETS:
+        sign, found = "≥" if bar.higher else "≤", bar.value(sections)
+        shown, verdict = "", "not measured"
+        if found:
+            value, low, high = found
+            shown, verdict = f"{value:.3f} ({low:.3f} to {high:.3f})", bar.verdict(low, high)
+        yield f"| {bar.what} | {shown} | {sign} {bar.must:g} | {sign} {bar.aim:g} | {verdict} |"
 
 
-def number(value: float | None) -> str:
-    """Three decimals, or nothing."""
-    return "" if value is None else f"{value:.3f}"
+def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
+    """What the row-by-row comparisons of the test sets show."""
+    for name, score, title in _ROWS:
+        found = sections.get(f"{name}/test")
+        for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
+            if found and (p := found.paired(first, second, score)):
+                low, high = _interval(p)
+                shown = (
+                    "higher with memory than" if low > 0 else "lower with memory than" if high < 0 else None
+                )
+                shown = f"{shown} with" if shown else "no difference shown between memory and"
+                yield f"- {title}: {shown} the same references as text ({p.difference:+.3f} ± {p.error:.3f})."
 
 
-_HOW = """\
-## How to measure it again
+def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:
+    for bar in TARGETS:
+        if (found := bar.value(sections)) and bar.verdict(*found[1:]) == "missed":
+            yield f"- {bar.what}: {found[0]:.2f}, must be at {'least' if bar.higher else 'most'} {bar.must:g}."
 
-```
-make eval                                      # every measurement, resumable; LIMIT=n for a quick look
-make eval NATURAL=questions.json               # natural questions too
-memory-model quality --sections heldout,hard   # only these again; the others stay, each with its date and model
-make edge-quality                              # the device's decoder with weights of fewer bits
-make overlap-quality                           # asking early, over a real service
-memory-model quality-report                    # this page and its figures
-```
 
-`exact values` is the share of the right answer's numbers and capitalised words that stand in the answer
-letter for letter. `refused` counts answers that begin by saying that they do not know: right on
-unanswerable questions, wrong elsewhere. `memory_retrieved` gives nothing: the question
-itself searches all references of the factbook.
-
-F1 against bytes, and what each step of tuning brought: [studies](studies.md). Which heads read:
-[0002](decisions/0002-the-budget-is-a-table-of-heads.md).
-
-Any task of EleutherAI's lm-evaluation-harness runs with and without memory: see
-[the example](examples/harness/README.md).
-"""
+def _interval(p: Paired) -> tuple[float, float]:
+    return Mean(p.difference, p.error, p.n).interval()
