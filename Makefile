@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
+REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
 TAG ?= 0.1.0
 DEVICE ?= cpu
@@ -21,7 +22,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -111,14 +112,14 @@ build/llama/.ready: | $(READY)
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
-bench: $(BUNDLE)/manifest.json build/bundle-memory3-2b/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
+bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
 	$(BIN)/python -m deploy.bench all --quick --page docs/benchmarks.md --html build/bench/report.html
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
 bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
 bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
-bench-shape: build/bundle-memory3-2b/manifest.json ## bench-decode for the paper's shape with random weights
+bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
 bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
 bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
 bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
@@ -147,8 +148,11 @@ bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench
 $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
 
-build/bundle-memory3-2b/manifest.json: | $(READY)
-	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
+$(REAL)/manifest.json: | $(READY)
+	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
+
+real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
+	$(BIN)/python -m deploy.real_size
 
 curves: $(READY) ## F1 against bytes, codecs, heads, for docs/quality.md: long, resumable (LIMIT=n, NATURAL=file)
 	$(BIN)/memory-model budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
