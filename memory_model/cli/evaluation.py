@@ -185,7 +185,7 @@ def split_questions(
 
     An article's part follows from its title alone, so another file of the same articles never crosses over.
     """
-    from memory_model.eval.question_sets import write_paragraph_sets
+    from memory_model.data.paragraphs import write_paragraph_sets
 
     counts = write_paragraph_sets(files, out, training, rows)
     console.print(", ".join(f"{count} rows in {name}" for name, count in counts.items()))

@@ -24,9 +24,6 @@ _REFUSAL = re.compile(
     r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
 )
 
-REFUSAL = "I don't know."
-"""What a tuned model says when none of its memories answers."""
-
 
 def normalise(text: str) -> str:
     """Lower case, without punctuation, articles and surplus spaces."""

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from memory_model.data.conversations import REFUSAL
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, result_of
 from memory_model.eval.prose import window_loss, windows
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.rows import Row, read_rows
-from memory_model.eval.scores import REFUSAL
 from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
