@@ -17,6 +17,7 @@ SOURCES = (
     PACKAGE / "nn",
     PACKAGE / "bundle.py",
     PACKAGE / "cache_layout.py",
+    PACKAGE / "embedder.py",
 )
 
 

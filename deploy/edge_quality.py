@@ -27,7 +27,6 @@ from edge_client.events import Finished
 from edge_client.model import EdgeModel
 from edge_client.overlap import RecallMode, RecallPolicy
 from edge_client.recall import Recall
-from memory_model.assets import asset
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.chat import ChatTemplate
 from memory_model.codec.faiss import FaissCodec
@@ -39,7 +38,8 @@ from memory_model.eval.rows import read_rows
 from memory_model.eval.scores import exact_match, token_f1
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision
-from memory_model.models.load import DEFAULT_MODEL, LoadedModel, load_model
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import LoadedModel, load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,7 +78,7 @@ def main() -> None:
     options = arguments.parse_args()
     precisions = [Precision.parse(name).label for name in options.precisions.split(",")]
     loaded = load_model()
-    encoder = FaissCodec.load_encoder(asset(DEFAULT_MODEL, "codec.npz"))
+    encoder = FaissCodec.load_encoder(ModelFolder.open().need_codec())
     rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text()), options.limit))
     template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
     bank = MemoryBank(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))

@@ -145,7 +145,7 @@ def early_recalls(model: EdgeModel, rows: list[Row]) -> EarlyRecalls:
     """What the boundaries of long answers find, with the text at hand there and with that of `lead_tokens` before."""
     tokenizer, lead = model.bundle.tokenizer, model.policy.lead_tokens
     chunk = model.bundle.config.memory.chunk_tokens
-    goes_on = {tokenizer.end_of_turn_id: -100.0, tokenizer.eos_id: -100.0}
+    goes_on = dict.fromkeys(tokenizer.stop_ids, -100.0)
     found: list[tuple[list[int], list[int]]] = []
     for row in track(rows, "long answers", console=console):
         stream = model.session(recall="exact").send(

@@ -29,13 +29,18 @@ class ServiceProcess:
     log: Path
 
     @classmethod
-    def start(cls, folder: Path, bundle: Path, *, listen: str = "127.0.0.1:0") -> ServiceProcess:
-        """Serves the store `folder`/store; returns when health says SERVING. Raises ServiceFailed."""
+    def start(
+        cls, folder: Path, bundle: Path, *, model: Path | None = None, listen: str = "127.0.0.1:0"
+    ) -> ServiceProcess:
+        """Serve the store `folder`/store; returns when health says SERVING. Raises ServiceFailed.
+
+        model: the model folder that writes memories, by default the packaged one.
+        """
         port_file, log = folder / "port", folder / "service.log"
         port_file.unlink(missing_ok=True)
         store = f"chdb://{(folder / 'store').resolve()}"
         command: list[str | Path] = [PROGRAM, "serve", "--listen", listen, "--port-file", port_file]
-        command += ["--store", store, "--bundle", bundle]
+        command += ["--store", store, "--bundle", bundle, *(["--model", model] if model else [])]
         with log.open("ab") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -45,7 +45,7 @@ class Answer:
         self._recalls = ChunkRecalls(
             text, worker, policy, lambda ids: tokenizer.decode(ids).strip(), content, cancellation
         )
-        self._ends = {tokenizer.end_of_turn_id, tokenizer.eos_id}
+        self._ends = set(tokenizer.stop_ids)
         self._generated: list[int] = []
         self._reason = ""
         self._begun = time.perf_counter()

@@ -1,7 +1,7 @@
 """Reads the operators of an ONNX file, without the onnx package, which no device needs otherwise.
 
-An ONNX file is a protobuf message; of it this reads opsets, nodes and the types of constants, and skips
-the rest (weights lie in the external data file anyway).
+An ONNX file is a protobuf message; of it this reads opsets, nodes, inputs and the types of constants, and skips
+the rest (weights lie in the external data file anyway, so nothing large is read).
 """
 
 from __future__ import annotations
@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from memory_model.errors import CorruptFile, MissingFile
 
 # Field numbers of onnx.proto, fixed for ever by protobuf's rules.
 MODEL_GRAPH, MODEL_OPSETS = 7, 8
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
-GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT = 1, 5, 11
+INPUT_NAME, INPUT_TYPE, TENSOR_TYPE_OF, SHAPE_OF, DIMENSION, DIMENSION_VALUE, DIMENSION_NAME = (
+    1,
+    2,
+    1,
+    2,
+    1,
+    1,
+    2,
+)
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_KIND, NODE_ATTRIBUTE, NODE_DOMAIN = 1, 2, 3, 4, 5, 7
 ATTRIBUTE_NAME = 1
 TENSOR_TYPE, TENSOR_NAME = 2, 8
@@ -38,11 +48,12 @@ class Node:
 
 @dataclass(frozen=True)
 class OnnxNodes:
-    """opsets: version by domain; constants: type name of every initializer, e.g. "INT4"."""
+    """opsets: version by domain; constants: type name of every initializer, e.g. "INT4"; inputs: shape by name."""
 
     opsets: dict[str, int]
     nodes: tuple[Node, ...]
     constants: dict[str, str]
+    inputs: dict[str, tuple[int | str, ...]]
 
 
 def read_nodes(path: str | Path) -> OnnxNodes:
@@ -60,6 +71,7 @@ def _model(data: memoryview) -> OnnxNodes:
     opsets: dict[str, int] = {}
     nodes: list[Node] = []
     constants: dict[str, str] = {}
+    inputs: dict[str, tuple[int | str, ...]] = {}
     for number, value in _fields(data):
         if number == MODEL_OPSETS and isinstance(value, memoryview):
             fields = dict(_fields(value))
@@ -69,13 +81,27 @@ def _model(data: memoryview) -> OnnxNodes:
             for part, content in _fields(value):
                 if part == GRAPH_NODE:
                     nodes.append(_node(content))
+                elif part == GRAPH_INPUT and isinstance(content, memoryview):
+                    inputs[_text(dict(_fields(content))[INPUT_NAME])] = _shape(content)
                 elif part == GRAPH_INITIALIZER and isinstance(content, memoryview):
                     fields = dict(_fields(content))
                     kind = fields.get(TENSOR_TYPE, 0)
                     constants[_text(fields.get(TENSOR_NAME, b""))] = TYPE_NAMES.get(int(kind), f"type {kind}")
     if not nodes or not opsets:
         raise ValueError("it has no operators or no opset")
-    return OnnxNodes(opsets, tuple(nodes), constants)
+    return OnnxNodes(opsets, tuple(nodes), constants, inputs)
+
+
+def _shape(value_info: memoryview) -> tuple[int | str, ...]:
+    """Dimensions of an input: numbers, or names of free ones."""
+    message: Any = value_info
+    for field in (INPUT_TYPE, TENSOR_TYPE_OF, SHAPE_OF):
+        message = dict(_fields(message)).get(field, b"")
+    dimensions = (dict(_fields(content)) for number, content in _fields(message) if number == DIMENSION)
+    return tuple(
+        _text(d[DIMENSION_NAME]) if DIMENSION_NAME in d else int(d.get(DIMENSION_VALUE, 0))
+        for d in dimensions
+    )
 
 
 def _node(content: int | memoryview) -> Node:

@@ -21,6 +21,7 @@ class StreamText:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._pending: list[int] = []
+        self._before: list[int] = []
         self._held = ""
         self.text = ""
         self.stopped = False
@@ -28,21 +29,28 @@ class StreamText:
     def push(self, token: int) -> str:
         """Add a token; returns new text, which may be empty. After a stop string `stopped` is True."""
         self._pending.append(token)
-        piece = self._tokenizer.decode(self._pending)
+        piece = self._decoded()
         if piece.endswith(_INCOMPLETE) and len(self._pending) < _LONGEST_CHARACTER:
             return ""
-        self._pending.clear()
+        self._before, self._pending = self._pending, []
         return self._release(self._held + piece)
 
     def flush(self) -> str:
         """The end of the answer: everything that was held back."""
-        rest = self._held + (self._tokenizer.decode(self._pending) if self._pending else "")
+        rest = self._held + (self._decoded() if self._pending else "")
         self._pending.clear()
         self._held = ""
         if self.stopped:
             return ""
         self.text += rest
         return rest
+
+    def _decoded(self) -> str:
+        """Text of the pending tokens; SentencePiece drops a leading space, so they are read behind the last ones."""
+        if not self._before or not self._tokenizer.opens_with_space:
+            return self._tokenizer.decode(self._pending)
+        whole = self._tokenizer.decode([*self._before, *self._pending])
+        return whole[len(self._tokenizer.decode(self._before)) :]
 
     def _release(self, text: str) -> str:
         """Show `text` up to a stop string, or up to what might become one."""

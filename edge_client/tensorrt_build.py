@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edge_client.cuda_memory import CudaMemory
 from edge_client.errors import EngineMismatch
+from edge_client.onnx_nodes import read_nodes
 from edge_client.tensorrt_api import Progress, TensorRt, build_engine, load_tensorrt
 from edge_client.tensorrt_cache import EngineCache
 from edge_client.tensorrt_check import Comparison, CpuRun, Runs, check_engine
@@ -26,6 +27,7 @@ from edge_client.tensorrt_profiles import (
 from edge_client.tensorrt_run import EngineRun
 from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
+from memory_model.embedder import CONFIG, MODEL, EmbedderConfig
 
 GRAPHS = ("decoder.onnx", "embedder.onnx", "codec.onnx")
 Opening = Callable[[TensorRt, bytes, tuple[Profile, ...]], Runs]
@@ -66,7 +68,7 @@ def build_bundle(
     progress: Progress | None = None,
     again: bool = False,
 ) -> Iterator[Outcome]:
-    """Build and check every graph of a bundle, one after the other.
+    """Build and check every graph of a bundle but an int8 embedder's, one after the other.
 
     api: by default the one that is installed. root: of the cache. target: "SM86" and the like, for an API
     that builds for another machine; such engines are built and not checked. again: also what is there.
@@ -75,8 +77,11 @@ def build_bundle(
     api = api or load_tensorrt()
     architecture = (target or "SM86").removeprefix("SM") if api.cross else CudaMemory().architecture
     opening: Opening | None = None if api.cross else _open
+    embedder = EmbedderConfig.read(bundle.folder / CONFIG)
     for name in GRAPHS:
         path = bundle.folder / name
+        if name == MODEL and embedder.precision == "int8":
+            continue  # its operators are a processor's, where it runs
         if path.is_file():
             yield build_graph(
                 path, bundle, api, architecture, root=root, progress=progress, again=again, opening=opening
@@ -96,10 +101,10 @@ def build_graph(
 ) -> Outcome:
     """One graph; see `build_bundle`. opening: how the engine is run for the check, None leaves it out."""
     cautions = [f for release in releases(api) for f in check_graph(path, release)]
-    cpu = CpuRun(path)
+    inputs = [GraphInput(name, shape) for name, shape in read_nodes(path).inputs.items()]
     config = bundle.config
     embedder_tokens = json.loads((bundle.folder / "embedder.json").read_text(encoding="utf-8"))["max_tokens"]
-    profiles = graph_profiles(path.name, config, bundle.manifest.capacity, embedder_tokens, cpu.inputs)
+    profiles = graph_profiles(path.name, config, bundle.manifest.capacity, embedder_tokens, inputs)
     cache = EngineCache.of(path, profiles, version=api.version, architecture=architecture, root=root)
     if cache.plan.is_file() and not again:
         megabytes = cache.plan.stat().st_size / 1e6
@@ -112,7 +117,9 @@ def build_graph(
     if opening is not None:
         try:
             engine = opening(api, built.plan, profiles)
-            checks = check_engine(engine, cpu, profiles, config.vocabulary, what=f"the engine of {path.name}")
+            checks = check_engine(
+                engine, CpuRun(path), profiles, config.vocabulary, what=f"the engine of {path.name}"
+            )
         except EngineMismatch:
             cache.refuse()
             raise

@@ -101,7 +101,7 @@ def build_factbook(
     """Make the knowledge base, its held-out countries and their questions from the World Factbook."""
     from memory_model.data import factbook
     from memory_model.eval.question_sets import write_question_sets
-    from memory_model.models.load import base_checkpoint
+    from memory_model.models.folder import ModelFolder
     from memory_model.tokenizer import Tokenizer
 
     made = documents(package)
@@ -109,7 +109,7 @@ def build_factbook(
     kept = [d for d in made if factbook.held_out(d["key"])]
     names = [{"key": d["key"], "title": d["title"]} for d in kept]
     (out.parent / "heldout.json").write_text(json.dumps(names, ensure_ascii=False, indent=1) + "\n")
-    tokenizer = Tokenizer.from_json(base_checkpoint().tokenizer_json())
+    tokenizer = Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     rows = factbook.evaluation_rows(kept, tokenizer.count, questions)
     (out.parent / "heldout_questions.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
     if calibration is not None:

@@ -29,7 +29,7 @@ from memory_model.config import ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
-from memory_model.tokenizer import Tokenizer
+from memory_model.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
 BUNDLE_FORMAT_VERSION = 1
@@ -65,6 +65,8 @@ class Manifest:
     config: ModelConfig
     files: Mapping[str, FileEntry]
     format_version: int = BUNDLE_FORMAT_VERSION
+    special_tokens: SpecialTokens | None = None
+    """None in bundles of the first release, whose tokenizers have the usual ones."""
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""
@@ -84,6 +86,8 @@ class Manifest:
                 )
             data["config"] = ModelConfig.from_dict(data["config"])
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
+            if special := data.get("special_tokens"):
+                data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise CorruptFile(f"{MANIFEST} is not a bundle's manifest: {error}") from error
@@ -155,7 +159,7 @@ class Bundle:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The LLM's tokenizer."""
-        return Tokenizer.from_file(self.folder / "tokenizer.json")
+        return Tokenizer.from_file(self.folder / "tokenizer.json", self.manifest.special_tokens)
 
     @cached_property
     def chat(self) -> ChatTemplate:
@@ -178,7 +182,7 @@ class Bundle:
 
 def write_bundle(
     folder: str | Path, staging: Path, *, model_id: str, codec_id: str, embedder_id: str, precision: str,
-    capacity: int, licence: str, config: ModelConfig,
+    capacity: int, licence: str, config: ModelConfig, special_tokens: SpecialTokens,
 ) -> Bundle:  # fmt: skip
     """Describe the files in `staging` by a manifest and move them to `folder` in one step.
 
@@ -192,6 +196,7 @@ def write_bundle(
     manifest = Manifest(
         name=config.name, model_id=model_id, codec_id=codec_id, memory_format_id=config.memory_format_id,
         embedder_id=embedder_id, precision=precision, capacity=capacity, licence=licence, config=config, files=files,
+        special_tokens=special_tokens,
     )  # fmt: skip
     (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for path in staging.iterdir():

@@ -7,12 +7,17 @@ token cannot end its turn.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import Template, TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from memory_model.config import MemoryConfig
@@ -45,7 +50,6 @@ class ChatTemplate:
             raise UnknownTemplate(f"not a chat template: {error}") from error
         self.source = template
         self.tokenizer = tokenizer
-        self._literal = tokenizer.literal  # "<|im_end|>" in a message is text, not the end of a turn
 
     def text(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The conversation as the template spells it."""
@@ -75,12 +79,12 @@ class ChatTemplate:
             self._append(
                 ids, content, self.encode_content(said) if tokens is None else tokens, role != "system"
             )
-            self._append(ids, content, self.tokenizer.encode(scaffolding), False)
+            self._append(ids, content, self.tokenizer.encode_next(scaffolding), False)
         return Prompt(ids, content)
 
     def encode_content(self, text: str) -> list[int]:
         """Token ids of what somebody said; spelled-out special tokens stay text."""
-        return list(self._literal.encode(text, add_special_tokens=False).ids)
+        return self.tokenizer.encode_next(text, literal=True)
 
     @staticmethod
     def _append(ids: list[int], content: list[bool], new: Sequence[int], said: bool) -> None:
@@ -135,9 +139,25 @@ def _checked(messages: Any) -> list[dict[str, str]]:
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Template:
     """Compiled once for all models of a kind: templates and what they are compiled in are cycles of large tables."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
     return environment.from_string(template)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model says, for training elsewhere; here its body stands as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
 def _refuse(message: str) -> None:

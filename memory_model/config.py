@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,43 @@ class MemoryConfig:
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """How a model's rotary frequencies were stretched for longer texts.
+
+    `linear` divides every frequency by `factor`. `llama3` divides those of wavelengths above
+    `original_positions / low` by `factor`, keeps those below `original_positions / high` and blends between.
+    """
+
+    kind: str
+    factor: float
+    low: float = 1.0
+    high: float = 4.0
+    original_positions: int = 8192
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that is not implemented."""
+        if self.kind not in ("linear", "llama3"):
+            raise InvalidInput(f"rope scaling {self.kind!r} is not supported, only linear and llama3")
+        if self.factor <= 0 or not 0 < self.low < self.high or self.original_positions < 1:
+            raise InvalidInput(f"rope scaling {self} is out of range")
+
+    def stretched(self, frequency: np.ndarray) -> np.ndarray:
+        """The scaled frequencies, float64 [d / 2], of the plain ones."""
+        if self.kind == "linear":
+            return frequency / self.factor
+        turns = self.original_positions * frequency / (2 * np.pi)  # full turns within the original length
+        keep = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)
+        return frequency * (keep + (1 - keep) / self.factor)
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A Llama-like decoder's shape, with its memory budget."""
+    """A decoder's shape, with its memory budget: Llama and its relatives by configuration.
+
+    hidden: width between layers, by default H d_h. attention_bias: biases of q, k and v (Qwen2). qk_norm: queries
+    and keys pass an RMSNorm of each head before the rotation (Qwen3). plain_layers: layers without rotary
+    embedding (SmolLM3). positions: the longest text that the model was trained for, 0 where unknown.
+    """
 
     name: str
     layers: int
@@ -125,28 +161,48 @@ class ModelConfig:
     tied_embeddings: bool
     attention_bias: bool = False
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    hidden: int = 0
+    qk_norm: bool = False
+    plain_layers: tuple[int, ...] = ()
+    rope_scaling: RopeScaling | None = None
+    positions: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a shape that no decoder can have."""
+        if (
+            min(self.layers, self.query_heads, self.kv_heads, self.head_dim, self.mlp_width, self.vocabulary)
+            < 1
+        ):
+            raise InvalidInput(f"{self.name}: layers, heads, widths and vocabulary must be positive")
         if self.query_heads % self.kv_heads:
             raise InvalidInput(
                 f"{self.query_heads} query heads do not share {self.kv_heads} key-value heads evenly"
             )
+        if self.head_dim % 2:
+            raise InvalidInput(f"a head dimension of {self.head_dim} cannot be rotated: it must be even")
         for head in self.memory.heads:
             if head.layer >= self.layers or head.head >= self.kv_heads:
                 raise InvalidInput(
                     f"memory head {head} is outside {self.layers} layers x {self.kv_heads} KV heads"
                 )
-
-    @property
-    def hidden(self) -> int:
-        """Hidden dimension d = H d_h."""
-        return self.query_heads * self.head_dim
+        object.__setattr__(self, "hidden", self.hidden or self.query_heads * self.head_dim)
+        object.__setattr__(self, "plain_layers", tuple(sorted(self.plain_layers)))
 
     @property
     def group(self) -> int:
         """Query heads that share one key-value head."""
         return self.query_heads // self.kv_heads
+
+    @property
+    def query_width(self) -> int:
+        """Numbers that all query heads of a layer have together, H d_h."""
+        return self.query_heads * self.head_dim
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """Float64 [d / 2]: by what angle each pair of dimensions turns from one position to the next."""
+        plain = 1.0 / self.rope_base ** (np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim)
+        return self.rope_scaling.stretched(plain) if self.rope_scaling else plain
 
     def with_memory(self, memory: MemoryConfig) -> ModelConfig:
         """The same shape with another memory budget."""
@@ -154,30 +210,65 @@ class ModelConfig:
 
     def parameters(self, *, embeddings: bool = True) -> int:
         """Number of weights; without `embeddings` neither the embedding table nor the head counts."""
-        d, kv = self.hidden, self.kv_heads * self.head_dim
-        bias = (d + 2 * kv) if self.attention_bias else 0
-        layer = 2 * d * d + 2 * d * kv + 3 * d * self.mlp_width + 2 * d + bias
-        table = self.vocabulary * d * (1 if self.tied_embeddings else 2)
-        return self.layers * layer + d + (table if embeddings else 0)
+        weights = sum(prod(shape) for shape in weight_shapes(self).values())
+        tables = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+        return weights if embeddings else weights - tables
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {**asdict(self), "memory": self.memory.to_dict()}
+        """JSON-ready form; what has its default value and is younger than the first release is left out."""
+        data = {**asdict(self), "memory": self.memory.to_dict(), "plain_layers": list(self.plain_layers)}
+        if self.hidden == self.query_width:
+            data["hidden"] = 0
+        for name in ("hidden", "qk_norm", "plain_layers", "rope_scaling", "positions"):
+            if not data[name]:
+                del data[name]
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ModelConfig:
         """Inverse of `to_dict`; raises InvalidInput on unknown or missing fields."""
         try:
-            return cls(**{**data, "memory": MemoryConfig.from_dict(data.get("memory", {}))})
+            scaling = data.get("rope_scaling")
+            fields = {
+                **data,
+                "memory": MemoryConfig.from_dict(data.get("memory", {})),
+                "plain_layers": tuple(data.get("plain_layers", ())),
+                "rope_scaling": RopeScaling(**scaling) if scaling else None,
+            }
+            return cls(**fields)
         except TypeError as error:
             raise InvalidInput(f"not a model config: {error}") from error
 
     @property
     def memory_format_id(self) -> str:
         """SHA-256 (hex) over the format version and whatever fixes the meaning of a payload's rows."""
-        shape = [MEMORY_FORMAT_VERSION, self.layers, self.kv_heads, self.head_dim, self.rope_base]
+        shape: list[Any] = [MEMORY_FORMAT_VERSION, self.layers, self.kv_heads, self.head_dim, self.rope_base]
+        if self.rope_scaling or self.plain_layers:
+            shape += [asdict(self.rope_scaling) if self.rope_scaling else None, list(self.plain_layers)]
         text = json.dumps([shape, self.memory.to_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of a decoder, by its Hugging Face name without `model.`."""
+    d, q, kv = config.hidden, config.query_width, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocabulary, d), "norm.weight": (d,)}
+    for layer in range(config.layers):
+        at, width = f"layers.{layer}", config.mlp_width
+        shapes |= {
+            f"{at}.input_layernorm.weight": (d,), f"{at}.post_attention_layernorm.weight": (d,),
+            f"{at}.self_attn.q_proj.weight": (q, d), f"{at}.self_attn.k_proj.weight": (kv, d),
+            f"{at}.self_attn.v_proj.weight": (kv, d), f"{at}.self_attn.o_proj.weight": (d, q),
+            f"{at}.mlp.gate_proj.weight": (width, d), f"{at}.mlp.up_proj.weight": (width, d),
+            f"{at}.mlp.down_proj.weight": (d, width),
+        }  # fmt: skip
+        if config.attention_bias:
+            shapes |= {f"{at}.self_attn.{p}_proj.bias": (n,) for p, n in (("q", q), ("k", kv), ("v", kv))}
+        if config.qk_norm:
+            shapes |= {f"{at}.self_attn.{p}_norm.weight": (config.head_dim,) for p in ("q", "k")}
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocabulary, d)
+    return shapes
 
 
 def uniform_budget(layers: int, kv_heads: int, tokens: int) -> tuple[MemoryHead, ...]:
@@ -185,11 +276,38 @@ def uniform_budget(layers: int, kv_heads: int, tokens: int) -> tuple[MemoryHead,
     return tuple(MemoryHead(layer, head, tokens) for layer in range(layers) for head in range(kv_heads))
 
 
+PAPER_TOKENS = 8
+"""Sparse tokens of each memory head in the paper's model."""
+
+
+def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) -> MemoryConfig:
+    """The memory budget that a command line names; raises InvalidInput.
+
+    `paper` or `paper:TOKENS`: as many tokens (8) in every head of the first half of the layers (paper 3.3). `all`:
+    every token in every head. Or `LAYER.HEAD:TOKENS,…`.
+    """
+    kind, _, number = text.partition(":")
+    try:
+        if kind == "paper":
+            heads = uniform_budget(config.layers // 2, config.kv_heads, int(number or PAPER_TOKENS))
+        elif text == "all":
+            heads = uniform_budget(config.layers, config.kv_heads, reference_tokens)
+        else:
+            entries = (entry.replace(":", ".").split(".") for entry in text.split(","))
+            heads = tuple(MemoryHead(int(layer), int(head), int(tokens)) for layer, head, tokens in entries)
+    except ValueError as error:
+        raise InvalidInput(
+            f"memory budget {text!r}: write paper, paper:TOKENS, all, or LAYER.HEAD:TOKENS,… such as 14.1:128"
+        ) from error
+    memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
+    return config.with_memory(memory).memory
+
+
 def memory3_2b() -> ModelConfig:
     """The paper's model (3.4): 44 layers, 40/8 heads of 80, MLP 3200, 22 memory layers of 8 sparse tokens."""
     return ModelConfig(
         name="memory3-2b", layers=44, query_heads=40, kv_heads=8, head_dim=80, mlp_width=3200, vocabulary=60416,
-        rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=False,
+        rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=False, positions=2048,
         memory=MemoryConfig(heads=uniform_budget(22, 8, 8)),
     )  # fmt: skip
 
@@ -202,4 +320,13 @@ def smollm2_135m(memory: MemoryConfig | None = None) -> ModelConfig:
     )  # fmt: skip
 
 
-PRESETS = {"memory3-2b": memory3_2b, "smollm2-135m": smollm2_135m}
+def qwen25_1b() -> ModelConfig:
+    """The shape of Qwen2.5-1.5B, with the paper's budget: 8 tokens in every head of the first half."""
+    return ModelConfig(
+        name="qwen2.5-1.5b", layers=28, query_heads=12, kv_heads=2, head_dim=128, mlp_width=8960, vocabulary=151936,
+        rope_base=1000000.0, norm_epsilon=1e-6, tied_embeddings=True, attention_bias=True, positions=32768,
+        memory=MemoryConfig(heads=uniform_budget(14, 2, 8)),
+    )  # fmt: skip
+
+
+PRESETS = {"memory3-2b": memory3_2b, "qwen2.5-1.5b": qwen25_1b, "smollm2-135m": smollm2_135m}

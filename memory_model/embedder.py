@@ -1,10 +1,8 @@
 """Text to query vectors on ONNX Runtime: what the service indexes references by and a device asks with.
 
-Knows nothing about how the ONNX file was made (`memory_model.export.embedder`). Three file layouts:
+    embedder.onnx(.data), embedder_tokenizer.json, embedder.json
 
-    ours         embedder.onnx, embedder_tokenizer.json, embedder.json
-    BGE-M3's     onnx/model.onnx + onnx/model.onnx_data + tokenizer.json, as published
-    one file     a path to an .onnx file of either, its tokenizer beside it
+Torch-free. `memory_model.export.embedder` writes the three from a Hugging Face folder.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +18,38 @@ import numpy as np
 import onnxruntime as ort
 from tokenizers import Tokenizer
 
-from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.tokenizer import without_word_cache
 
+MODEL, TOKENIZER, CONFIG = "embedder.onnx", "embedder_tokenizer.json", "embedder.json"
 POOLINGS = ("mean", "cls")
+SENTENCE_OUTPUTS = ("sentence_embedding", "dense_vecs")
+TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
+"""Names of a published graph's outputs: one vector a text, or one a token, which are pooled here."""
 CHARACTERS_PER_TOKEN = 40
 """A text is cut to `max_tokens` times this before tokenizing, so that a huge one costs no time."""
+_REMEDY = "export the embedder again (`memory-model export`)"
 
 
 @dataclass(frozen=True)
 class EmbedderConfig:
-    """What `embedder.json` says: how token vectors become one vector.
+    """Content of `embedder.json`.
 
-    `max_tokens`: longer texts are cut. `dim`: width of the vector.
+    embedder_id: SHA-256 (hex) of the source weights, tokenizer and pooling. Precision and max_tokens are no part
+    of it: a device with int8 weights asks a service that indexed with float32. max_tokens: longer texts are
+    cut. dim: width of a vector. precision: of the weights, float32 or int8. source: the files that were read.
     """
 
     name: str
+    embedder_id: str
     pooling: str
-    normalize: bool
     max_tokens: int
     dim: int
+    precision: str
+    source: str
 
     def __post_init__(self) -> None:
-        """Refuse what no embedder can be."""
+        """Raise InvalidInput for values that no embedder has."""
         if self.pooling not in POOLINGS:
             raise InvalidInput(f"pooling must be one of {POOLINGS}, not {self.pooling!r}")
         if self.max_tokens < 1 or self.dim < 1:
@@ -54,98 +59,71 @@ class EmbedderConfig:
         """The content of `embedder.json`."""
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-
-@dataclass(frozen=True)
-class EmbedderFiles:
-    """Where an embedder's parts lie; `weights` are external data files that `model` names."""
-
-    model: Path
-    tokenizer: Path
-    config: Path | None
-    weights: tuple[Path, ...] = ()
-
-
-def find_embedder(path: str | Path) -> EmbedderFiles:
-    """Recognise one of the layouts at `path`, a folder or an .onnx file; raises MissingFile."""
-    path = Path(path)
-    candidates = [path]
-    if path.suffix != ".onnx" or path.is_dir():
-        candidates = [path / "embedder.onnx", path / "onnx" / "model.onnx", path / "model.onnx"]
-    model = next((c for c in candidates if c.is_file()), None)
-    if model is None:
-        raise MissingFile(
-            f"no embedder at {path} (looked for {', '.join(str(c) for c in candidates)}): "
-            "make it with `memory-model export`"
-        )
-    tokenizers = [folder / name for folder in (model.parent, model.parent.parent)
-                  for name in (f"{model.stem}_tokenizer.json", "tokenizer.json")]  # fmt: skip
-    tokenizer = next((t for t in tokenizers if t.is_file()), None)
-    if tokenizer is None:
-        raise MissingFile(f"the embedder {model} has no tokenizer.json beside it")
-    config = model.with_suffix(".json")
-    weights = sorted(w for w in (*model.parent.glob("*_data"), *model.parent.glob("*.data"),
-                                 *model.parent.glob("Constant_*")) if _belongs(w, model))  # fmt: skip
-    return EmbedderFiles(model, tokenizer, config if config.is_file() else None, tuple(weights))
-
-
-def _belongs(weights: Path, model: Path) -> bool:
-    # A published graph keeps the names of its weights when it is copied under our name.
-    names = (f"{model.name}_data", f"{model.name}.data", "model.onnx_data")
-    return weights.name.startswith("Constant_") or weights.name in names
+    @classmethod
+    def read(cls, path: Path) -> EmbedderConfig:
+        """Inverse of `to_json`; raises CorruptFile."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise CorruptFile(f"{path} is not an embedder's config: {error}: {_REMEDY}") from error
 
 
 class Embedder:
-    """Embeds texts; may be shared by threads (the session is thread-safe and nothing else changes).
+    """Embeds texts. Thread-safe: the session is, and nothing else changes.
 
-    `path`: a folder or an .onnx file. `threads`: intra-op threads; one by default, because beside a
-    decoder or many requests more only contend. Raises MissingFile, CorruptFile.
+    folder: a bundle, or another folder with the three files. threads: intra-op threads; beside a decoder or many
+    requests more than one only contend. Raises MissingFile, CorruptFile.
     """
 
-    def __init__(self, path: str | Path, *, threads: int = 1) -> None:
-        self.files = find_embedder(path)
+    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+        self.folder = Path(folder)
+        for name in (MODEL, TOKENIZER, CONFIG):
+            if not (self.folder / name).is_file():
+                raise MissingFile(
+                    f"no embedder in {self.folder}, {name} is missing: make it with `memory-model export`"
+                )
+        self.config = EmbedderConfig.read(self.folder / CONFIG)
+        self._session = self._open(threads)
+        self._inputs = {i.name for i in self._session.get_inputs()}
+        self._output = self._choose_output()
+        self._tokenizer = self._read_tokenizer()
+
+    def _open(self, threads: int) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        path = self.folder / MODEL
         try:
-            model = str(self.files.model)
-            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime has no common class for its errors
-            raise CorruptFile(f"{self.files.model} is not a usable ONNX file: {error}") from error
-        self._inputs = {i.name for i in self._session.get_inputs()}
-        outputs = {o.name: o.shape for o in self._session.get_outputs()}
-        if "input_ids" not in self._inputs or "attention_mask" not in self._inputs:
+            raise CorruptFile(f"{path} is not a usable ONNX file: {error}: {_REMEDY}") from error
+        made_for = session.get_modelmeta().custom_metadata_map.get("embedder_id", self.config.embedder_id)
+        if made_for != self.config.embedder_id:
+            raise CorruptFile(f"{path} is of another embedder than {CONFIG} beside it: {_REMEDY}")
+        return session
+
+    def _choose_output(self) -> str:
+        path, outputs = self.folder / MODEL, {o.name: o.shape for o in self._session.get_outputs()}
+        if not {"input_ids", "attention_mask"} <= self._inputs:
+            raise CorruptFile(f"{path} takes {sorted(self._inputs)}, not input_ids and attention_mask")
+        name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), None)
+        if name is None:
+            raise CorruptFile(f"{path} returns {sorted(outputs)}, no sentence or token embeddings")
+        width = outputs[name][-1]
+        if isinstance(width, int) and width != self.dim:
             raise CorruptFile(
-                f"{self.files.model} takes {sorted(self._inputs)}, not input_ids and attention_mask"
+                f"{path} returns vectors of {width} numbers, {CONFIG} says {self.dim}: {_REMEDY}"
             )
-        names = [n for n in ("sentence_embedding", "token_embeddings", "last_hidden_state") if n in outputs]
-        if not names:
-            raise CorruptFile(f"{self.files.model} gives {sorted(outputs)}, no sentence or token embeddings")
-        self._output = names[0]
-        self.config = self._read_config(outputs[self._output][-1])
-        self._tokenizer = self._read_tokenizer()
-
-    def _read_config(self, width: Any) -> EmbedderConfig:
-        if self.files.config is None:  # BGE-M3 as published: first token, unit length; dim from the file
-            width = width if isinstance(width, int) else self._hidden_size()
-            return EmbedderConfig(name="bge-m3", pooling="cls", normalize=True, max_tokens=512, dim=width)
-        try:
-            return EmbedderConfig(**json.loads(self.files.config.read_text()))
-        except (TypeError, ValueError) as error:
-            raise CorruptFile(f"{self.files.config} is not an embedder's config: {error}") from error
-
-    def _hidden_size(self) -> int:
-        for folder in (self.files.model.parent, self.files.model.parent.parent):
-            if (folder / "config.json").is_file():
-                return int(json.loads((folder / "config.json").read_text())["hidden_size"])
-        raise MissingFile(f"{self.files.model} does not say its width and has no config.json beside it")
+        return name
 
     def _read_tokenizer(self) -> Tokenizer:
+        path = self.folder / TOKENIZER
         try:
-            tokenizer = without_word_cache(Tokenizer.from_file(str(self.files.tokenizer)))
+            tokenizer = without_word_cache(Tokenizer.from_file(str(path)))
         except Exception as error:  # the library raises a bare Exception
-            raise CorruptFile(f"{self.files.tokenizer} is not a tokenizer file: {error}") from error
+            raise CorruptFile(f"{path} is not a tokenizer file: {error}: {_REMEDY}") from error
         tokenizer.no_padding()
         tokenizer.enable_truncation(self.config.max_tokens)
         pads = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
@@ -162,13 +140,15 @@ class Embedder:
         """What the embedder is called, for people."""
         return self.config.name
 
-    @cached_property
+    @property
     def embedder_id(self) -> str:
-        """SHA-256 (hex) over model, external weights, tokenizer and config: equal ids give equal vectors."""
-        digest = hashlib.sha256(self.config.to_json().encode())
-        for path in (self.files.model, *self.files.weights, self.files.tokenizer):
-            digest.update(file_sha256(path).encode())
-        return digest.hexdigest()
+        """SHA-256 (hex) of the sources: vectors of equal ids can be compared with each other."""
+        return self.config.embedder_id
+
+    @property
+    def vectors_id(self) -> str:
+        """SHA-256 (hex) that covers precision and max_tokens too: equal ids give equal vectors."""
+        return hashlib.sha256(self.config.to_json().encode()).hexdigest()
 
     def embed(self, texts: Sequence[str], *, batch_size: int = 8) -> np.ndarray:
         """Vectors of `texts`, float32 [n, dim], of unit length; an empty list gives [0, dim].
@@ -199,15 +179,14 @@ class Embedder:
         for row, text in enumerate(tokens):
             ids[row, : len(text)] = text
             mask[row, : len(text)] = 1
-        feeds = {"input_ids": ids, "attention_mask": mask}
+        feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feeds["token_type_ids"] = np.zeros_like(ids)
         vectors = np.asarray(self._session.run([self._output], feeds)[0], np.float32)
-        if vectors.ndim == 3:
+        if self._output in TOKEN_OUTPUTS:
             vectors = pool(vectors, mask, self.config.pooling)
-        if self.config.normalize:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        length = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.maximum(length, 1e-12))
 
 
 def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
@@ -215,7 +194,7 @@ def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
     if pooling == "cls":
         return tokens[:, 0]
     weights = mask[:, :, None].astype(np.float32)
-    return (tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
+    return np.asarray((tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
 
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -7,7 +7,7 @@ cut only when it alone is longer than a reference.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from memory_model.errors import InvalidInput
 
@@ -65,29 +65,6 @@ def split(
     if current:
         references.append(head + _joined(current))
     return references
-
-
-def contexts(
-    references: Sequence[str], title: str, count_tokens: Callable[[str], int], limit: int
-) -> list[str]:
-    """For each reference of a document what stands before it: the title and whole sentences, nearly `limit` tokens.
-
-    references: as `split` makes them; nothing stands before the first. A sentence longer than the room that is left
-    ends it, so a context may be shorter, or empty.
-    """
-    head = f"{' '.join(title.split())}\n" if title.strip() else ""
-    room = limit - count_tokens(head) if head else limit
-    before: list[tuple[str, int]] = []
-    result = []
-    for reference in references:
-        start, left = len(before), room
-        while start > 0 and before[start - 1][1] <= left:
-            start -= 1
-            left -= before[start][1]
-        result.append(head + "".join(text for text, _ in before[start:]) if start < len(before) else "")
-        for sentence, _ in sentences(reference.removeprefix(head)):
-            before.append((f"{sentence}\n", count_tokens(f"{sentence}\n")))
-    return result
 
 
 def _joined(parts: list[tuple[str, str]]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,40 +18,25 @@ from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 
-class Tokenizer:
-    """A `tokenizers` file with the ids of its special tokens. Thread-safe: encoding does not change it."""
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of the tokens that mean something to the model.
 
-    def __init__(self, backend: Backend, bos_id: int, eos_id: int, end_of_turn_id: int) -> None:
-        self.backend = backend
-        self.bos_id = bos_id
-        self.eos_id = eos_id
-        self.end_of_turn_id = end_of_turn_id
+    bos opens a text, eos ends one, end_of_turn ends an answer; stop: every id after which nothing more is said.
+    """
 
-    @classmethod
-    def from_file(cls, path: str | Path) -> Tokenizer:
-        """Read `tokenizer.json`; one that is open already is shared. Raises MissingFile or CorruptFile."""
-        path = Path(path)
-        if not path.is_file():
-            raise MissingFile(f"no tokenizer at {path}: make the bundle with `memory-model export`")
-        digest = file_sha256(path)
-        with _opening:
-            tokenizer = _open.get(digest)
-            if tokenizer is None:
-                try:
-                    backend = Backend.from_file(str(path))
-                except Exception as error:  # the library raises a bare Exception for every kind of bad file
-                    raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-                tokenizer = _open[digest] = cls.from_backend(without_word_cache(backend))
-        return tokenizer
+    bos: int
+    eos: int
+    end_of_turn: int
+    stop: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """The ends of a text and of a turn always stop an answer."""
+        object.__setattr__(self, "stop", tuple(sorted({*self.stop, self.eos, self.end_of_turn})))
 
     @classmethod
-    def from_json(cls, text: str) -> Tokenizer:
-        """The same from the file's text, for long texts: words that were met are remembered, as the library does."""
-        return cls.from_backend(Backend.from_str(text))
-
-    @classmethod
-    def from_backend(cls, backend: Backend) -> Tokenizer:
-        """Find the special tokens by their usual spellings (ChatML, Llama)."""
+    def usual(cls, backend: Backend) -> SpecialTokens:
+        """Those of the usual spellings (ChatML, Llama); raises InvalidInput where there are none."""
 
         def first(*names: str) -> int:
             for name in names:
@@ -60,11 +46,43 @@ class Tokenizer:
             raise InvalidInput(f"the tokenizer has none of the special tokens {names}")
 
         return cls(
-            backend,
-            bos_id=first("<|im_start|>", "<s>", "<|begin_of_text|>"),
-            eos_id=first("<|im_end|>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
-            end_of_turn_id=first("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>"),
+            bos=first("<|im_start|>", "<s>", "<|begin_of_text|>"),
+            eos=first("<|im_end|>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
+            end_of_turn=first("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>"),
         )
+
+
+class Tokenizer:
+    """A `tokenizers` file with the ids of its special tokens. Thread-safe: encoding does not change it."""
+
+    def __init__(self, backend: Backend, special: SpecialTokens | None = None) -> None:
+        """special: by default the usual ones. Raises InvalidInput where the tokenizer has none of them."""
+        self.backend = backend
+        self.special = special or SpecialTokens.usual(backend)
+        self.bos_id, self.eos_id = self.special.bos, self.special.eos
+        self.end_of_turn_id, self.stop_ids = self.special.end_of_turn, self.special.stop
+
+    @classmethod
+    def from_file(cls, path: str | Path, special: SpecialTokens | None = None) -> Tokenizer:
+        """Read `tokenizer.json`; one that is open already is shared. Raises MissingFile or CorruptFile."""
+        path = Path(path)
+        if not path.is_file():
+            raise MissingFile(f"no tokenizer at {path}: make the bundle with `memory-model export`")
+        key = file_sha256(path), special
+        with _opening:
+            tokenizer = _open.get(key)
+            if tokenizer is None:
+                try:
+                    backend = Backend.from_file(str(path))
+                except Exception as error:  # the library raises a bare Exception for every kind of bad file
+                    raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
+                tokenizer = _open[key] = cls(without_word_cache(backend), special)
+        return tokenizer
+
+    @classmethod
+    def from_json(cls, text: str, special: SpecialTokens | None = None) -> Tokenizer:
+        """The same from the file's text, for long texts: words that were met are remembered, as the library does."""
+        return cls(Backend.from_str(text), special)
 
     @cached_property
     def literal(self) -> Backend:
@@ -82,6 +100,25 @@ class Tokenizer:
         """Token ids of `text`; adds no BOS."""
         return list(self.backend.encode(text, add_special_tokens=False).ids)
 
+    def encode_next(self, text: str, *, literal: bool = False) -> list[int]:
+        """Token ids of a text that follows another one; `literal`: special tokens that it spells stay text.
+
+        A tokenizer of the SentencePiece kind puts a space before every text it is given, which only the first
+        piece of a text must get: here the piece is encoded behind a line break that is then taken away.
+        """
+        backend = self.literal if literal else self.backend
+        if not self.opens_with_space:
+            return list(backend.encode(text, add_special_tokens=False).ids)
+        ids = backend.encode(f"\n{text}", add_special_tokens=False).ids
+        opening = backend.encode("\n", add_special_tokens=False).ids
+        return list(ids[len(opening) :]) if ids[: len(opening)] == opening else self.encode(text)
+
+    @cached_property
+    def opens_with_space(self) -> bool:
+        """Whether encoding puts a space before a text and decoding takes it away (SentencePiece)."""
+        once, twice = (self.backend.encode(text, add_special_tokens=False).ids for text in ("a", "a a"))
+        return bool(twice == once + once)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of several texts, in one call of the library."""
         return [list(e.ids) for e in self.backend.encode_batch(list(texts), add_special_tokens=False)]
@@ -95,8 +132,8 @@ class Tokenizer:
         return len(self.backend.encode(text, add_special_tokens=False).ids)
 
 
-_open: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
-"""By the file's SHA-256, as long as somebody holds them: every one that is made leaves a trace in the library."""
+_open: WeakValueDictionary[tuple[str, SpecialTokens | None], Tokenizer] = WeakValueDictionary()
+"""By SHA-256 of the file and special tokens, while in use: every one that is made leaves a trace in the library."""
 _opening = threading.Lock()
 
 

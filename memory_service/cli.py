@@ -55,7 +55,7 @@ def serve(
     port_file: Annotated[Optional[Path], typer.Option(help="file that gets the port when ready")] = None,  # noqa: UP045
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
-    model: Annotated[Optional[str], typer.Option(help="model that writes memories")] = None,  # noqa: UP045
+    model: Annotated[Optional[Path], typer.Option(help="model folder that writes memories")] = None,  # noqa: UP045
     keys: Annotated[
         Path | None, typer.Option(help="file of API keys; without, nobody is asked who he is")
     ] = None,
@@ -79,7 +79,7 @@ def serve(
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level, settings.log_format)
         logger().info(
-            "loading", model=settings.model, store=str(parse_address(settings.store))
+            "loading", model=str(settings.model or "packaged"), store=str(parse_address(settings.store))
         )  # takes seconds: do not be silent
         event_loop.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 

@@ -35,13 +35,10 @@ def content_hash_of(title: str, metadata: Mapping[str, str], parts: Sequence[byt
     return digest.digest()
 
 
-def text_hash_of(
-    title: str, metadata: Mapping[str, str], text: str, overlap_tokens: int = 0, context_tokens: int = 0
-) -> bytes:
-    """The content hash of a document as text; cut otherwise, or written behind a context, it is another document."""
-    options = (("overlap", overlap_tokens), ("context", context_tokens))
-    said = [f"{name} of {tokens} tokens".encode() for name, tokens in options if tokens]
-    return content_hash_of(title, metadata, [text.encode(), *said])
+def text_hash_of(title: str, metadata: Mapping[str, str], text: str, overlap_tokens: int = 0) -> bytes:
+    """The content hash of a document as text; cut otherwise, it is another document."""
+    cut = [f"overlap of {overlap_tokens} tokens".encode()] if overlap_tokens else []
+    return content_hash_of(title, metadata, [text.encode(), *cut])
 
 
 def unwritten_hash_of(content_hash: bytes) -> bytes:

@@ -23,6 +23,7 @@ from memory_service.identity import WriterIdentity, require_same
 
 if TYPE_CHECKING:
     from memory_model.codec.payload import ExplicitMemory
+    from memory_model.models.folder import ModelFolder
     from memory_model.models.load import LoadedModel
     from memory_model.nn.writing import MemoryWriter
     from memory_model.tokenizer import Tokenizer
@@ -74,8 +75,8 @@ class Encoder(Protocol):
     def embed(self, references: Sequence[str]) -> np.ndarray:
         """Vectors alone, float32 [n, dimension]."""
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
-        """Embeds, writes and compresses. contexts: for each reference the text behind which it is written, or none."""
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        """Embeds, writes and compresses."""
 
     def check_payload(self, payload: bytes) -> None:
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
@@ -104,10 +105,13 @@ class Splitter:
     @classmethod
     def load(cls, settings: Settings, reference_tokens: int) -> Splitter:
         """That of the model which the settings name; the tokenizer alone is loaded."""
-        from memory_model.models.load import base_checkpoint
+        from memory_model.models.folder import ModelFolder
         from memory_model.tokenizer import Tokenizer
 
-        return cls(Tokenizer.from_json(base_checkpoint(settings.model).tokenizer_json()), reference_tokens)
+        checkpoint = ModelFolder.open(settings.model).checkpoint
+        return cls(
+            Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens), reference_tokens
+        )
 
     def __call__(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder.split."""
@@ -127,13 +131,16 @@ class ModelEncoder:
         from memory_model.bundle import Bundle
         from memory_model.codec.payload import MemoryFormat
         from memory_model.embedder import Embedder
+        from memory_model.models.folder import ModelFolder
         from memory_model.models.load import load_model
 
-        loaded = load_model(settings.model)
+        folder = ModelFolder.open(settings.model)
+        codec = encoding_codec(settings, folder)  # refused before anything large is loaded
+        loaded = load_model(folder)
         self._tokenizer = loaded.tokenizer
         self._writer = memory_writer(loaded, settings)
         self._on_processor = self._writer.model.embed_tokens.weight.device.type == "cpu"
-        self._format = MemoryFormat(loaded.config, loaded.model_id, encoding_codec(settings))
+        self._format = MemoryFormat(loaded.config, loaded.model_id, codec)
         bundle = Bundle.open(settings.bundle) if settings.bundle else None
         self._embedder = Embedder(embedder_folder(settings), threads=torch.get_num_threads())
         ids = self._format.identity
@@ -163,10 +170,12 @@ class ModelEncoder:
                 manifest.embedder_id,
                 self._embedder.dim,
             )
+            own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 exported,
                 self.description.identity,
-                f"export the bundle again: `memory-model export --out {settings.bundle}`",
+                f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
+                "folder that it was exported from",
             )
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
@@ -181,7 +190,7 @@ class ModelEncoder:
         """See Encoder."""
         return self._embedder.embed(references)
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder. While a GPU writes, a thread beside it embeds, then compresses what is written already.
 
         A model on the processor has all cores, in step with each other: a thread beside it would hold one core up and
@@ -192,16 +201,16 @@ class ModelEncoder:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))
-                for places, memories in self._writer.passes(references, contexts=contexts)
+                for places, memories in self._writer.passes(references)
             ]
             for places, compressed in compressing:
                 for place, payload in zip(places, compressed.result(), strict=True):
                     payloads[place] = payload
             return EncodedReferences(vectors.result(), payloads)
 
-    def write_memories(self, references: Sequence[str], contexts: Sequence[str] = ()) -> list[ExplicitMemory]:
+    def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
-        return self._writer.write(references, contexts=contexts)
+        return self._writer.write(references)
 
     @property
     def batch_tokens(self) -> int:
@@ -231,12 +240,11 @@ def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:
     )  # fmt: skip
 
 
-def encoding_codec(settings: Settings) -> MemoryCodec:
-    """The codec of the payloads: the setting's own file, or the one shipped with the model."""
-    from memory_model.assets import asset
+def encoding_codec(settings: Settings, folder: ModelFolder) -> MemoryCodec:
+    """The codec of the payloads: the setting's own file, or the model folder's."""
     from memory_model.codec.faiss import FaissCodec
 
-    return FaissCodec.load_encoder(settings.codec or asset(settings.model, "codec.npz"))
+    return FaissCodec.load_encoder(settings.codec or folder.need_codec())
 
 
 def embedder_folder(settings: Settings) -> Path:

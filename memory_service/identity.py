@@ -32,19 +32,32 @@ class WriterIdentity:
 
 
 def require_same(found: WriterIdentity, reader: WriterIdentity, remedy: str) -> None:
-    """Raises the mismatch of the first id in which `reader` differs from what was `found` in a knowledge base."""
+    """Raises the mismatch of the first id in which `reader` differs from what was `found` in a knowledge base.
+
+    Embedders whose vectors have another length too are an EmbedderMismatch that says both lengths.
+    """
     if found == reader:
         return
+    if found.dimension != reader.dimension:
+        remedy = f"its vectors have {found.dimension} numbers, this embedder's {reader.dimension}; {remedy}"
     for name, mismatch in _MISMATCHES:
         theirs, ours = getattr(found, name), getattr(reader, name)
         if theirs != ours:
             raise mismatch(theirs, ours, remedy)
+    raise EmbedderMismatch(found.embedder_id, reader.embedder_id, remedy)
 
 
 def require_readable(
-    found: WriterIdentity, *, model_id: str, codec_id: str, memory_format_id: str, embedder_id: str
+    found: WriterIdentity,
+    dimension: int = 0,
+    /,
+    *,
+    model_id: str,
+    codec_id: str,
+    memory_format_id: str,
+    embedder_id: str,
 ) -> None:
-    """As require_same for the ids a client sent; an empty one is not checked."""
+    """As require_same for the ids a client sent; an empty one is not checked. dimension: of the vectors it sent."""
     if (
         model_id in ("", found.model_id) and codec_id in ("", found.codec_id)
         and memory_format_id in ("", found.memory_format_id) and embedder_id in ("", found.embedder_id)
@@ -55,7 +68,7 @@ def require_readable(
         codec_id=codec_id or found.codec_id,
         memory_format_id=memory_format_id or found.memory_format_id,
         embedder_id=embedder_id or found.embedder_id,
-        dimension=found.dimension,
+        dimension=dimension or found.dimension,
     )
     require_same(
         found, reader, "load the bundle that this service offers, or ask a knowledge base of your model"

@@ -40,7 +40,7 @@ class IngestChoices:
 
     create: the knowledge base where it is missing. attempts: connections lost in a row, without an answer in between,
     before it gives up: ten are some 45 s, in which a service loads its model and store. memory_writing,
-    overlap_tokens, context_tokens: see IngestStart. near_duplicates: documents that nearly equal an earlier one of this
+    overlap_tokens: see IngestStart. near_duplicates: documents that nearly equal an earlier one of this
     ingestion are left out.
     """
 
@@ -48,7 +48,6 @@ class IngestChoices:
     attempts: int = 10
     memory_writing: pb.MemoryWriting = pb.MEMORY_WRITING_UNSPECIFIED
     overlap_tokens: int = 0
-    context_tokens: int = 0
     near_duplicates: NearDuplicates | None = None
 
 
@@ -170,7 +169,7 @@ class IngestClient:
         try:
             start = pb.IngestStart(
                 knowledge_base=self._knowledge_base, memory_writing=self._choices.memory_writing,
-                overlap_tokens=self._choices.overlap_tokens, context_tokens=self._choices.context_tokens,
+                overlap_tokens=self._choices.overlap_tokens,
             )  # fmt: skip
             await call.write(pb.IngestRequest(start=start))
             async for response in call:

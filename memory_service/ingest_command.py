@@ -16,7 +16,7 @@ from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.ingest_client import Answer, IngestChoices, IngestClient, Summary, open_base
 from memory_service.near_duplicates import NearDuplicates
 from memory_service.remote import channel_to
-from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
+from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings, load_settings
 from memory_service.terminal import errors_for_people, plain
 from memory_service.worker_stages import Destination, ModelOfSettings
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -47,9 +47,6 @@ def ingest(
     overlap: Annotated[
         int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
     ] = 0,
-    context: Annotated[
-        int, typer.Option(min=0, help="tokens of the document before a reference that its memory is written behind")
-    ] = 0,
     near_duplicates: Annotated[
         float,
         typer.Option(
@@ -62,6 +59,8 @@ def ingest(
         typer.Option(help="who writes memories: the service, or workers of a Ray cluster for it"),
     ] = "local",
     workers: Annotated[int, typer.Option(min=1, help="of --engine ray: each loads the model")] = 2,
+    model: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's model folder")] = None,  # noqa: UP045
+    bundle: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's bundle")] = None,  # noqa: UP045
     journals: Annotated[Optional[Path], typer.Option(help="folder of the resume journals")] = None,  # noqa: UP045
 ) -> None:  # fmt: skip
     """Write documents into a knowledge base; run the same command again to go on after Ctrl-C."""
@@ -76,10 +75,14 @@ def ingest(
         shown = Shown(console, total)
         if engine == "ray":
             _require_only_ray_choices(memories, near)
-            destination = Destination(address, kb, overlap, context)
-            summary = _with_ray(sources, destination, workers, shown, create=create)
+            destination = Destination(address, kb, overlap)
+            given = {"model": model, "bundle": bundle}
+            settings = load_settings(
+                None, {name: value for name, value in given.items() if value is not None}
+            )
+            summary = _with_ray(sources, destination, settings, workers, shown, create=create)
         else:
-            choices = IngestChoices(create, 5, _WRITING[memories], overlap, context, near)
+            choices = IngestChoices(create, 5, _WRITING[memories], overlap, near)
             summary = _with_service(address, kb, sources, journals or state_folder(), choices, shown)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
     typer.echo(f"{total} documents: {counts or 'nothing to do'}; {summary.references} references")
@@ -106,12 +109,17 @@ def _with_service(
 
 
 def _with_ray(
-    sources: list[Path], destination: Destination, workers: int, shown: Shown, *, create: bool
+    sources: list[Path],
+    destination: Destination,
+    settings: Settings,
+    workers: int,
+    shown: Shown,
+    *,
+    create: bool,
 ) -> Summary:
     """Workers write the memories; Ctrl-C leaves what they have at hand, the service keeps what it acknowledged."""
     from memory_service.ray_engine import Workers, ingest_with_ray
 
-    settings = load_settings(None, {})
     asyncio.run(_open(destination, create=create))
     summary = Summary()
     crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)

@@ -26,7 +26,6 @@ from memory_service.errors import (
     ShuttingDown,
     described,
 )
-from memory_service.limits import MAX_CONTEXT_TOKENS
 from memory_service.logs import logger
 from memory_service.pending import PendingDocument, StreamOptions, checked, read_item
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
@@ -150,19 +149,7 @@ class IngestStream:
         later = start.memory_writing == pb.MEMORY_WRITING_LATER or (
             start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and self._settings.memory_writing == "later"
         )
-        if start.context_tokens > MAX_CONTEXT_TOKENS:
-            raise BadRequest(
-                f"a context of {start.context_tokens} tokens, at most {MAX_CONTEXT_TOKENS}",
-                field="context_tokens",
-            )
-        if later and start.context_tokens:
-            raise BadRequest(
-                "memories that are written later know nothing of their context: write them now (--memories now)",
-                field="context_tokens",
-            )
-        return StreamOptions(
-            self._settings.document_limit_bytes, start.overlap_tokens, start.context_tokens, later
-        )
+        return StreamOptions(self._settings.document_limit_bytes, start.overlap_tokens, later)
 
     async def _read(self, requests: AsyncIterator[pb.IngestRequest]) -> None:
         """Fills the intake; its end is None, also when the client broke the contract."""
@@ -293,20 +280,19 @@ class IngestStream:
             part = places[start : start + step]
             texts = [document.texts[place] for document, place in part]
             loop = asyncio.get_running_loop()
-            before = [document.contexts[place] if document.contexts else "" for document, place in part]
-            encoded = await loop.run_in_executor(self._threads.encode, self._made_of, texts, before)
+            encoded = await loop.run_in_executor(self._threads.encode, self._made_of, texts)
             for (document, place), vector, payload in zip(
                 part, encoded.vectors, encoded.payloads, strict=True
             ):
                 document.fill(place, vector, payload or None)
             self._progress.references_written += len(part)
 
-    def _made_of(self, texts: list[str], before: list[str]) -> EncodedReferences:
+    def _made_of(self, texts: list[str]) -> EncodedReferences:
         """Vectors and payloads, the latter empty where memories are written later; in the model's thread."""
         if self._options.later:
             encoded = EncodedReferences(self._encoder.embed(texts), [b""] * len(texts))
         else:
-            encoded = self._encoder.encode(texts, before)
+            encoded = self._encoder.encode(texts)
         return checked(encoded, len(texts), self._encoder.description.identity.dimension)
 
     @staticmethod

@@ -7,7 +7,6 @@ from memory_service.settings import Settings
 from protos.memory.v1 import models_pb2
 
 MAX_HELD_IDS = 65536
-MAX_CONTEXT_TOKENS = 1024
 PING_INTERVAL_MS = 10_000
 """Devices may keep an idle connection alive through their NATs; more frequent pings end it (too_many_pings)."""
 

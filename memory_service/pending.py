@@ -9,7 +9,6 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_model.references import contexts
 from memory_service.content_hash import content_hash_of, memory_id_of, text_hash_of, unwritten_hash_of
 from memory_service.encoder import EncodedReferences, Encoder
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
@@ -27,13 +26,12 @@ _METADATA_BYTES = 4096
 class StreamOptions:
     """What holds for all documents of a stream.
 
-    overlap_tokens: how much of a reference's end the next one repeats. context_tokens: how much of the document
-    before a reference its memory is written behind. later: memories are written after the documents are stored.
+    overlap_tokens: how much of a reference's end the next one repeats. later: memories are written after the
+    documents are stored.
     """
 
     document_limit_bytes: int = 1 << 22
     overlap_tokens: int = 0
-    context_tokens: int = 0
     later: bool = False
 
 
@@ -42,8 +40,7 @@ class PendingDocument:
     """One item of a stream. Either `error` is set, or `texts` are its references.
 
     vectors, payloads: as long as `texts`; None where the service has still to make them. later: the memories are
-    written after the document is stored (see late_memories); then no payload is there. contexts: what stands before
-    each reference, or empty where memories are written alone.
+    written after the document is stored (see late_memories); then no payload is there.
     """
 
     sequence: int
@@ -57,7 +54,6 @@ class PendingDocument:
     error: Exception | None = None
     size_bytes: int = 0
     later: bool = False
-    contexts: Sequence[str] = ()
 
     def take(self, texts: Sequence[str]) -> None:
         """Sets the references' texts; their vectors and payloads are still to be made."""
@@ -155,12 +151,7 @@ def _read_text(document: PendingDocument, text: str, encoder: Encoder, options: 
     document.take(encoder.split(text, document.title, options.overlap_tokens) if text.strip() else [])
     if not document.texts:
         raise DocumentEmpty("the document has no text", field="text")
-    if options.context_tokens:
-        counted = encoder.count_tokens
-        document.contexts = contexts(document.texts, document.title, counted, options.context_tokens)
-    document.content_hash = text_hash_of(
-        document.title, document.metadata, text, options.overlap_tokens, options.context_tokens
-    )
+    document.content_hash = text_hash_of(document.title, document.metadata, text, options.overlap_tokens)
 
 
 def _read_prepared(document: PendingDocument, prepared: pb.PreparedDocument, encoder: Encoder) -> None:

@@ -80,7 +80,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     def _query(self, request: retrieval_pb2.RetrieveRequest, base: KnowledgeBase) -> Query:
         """The request as a checked Query; raises the errors retrieval.proto lists."""
         require_readable(
-            base.identity,
+            base.identity, request.dimension,
             model_id=request.model_id, codec_id=request.codec_id,
             memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
         )  # fmt: skip

@@ -113,8 +113,10 @@ class Settings(BaseSettings):
     health_interval_s: float = Field(5.0, gt=0, description="between two looks at store and disk")
     warm_up: bool = Field(True, description="use model and store once before the service says it is ready")
 
-    model: str = Field("smollm2-135m", description="model that writes memories: a name or a folder")
-    codec: Path | None = Field(None, description="codec.npz; by default the one shipped with the model")
+    model: Path | None = Field(
+        None, description="model folder that writes memories; by default the packaged one"
+    )
+    codec: Path | None = Field(None, description="codec.npz; by default the model folder's")
     bundle: Path | None = Field(
         None, description="edge bundle: its embedder is used, and Models.FetchBundle serves it"
     )

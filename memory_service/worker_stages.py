@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import grpc
 
 from memory_model.errors import Memory3Error
-from memory_model.references import contexts
 from memory_service.content_hash import text_hash_of
 from memory_service.encoder import Encoder, ModelEncoder, Splitter
 from memory_service.errors import DocumentEmpty, EncodingFailed, described
@@ -77,13 +76,12 @@ class Destination:
     address: str
     knowledge_base: str
     overlap_tokens: int = 0
-    context_tokens: int = 0
 
     def start(self) -> pb.IngestStart:
         """Opens a stream there."""
         return pb.IngestStart(
             knowledge_base=self.knowledge_base, memory_writing=pb.MEMORY_WRITING_NOW,
-            overlap_tokens=self.overlap_tokens, context_tokens=self.context_tokens,
+            overlap_tokens=self.overlap_tokens,
         )  # fmt: skip
 
     def describe(self) -> models_pb2.DescribeResponse:
@@ -147,8 +145,8 @@ class Prepare:
     def _prepared(
         self, row: Travelling, text: pb.Document, stored: dict[str, pb.DocumentVersion]
     ) -> Travelling:
-        overlap, context = self._destination.overlap_tokens, self._destination.context_tokens
-        content_hash = text_hash_of(text.title, text.metadata, text.text, overlap, context)
+        overlap = self._destination.overlap_tokens
+        content_hash = text_hash_of(text.title, text.metadata, text.text, overlap)
         version = stored.get(text.key)
         if version is not None and version.content_hash == content_hash and version.memories_written:
             return row.done("unchanged", version.reference_count)
@@ -177,7 +175,6 @@ class Write:
 
     def __init__(self, destination: Destination, model: ModelOfWorker) -> None:
         """Raises an IdentityMismatch."""
-        self._context_tokens = destination.context_tokens
         self._encoder = model.encoder()
         theirs = destination.describe()
         identity = WriterIdentity(
@@ -201,22 +198,11 @@ class Write:
         references = [reference for item in items for reference in item.prepared.references]
         if not references:
             return
-        texts, before = [reference.text for reference in references], self._contexts(items)
-        made = self._encoder.encode(texts, before)
+        made = self._encoder.encode([reference.text for reference in references])
         made = checked(made, len(references), self._encoder.description.identity.dimension)
         for reference, vector, payload in zip(references, made.vectors, made.payloads, strict=True):
             reference.embedding = vector.astype("<f4").tobytes()
             reference.payload = payload
-
-    def _contexts(self, items: Sequence[pb.IngestItem]) -> list[str]:
-        count, most = self._encoder.count_tokens, self._context_tokens
-        return [
-            before
-            for item in (items if most else ())
-            for before in contexts(
-                [r.text for r in item.prepared.references], item.prepared.title, count, most
-            )
-        ]
 
 
 class Send:

@@ -95,7 +95,7 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     recall: overlap, exact or off. The caches are made and the prefix is read before the clock starts.
     """
     tokenizer = model.bundle.tokenizer
-    ends = {tokenizer.end_of_turn_id, tokenizer.eos_id}
+    ends = set(tokenizer.stop_ids)
     session = model.session(recall=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None

@@ -84,9 +84,9 @@ class LlamaCpp:
 
 def default_gguf() -> Path:
     """The GGUF of the default model, inside its installed package."""
-    from memory_model.models.load import base_checkpoint
+    from memory_model.models.folder import ModelFolder
 
-    return Path(base_checkpoint().path)
+    return ModelFolder.open().checkpoint.path
 
 
 def bits_per_weight(model: Path) -> float:

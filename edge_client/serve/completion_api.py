@@ -87,8 +87,7 @@ def _whole(
 
 
 def _logprobs(tokens: Sequence[Token], tokenizer: Tokenizer, offset: int) -> dict[str, Any] | None:
-    ends = (tokenizer.end_of_turn_id, tokenizer.eos_id)
-    said = [token for token in tokens if token.id not in ends]
+    said = [token for token in tokens if token.id not in tokenizer.stop_ids]
     if not said:
         return None
     texts = [tokenizer.decode([token.id]) for token in said]

@@ -10,6 +10,9 @@ from rich.table import Table
 
 from memory_model.cli.options import console, progress_bars
 
+CALIBRATION_ROWS = 128
+"""Questions about countries that are not held out."""
+
 
 def prepare_data(
     out: Annotated[Path, typer.Option(help="Folder of the corpus; its .cache keeps what was fetched.")] = Path(

@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from memory_model.cli import (
     codec,
-    continual,
     cost,
     evaluation,
     heads,
@@ -49,7 +48,7 @@ app = typer.Typer(
     """,
 )
 
-for part in (heads, tuning, continual, codec, evaluation, make, cost):
+for part in (heads, tuning, codec, evaluation, make, cost):
     part.register(app)
 
 if __name__ == "__main__":

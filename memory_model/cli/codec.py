@@ -22,11 +22,12 @@ from memory_model.cli.options import (
     use_threads,
 )
 from memory_model.cli.training_data import chat_pieces, fact_batches, held_out_titles, training_passages
+from memory_model.errors import InvalidInput
 
 
 def fit_codec(
-    out: Annotated[Path, typer.Option(help="codec.npz to write.")],
     model: ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="codec.npz to write; default: the model folder's.")] = None,
     adapter: AdapterOption = None,
     data: DataOption = FACTBOOK,
     corpus: CorpusOption = None,
@@ -34,20 +35,27 @@ def fit_codec(
         str,
         typer.Option(
             help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
-            "'groups:…' each vector alone; or a FAISS factory string for one table."
+            "'groups:…' each vector alone; or a FAISS factory string for one table. Default: tokens, 8 bytes a vector, "
+            "where every memory head keeps all tokens, else the paper's 14 bytes."
         ),
-    ] = "tokens:144x8",
+    ] = "",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
     points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
     seed: SeedOption = 0,
     threads: ThreadsOption = 0,
 ) -> None:
     """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
+    from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_model
-    from memory_model.train.codec_fit import fit
+    from memory_model.train.codec_fit import default_factory, fit
 
     use_threads(threads)
-    loaded = load_model(model, adapter)
+    folder = ModelFolder.open(model)
+    if out is None and folder.packaged:
+        raise InvalidInput("the packaged model folder is not written to: give --out")
+    out = out or folder.path / "codec.npz"
+    loaded = load_model(folder, adapter)
+    factory = factory or default_factory(loaded.config)
     source, texts = reading(loaded, data, corpus, references, seed)
     with progress_bars() as progress:
         codec, lost = fit(loaded, source, texts, factory, seed, progress, points=points)

@@ -3,52 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_model.cli.options import console, read_json
+from memory_model.cli.options import ModelOption, console, read_json
 
-ShapeArgument = Annotated[
-    str, typer.Argument(help="memory3-2b, smollm2-135m, or a JSON file of a model's config.")
-]
-
-
-def describe(name: ShapeArgument = "smollm2-135m") -> None:
-    """Print a model's shape, its size and what its memories cost (paper, appendix A)."""
-    from memory_model.eval.costs import memory_read_tflop, memory_write_tflop, rag_read_tflop
-
-    config = _shape(name)
-    rows: list[tuple[str, Any]] = [
-        ("layers", config.layers), ("query / KV heads", f"{config.query_heads} / {config.kv_heads}"),
-        ("head dimension", config.head_dim), ("parameters", f"{config.parameters():,}"),
-        ("without embeddings", f"{config.parameters(embeddings=False):,}"),
-        ("memory heads", len(config.memory.heads)), ("vectors in a memory", config.memory.vectors),
-        ("write one memory", f"{memory_write_tflop(config):.3g} TFLOP"),
-        ("read one memory", f"{memory_read_tflop(config):.3g} TFLOP"),
-        ("read one reference as text", f"{rag_read_tflop(config):.3g} TFLOP"),
-    ]  # fmt: skip
-    show = Table("", config.name, show_header=True)
-    for label, value in rows:
-        show.add_row(label, str(value))
-    Console().print(show)
+if TYPE_CHECKING:
+    from memory_model.config import ModelConfig
 
 
 def cost(
-    name: ShapeArgument = "memory3-2b",
-    out: Annotated[Path, typer.Option(help="Figure to write: .svg, .png or .pdf.")] = Path(
-        "docs/images/cost.svg"
-    ),
+    shape: Annotated[
+        str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
+    ] = "",
+    model: ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png or .pdf.")] = None,
 ) -> None:
-    """Say from which usage count on a piece of knowledge is cheapest as memory, and draw it (paper, figure 4)."""
-    from memory_model.eval.cost_plot import plot_costs
-    from memory_model.eval.costs import knowledge_costs
+    """Print a model's shape and from which usage count on knowledge is cheapest as memory (paper, appendix A).
 
-    config = _shape(name)
-    costs = knowledge_costs(config)
-    plot_costs(config.name, costs, out)
+    Of a shape, or of a model folder with its own budget. The figure is the paper's figure 4.
+    """
+    from memory_model.eval.costs import knowledge_costs, plot_costs
+
+    config = _config(shape, model)
+    costs, memory = knowledge_costs(config), config.memory
+    about = Table("", config.name, show_header=True)
+    for label, value in (
+        (
+            "layers, query / KV heads of",
+            f"{config.layers}, {config.query_heads} / {config.kv_heads} of {config.head_dim}",
+        ),
+        (
+            "parameters, without embeddings",
+            f"{config.parameters():,}, {config.parameters(embeddings=False):,}",
+        ),
+        ("memory heads, vectors in a memory", f"{len(memory.heads)}, {memory.vectors:,}"),
+    ):
+        about.add_row(label, value)
+    Console().print(about)
     show = Table(
         "format", "write", "read", "after 1 use", "after 100", "after 10,000", title=f"{config.name}, TFLOP"
     )
@@ -64,27 +59,32 @@ def cost(
     else:
         first, last = costs.interval
         print(f"explicit memory is cheapest from {first:.3g} to {float(f'{last:.3g}'):,.0f} uses")
-    console.print(f"figure in [bold]{out}[/bold]")
+    if out is not None:
+        plot_costs(config.name, costs, out)
+        console.print(f"figure in [bold]{out}[/bold]")
 
 
-def _shape(name: str) -> Any:
-    from memory_model.config import PRESETS, ModelConfig
+def _config(shape: str, model: Path | None) -> ModelConfig:
+    """A preset, a config.json with the paper's budget, or a model folder; the packaged one where nothing is given."""
+    from memory_model.config import PRESETS, parse_budget
     from memory_model.errors import InvalidInput
+    from memory_model.models.architectures import config_of
+    from memory_model.models.folder import ModelFolder
 
-    if name.endswith(".json"):
-        return ModelConfig.from_dict(read_json(Path(name)))
-    if name not in PRESETS:
-        raise InvalidInput(f"no preset {name!r}: choose from {', '.join(PRESETS)}, or give a JSON file")
-    config = PRESETS[name]()
-    if name == "smollm2-135m":
-        from memory_model.assets import asset
-        from memory_model.nn.adapter import Adapter
-
-        config = config.with_memory(Adapter.load(asset(name, "adapter.safetensors")).memory)
-    return config
+    if not shape or (shape == ModelFolder.open().name and model is None):
+        return ModelFolder.open(model).config()
+    if model is not None:
+        raise InvalidInput("give a shape or --model, not both")
+    if shape.endswith(".json"):
+        config = config_of(read_json(Path(shape)), Path(shape).resolve().parent.name)
+        return config.with_memory(parse_budget("paper", config))
+    if shape not in PRESETS:
+        raise InvalidInput(
+            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
+        )
+    return PRESETS[shape]()
 
 
 def register(app: typer.Typer) -> None:
-    """Add this file's commands to the program."""
-    app.command()(describe)
+    """Add this file's command to the program."""
     app.command()(cost)

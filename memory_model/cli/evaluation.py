@@ -54,9 +54,6 @@ def evaluate(
     knowledge_base: KnowledgeBaseOption = FACTBOOK,
     embedder: EmbedderOption = EMBEDDER,
     candidates: CandidatesOption = 50,
-    context: Annotated[
-        int, typer.Option(help="Tokens of its document in --knowledge-base that a memory is written behind.")
-    ] = 0,
     threads: ThreadsOption = 0,
 ) -> None:
     """Score answers without memory, with memory through the codec, with exact memory, and with text (rag).
@@ -73,8 +70,6 @@ def evaluate(
     rows = list(read_rows(read_json(data), limit))
     names = [c.strip() for c in conditions.split(",") if c.strip()]
     subject = Subject.open(adapter, codec)
-    if context:
-        subject = subject.with_contexts(knowledge_base, context)
     started = time.monotonic()
     base = _open_base(subject, knowledge_base, embedder) if "memory_retrieved" in names else None
     run = subject.evaluation(rows, names, distractors=distractors, knowledge_base=base, candidates=candidates)
@@ -235,7 +230,7 @@ def _held_out_prose(path: Path) -> tuple[str, list[str]]:
     if path.is_file():
         texts = [p.text for p in read_passages(path) if held_out(p.source, p.key)]
         return f"held-out passages of {path.stem}", texts
-    console.print(f"no corpus at {path} (memory-model prepare-data): predicting the factbook's backgrounds")
+    console.print(f"no corpus at {path} (`python -m experiments prepare-data`): predicting the factbook's backgrounds")
     documents = [d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"])]
     texts = [v for d in documents for field, v, _ in factbook.facts(d["text"]) if field == "Background"]
     return "backgrounds of the held-out countries", texts

@@ -1,4 +1,4 @@
-"""Make the edge bundle."""
+"""Make a model folder of a base, and a bundle of a model folder; and a random base, to measure what a shape costs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,55 @@ from typing import Annotated
 
 import typer
 
-from memory_model.cli.options import console, progress_bars
+from memory_model.cli.options import ModelOption, console, progress_bars
+
+
+def new(
+    base: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a .gguf file.")],
+    out: Annotated[Path, typer.Option(help="Model folder to make.")],
+    heads: Annotated[
+        str,
+        typer.Option(
+            help="Memory budget: paper[:TOKENS] (8 tokens in every head of the first half of the layers), all, or "
+            "LAYER.HEAD:TOKENS,… (as `rank-heads` prints it)."
+        ),
+    ] = "paper",
+    embedder: Annotated[
+        str, typer.Option(help="Embedder for its bundles: minilm or a folder, such as BGE-M3.")
+    ] = "minilm",
+    chat_template: Annotated[
+        Path | None, typer.Option(help="Jinja chat template, in place of the base's or where it has none.")
+    ] = None,
+    reference_tokens: Annotated[int, typer.Option(help="Longest reference.")] = 128,
+) -> None:
+    """Make a model folder of a base model: shape, tokenizer and chat template are read, the memory budget chosen.
+
+    The base stays where it is. Next: `adapt --model OUT` tunes it to read memories, `fit-codec --model OUT` fits the
+    codec, `eval` measures, `export` writes the bundle for devices.
+    """
+    from memory_model.config import parse_budget
+    from memory_model.models.folder import ModelFolder
+
+    with progress_bars() as progress:
+        task = progress.add_task("hashing", total=None)
+        made = ModelFolder.create(
+            base, out, memory=lambda config: parse_budget(heads, config, reference_tokens),
+            embedder=embedder if embedder == "minilm" else str(Path(embedder).resolve()),
+            chat_template=chat_template.read_text(encoding="utf-8") if chat_template else "",
+            progress=lambda name: progress.update(task, description=f"hashing {name}"),
+        )  # fmt: skip
+    config = made.config()
+    console.print(
+        f"{made.name}: {config.layers} layers, {config.parameters() / 1e9:.2f} B parameters, "
+        f"{len(config.memory.heads)} memory heads, {config.memory.vectors:,} vectors a memory; in [bold]{out}[/bold]"
+    )
 
 
 def export(
     out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = Path(
         "build/bundle"
     ),
-    model: Annotated[str, typer.Option(help="Preset or path to a .gguf file.")] = "smollm2-135m",
+    model: ModelOption = None,
     precision: Annotated[
         str,
         typer.Option(
@@ -22,61 +63,75 @@ def export(
         ),
     ] = "int4-64-table-int8",
     capacity: Annotated[int, typer.Option(help="Longest conversation in tokens.")] = 2048,
-    codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the shipped one.")] = None,
+    embedder: Annotated[
+        str | None,
+        typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's."),
+    ] = None,
+    embedder_precision: Annotated[
+        str,
+        typer.Option(help="float32; or int8: a quarter of the size and twice as fast."),
+    ] = "float32",
+    codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="JSONL of {knowledge, question, right_answer} to round int4 for; default: the shipped one."
+            help="JSONL of {knowledge, question, right_answer} to round int4 for; default: the model folder's, if any."
         ),
     ] = None,
 ) -> None:
     """Write the edge bundle: ONNX decoder and embedder, tokenizer, codec, chat template, manifest.
 
-    int4 weights are rounded for what the model reads while it answers, which takes about a minute more.
+    With calibration rows int4 weights are rounded for what the model reads while it answers, about a minute more for
+    the packaged model; without, to the nearest.
     """
     from memory_model.export.bundle import export_bundle
 
-    bundle = export_bundle(model, out, precision, capacity, codec=codec, calibration=calibration)
+    bundle = export_bundle(
+        model, out, precision, capacity, codec=codec, embedder=embedder, embedder_precision=embedder_precision,
+        calibration=calibration,
+    )  # fmt: skip
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")
 
 
-def init(
-    preset: Annotated[str, typer.Argument(help="Shape: memory3-2b or smollm2-135m.")] = "memory3-2b",
-    random: Annotated[
-        bool, typer.Option("--random", help="Random weights: no others are published for the paper's shape.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = Path(
-        "build/bundle-memory3-2b"
-    ),
-    precision: Annotated[str, typer.Option(help="Weights: int4, int8, float16 or float32.")] = "int4",
-    block: Annotated[int, typer.Option(help="Inputs that share a scale: 32, 64 or 128.")] = 32,
-    capacity: Annotated[int, typer.Option(help="Longest conversation in tokens.")] = 2048,
-    seed: int = 0,
+def random_base(
+    shape: Annotated[
+        str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
+    ],
+    out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
 ) -> None:
-    """Write a bundle of a shape with random weights, to measure what the shape costs: what it says means nothing.
+    """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
 
-    Layers are made and stored one after the other: the paper's 2.4 B parameters need 4 GB of memory and 2 GB
-    of disk as int4, 8 GB and 6 GB as float16.
+    It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
+    2.4 B parameters take 4.8 GB of disk and 2 GB of memory.
     """
+    from memory_model.cli.options import read_json
     from memory_model.config import PRESETS
     from memory_model.errors import InvalidInput
-    from memory_model.export.random_bundle import export_random
-    from memory_model.export.weights import Precision
+    from memory_model.models.architectures import config_of
+    from memory_model.models.folder import ModelFolder
+    from memory_model.models.random_weights import write_random_folder
 
-    if preset not in PRESETS:
-        raise InvalidInput(f"no shape is called {preset!r}: choose from {', '.join(PRESETS)}")
-    if not random:
-        raise InvalidInput("only random weights can be made: add --random, or use `memory-model export`")
-    with progress_bars() as progress:
-        bundle = export_random(
-            PRESETS[preset](), out, Precision(precision, block=block), capacity, progress, seed=seed
+    if shape.endswith(".json"):
+        config = config_of(read_json(Path(shape)), Path(shape).parent.name)
+    elif shape in PRESETS:
+        config = PRESETS[shape]()
+    else:
+        raise InvalidInput(
+            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
         )
-    size = sum(f.bytes for f in bundle.manifest.files.values()) / 1e6
-    console.print(f"{bundle.config.name} ({bundle.manifest.precision}, {size:,.0f} MB) in [bold]{out}[/bold]")
+    with progress_bars() as progress:
+        task = progress.add_task(f"random weights of {config.name}", total=None)
+        write_random_folder(
+            config, out, ModelFolder.open().checkpoint, seed=seed,
+            progress=lambda done, every: progress.update(task, completed=done, total=every),
+        )  # fmt: skip
+    console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")
 
 
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
+    app.command()(new)
     app.command()(export)
-    app.command()(init)
+    app.command("random-base")(random_base)

@@ -27,7 +27,9 @@ DataOption = Annotated[
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."),
+    typer.Option(
+        "--model", help="Model folder (`memory-model new` makes one); default: the packaged SmolLM2-135M."
+    ),
 ]
 AdapterOption = Annotated[
     Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")
@@ -53,35 +55,6 @@ NaturalOption = Annotated[
 EmbedderOption = Annotated[
     Path,
     typer.Option("--embedder", help="Folder of the embedder; the default one is made when it is missing."),
-]
-OutRunOption = Annotated[
-    Path, typer.Option("--out", help="Folder of the run; an interrupted run in it is resumed.")
-]
-HeadsOption = Annotated[
-    str,
-    typer.Option(
-        "--heads",
-        help="'all', or layer.head:tokens,… such as 18.2:128,20.2:128; default: those of --start, else the shipped.",
-    ),
-]
-StartOption = Annotated[Path | None, typer.Option("--start", help="Adapter to continue from.")]
-RateOption = Annotated[float, typer.Option("--learning-rate", help="Highest learning rate.")]
-RankOption = Annotated[int, typer.Option("--rank", help="Rank of the adapter.")]
-FirstLayerOption = Annotated[
-    int,
-    typer.Option(
-        "--first-layer", help="First layer that is tuned; the embedding is where this is 0 (--full)."
-    ),
-]
-FullOption = Annotated[
-    bool, typer.Option("--full", help="Tune every weight of these layers, not a low-rank adapter.")
-]
-NoiseOption = Annotated[
-    float, typer.Option("--codec-noise", help="Noise on memories, as a share of variance.")
-]
-MinutesOption = Annotated[
-    float,
-    typer.Option("--minutes", help="Save and stop after so long; the same command goes on. 0: no limit."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]

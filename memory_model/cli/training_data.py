@@ -1,56 +1,27 @@
-"""What commands that train or measure read: a memory budget, conversations, the corpus, a codec with tables."""
+"""What commands that train or measure read: a memory budget, conversations, the corpus, retrieved references."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from memory_model.cli.options import console
+from memory_model.cli.options import EMBEDDER, console, progress_bars
 
-if TYPE_CHECKING:
-    from memory_model.codec.codec import ProductCodec
-    from memory_model.config import MemoryConfig, ModelConfig
-    from memory_model.data.corpus.passages import Passage
+CACHE = Path("build/continual")
+TASKS = "facts, prose, asked, continual, warmup, keeping"
 
 
 def base_to_tune(heads: str, start: Any = None, model: Path | None = None) -> Any:
-    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else the shipped one."""
+    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else its folder's."""
+    from memory_model.config import parse_budget
+    from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_base
-    from memory_model.nn.adapter import Adapter
 
-    loaded = load_base(model)
-    budget = (
-        parse_budget(heads, loaded.config) if heads else (start or Adapter.load(shipped_adapter())).memory
-    )
-    config = loaded.config.with_memory(budget)
-    loaded.model.set_memory(config)
-    return replace(loaded, config=config)
-
-
-def shipped_adapter() -> Path:
-    """The adapter of the default model."""
-    from memory_model.assets import asset
-    from memory_model.models.load import DEFAULT_MODEL
-
-    return asset(DEFAULT_MODEL, "adapter.safetensors")
-
-
-def parse_budget(heads: str, shape: ModelConfig) -> MemoryConfig:
-    """The memory budget that `--heads` says; `all` is every head of `shape`. Raises InvalidInput."""
-    from memory_model.config import MemoryConfig, MemoryHead, uniform_budget
-    from memory_model.errors import InvalidInput
-
-    if heads == "all":
-        return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
-    try:
-        rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
-        return MemoryConfig(heads=tuple(MemoryHead(int(a), int(b), int(c)) for a, b, c in rows))
-    except ValueError as error:
-        raise InvalidInput(
-            f"--heads {heads!r}: write layer.head:tokens,… such as 18.2:128,20.2:128, or all"
-        ) from error
+    folder = ModelFolder.open(model)
+    budget = parse_budget(heads, folder.config()) if heads else start.memory if start else folder.memory
+    return load_base(folder, memory=budget)
 
 
 def chat_pieces(loaded: Any) -> Any:
@@ -75,64 +46,53 @@ def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, disti
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
-    prose_sizes: Any = None,
+    prose_sizes: Any = None, sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path = EMBEDDER,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`); prose_sizes: of those
-    about prose, where they differ.
+    about prose, where they differ. sequence, rows, cache, embedder: of the tasks continual and warmup.
     """
+    from memory_model.data.continual import ContinualBatches
     from memory_model.data.conversations import AskedConversations, ProseConversations
     from memory_model.data.corpus import asked
     from memory_model.data.keeping import KeepingBatches
-    from memory_model.data.mixture import Mixture
+    from memory_model.data.mixture import Mixture, parse_weights
     from memory_model.errors import InvalidInput
 
+    shares = parse_weights(weights, TASKS.split(", "))
+    passages: Any = ()
+    if set(shares) - {"facts"}:
+        if corpus is None:
+            task = next(task for task in shares if task != "facts")
+            raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
+        passages = training_passages(corpus, without=held_out_titles(data))
+    sequences: Any = None
+    if {"continual", "warmup"} & set(shares):
+        assert corpus is not None
+        sequences = prepared_sequences(
+            loaded, corpus, sequence=sequence, cache=cache, embedder=embedder, without=held_out_titles(data)
+        )
+    prose_sizes = prose_sizes or sizes
     sources: dict[str, tuple[float, Any]] = {}
-    passages: list[Passage] = []
-    for entry in weights.split(","):
-        task, _, weight = entry.strip().partition(":")
-        try:
-            share = float(weight or 1)
-        except ValueError as error:
-            raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
-        if task != "facts" and not passages:
-            if corpus is None:
-                raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
-            passages = training_passages(corpus, without=held_out_titles(data))
+    for task, share in shares.items():
+        made: Any
         if task == "facts":
-            sources[task] = share, fact_batches(loaded, data, seed, sizes, distil=distil)
+            made = fact_batches(loaded, data, seed, sizes, distil=distil)
         elif task == "prose":
-            made = ProseConversations(
-                passages, chat_pieces(loaded), seed + 1, prose_sizes or sizes, distil=distil
-            )
-            sources[task] = share, made
+            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil)
+        elif task == "keeping":
+            made = KeepingBatches(passages, loaded.tokenizer, seed + 2)
         elif task == "asked":
             assert corpus is not None
             known = {(p.source, p.key) for p in passages}
-            rows = [row for row in asked.read_asked(corpus / asked.FILE) if (row.source, row.key) in known]
-            console.print(f"{len(rows):,} questions that people asked about these passages")
-            sources[task] = (
-                share,
-                AskedConversations(
-                    rows, passages, chat_pieces(loaded), seed + 4, prose_sizes or sizes, distil=distil
-                ),
-            )
-        elif task == "keeping":
-            texts = [p.text for p in passages]
-            sources[task] = share, KeepingBatches(texts, loaded.tokenizer, seed + 2)
-        elif task == "continual":
-            from memory_model.cli.continual import prepared_sequences
-            from memory_model.data.continual import ContinualBatches
-            from memory_model.data.retrieved import corpus_files
-
-            assert corpus is not None
-            prepared = prepared_sequences(loaded, corpus_files(corpus), without=held_out_titles(data))
-            sources[task] = share, ContinualBatches(prepared, seed + 3)
+            questions = [q for q in asked.read_asked(corpus / asked.FILE) if (q.source, q.key) in known]
+            console.print(f"{len(questions):,} questions that people asked about these passages")
+            pieces = chat_pieces(loaded)
+            made = AskedConversations(questions, passages, pieces, seed + 4, prose_sizes, distil=distil)
         else:
-            raise InvalidInput(
-                f"--mixture names no task {task!r}: choose from facts, prose, asked, continual, keeping"
-            )
+            made = ContinualBatches(sequences, seed + 3, rows=rows, warmup=task == "warmup")
+        sources[task] = share, made
     return Mixture(sources, seed)
 
 
@@ -143,29 +103,45 @@ def held_out_titles(data: Path) -> Collection[str]:
     return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
-def training_passages(corpus: Path, without: Collection[str] = ()) -> list[Passage]:
-    """The passages of a prepared corpus that are not held out, source by source in their order.
+def training_passages(corpus: Path, without: Collection[str] = ()) -> Any:
+    """The passages of a prepared corpus that are not held out, source by source in their order, read as needed.
 
     without: titles whose passages are left out too.
     """
-    from memory_model.data.corpus.passages import held_out, read_passages
-    from memory_model.errors import MissingFile
+    from memory_model.data.passage_files import PassageFiles
+    from memory_model.data.retrieved import corpus_files
 
-    files = sorted(corpus.glob("*.jsonl"))
-    if not files:
-        raise MissingFile(f"no corpus in {corpus}: docs/data.md says what it is")
-    found = [p for path in files for p in read_passages(path) if not held_out(p.source, p.key)]
-    found = [p for p in found if p.title not in without]
+    found = PassageFiles(corpus_files(corpus), without)
     console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
     return found
 
 
-def codec_of_tables(path: Path) -> ProductCodec:
-    """The codec of a file, which must be one of tables; raises InvalidInput for an exact one."""
-    from memory_model.codec.codec import MemoryCodec, ProductCodec
-    from memory_model.errors import InvalidInput
+def prepared_sequences(
+    loaded: Any, corpus: Path, *, sequence: int = 512, cache: Path = CACHE, embedder: Path = EMBEDDER,
+    without: Collection[str] = (),
+) -> Any:  # fmt: skip
+    """The corpus as sequences with retrieved references, from the cache as far as they are there.
 
-    codec = MemoryCodec.load(path)
-    if not isinstance(codec, ProductCodec):
-        raise InvalidInput(f"{path} holds an exact codec: one with tables is needed")
-    return codec
+    without: titles of documents that stay out, beside those that the corpus holds out.
+    """
+    from memory_model.data.retrieved import RetrievalPlan, corpus_files, prepare
+    from memory_model.embedder import Embedder
+    from memory_model.export.embedder import MINILM, export_embedder
+
+    memory = loaded.config.memory
+    plan = RetrievalPlan(
+        tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
+        shared=memory.memories_per_chunk,
+    )  # fmt: skip
+    if not (embedder / "embedder.onnx").is_file():
+        export_embedder(MINILM, embedder)
+    with progress_bars() as progress:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        embed = Embedder(embedder, threads=os.cpu_count() or 1)
+        return prepare(corpus_files(corpus), loaded.tokenizer, embed, cache, plan, report, without)

@@ -1,4 +1,4 @@
-"""Tune a model to read memories."""
+"""Tune a model to read memories, and draw the losses of runs."""
 
 from __future__ import annotations
 
@@ -9,39 +9,35 @@ from typing import Annotated
 import typer
 
 from memory_model.cli.options import (
+    EMBEDDER,
     FACTBOOK,
     CorpusOption,
     DataOption,
     DeviceOption,
-    FirstLayerOption,
-    FullOption,
-    HeadsOption,
-    MinutesOption,
-    NoiseOption,
-    OutRunOption,
-    RankOption,
-    RateOption,
+    EmbedderOption,
     SeedOption,
-    StartOption,
     ThreadsOption,
     console,
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import base_to_tune, codec_of_tables, mixture_of
+from memory_model.cli.training_data import CACHE, TASKS, base_to_tune, mixture_of
 
 
 def adapt(
-    out: OutRunOption,
-    heads: HeadsOption = "",
+    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it is resumed.")],
+    heads: Annotated[
+        str,
+        typer.Option(
+            help="'all', or layer.head:tokens,… such as 18.2:128,20.2:128; default: those of --start, else the shipped."
+        ),
+    ] = "",
     data: DataOption = FACTBOOK,
     corpus: CorpusOption = None,
-    mixture: Annotated[
-        str, typer.Option(help="Tasks and their weights: facts, prose, asked, continual, keeping.")
-    ] = "facts:1",
-    start: StartOption = None,
-    steps: Annotated[int, typer.Option(help="Steps of --conversations over as many references.")] = 600,
-    conversations: Annotated[int, typer.Option(help="Conversations, and references, of a step.")] = 10,
+    mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
+    start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the run.")] = 600,
+    conversations: Annotated[int, typer.Option(help="Conversations, and references, of a batch.")] = 10,
     unanswerable: Annotated[
         float, typer.Option(help="Share of the questions about facts that nothing read answers.")
     ] = 0.02,
@@ -49,32 +45,39 @@ def adapt(
         float,
         typer.Option(help="The same about prose; a few of these teach refusing what could be answered."),
     ] = 0.0,
-    learning_rate: RateOption = 1e-3,
+    sequence: Annotated[
+        int, typer.Option(help="Tokens of a sequence of continual and warmup; the paper has 2048.")
+    ] = 512,
+    rows: Annotated[int, typer.Option(help="Sequences of a batch of continual and warmup.")] = 2,
+    cache: Annotated[
+        Path, typer.Option(help="Where cut sequences and retrieved references are kept.")
+    ] = CACHE,
+    embedder: EmbedderOption = EMBEDDER,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
-    full: FullOption = False,
-    rank: RankOption = 32,
-    first_layer: FirstLayerOption = 6,
+    weight_decay: Annotated[
+        float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")
+    ] = 0.0,
+    rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
+    first_layer: Annotated[int, typer.Option(help="First layer that is tuned.")] = 6,
     distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
-    codec_noise: NoiseOption = 0.03,
-    codec: Annotated[
-        Path | None, typer.Option(help="codec.npz that memories pass while tuning, instead of noise.")
-    ] = None,
+    codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 50,
-    minutes: MinutesOption = 0.0,
+    minutes: Annotated[
+        float, typer.Option(help="Save and stop after so long; the same command goes on. 0: no limit.")
+    ] = 0.0,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter, or all weights (--full).
+    """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
 
     The tasks of the mixture: facts (questions about a knowledge base), prose (questions about passages of the
     corpus, made by rule), asked (those that people asked: `prepare-data --questions`), continual (the paper's
-    training on text with a memory for each chunk), keeping (plain text without memory, so that the model stays
-    what it was).
+    training on text with a memory for each chunk), warmup (the same text without memory: the paper's first
+    stage), keeping (plain text without memory, so that the model stays what it was).
     """
     from memory_model.data.conversations import Sizes
-    from memory_model.digest import file_sha256
-    from memory_model.models.load import base_checkpoint
     from memory_model.nn.adapter import Adapter
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
@@ -83,23 +86,18 @@ def adapt(
     loaded = base_to_tune(heads, begun)
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank), first_layer=first_layer,
-        codec_noise=codec_noise, distillation=distillation, seed=seed, checkpoint_every=checkpoint_every, full=full,
+        codec_noise=codec_noise, distillation=distillation, weight_decay=weight_decay, seed=seed,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
-    prefix = loaded.writer.prefix
-    in_the_loop = None
-    if codec is not None:
-        from memory_model.train.codec_noise import CodecInTheLoop
-
-        in_the_loop = CodecInTheLoop(codec_of_tables(codec), loaded.config.memory, device=device)
     sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
     source = mixture_of(
         mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
-        prose_sizes=replace(sizes, unanswerable=unanswerable_prose),
+        prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows, cache=cache,
+        embedder=embedder,
     )  # fmt: skip
-    tuner = Tuner(
-        loaded.model, prefix, source, plan, out, file_sha256(base_checkpoint().path),
-        start=begun, device=device, codec=in_the_loop,
-    )  # fmt: skip
+    prefix = loaded.writer.prefix
+    base = loaded.base_id
+    tuner = Tuner(loaded.model, prefix, source, plan, out, base, start=begun, device=device)
     if tuner.resume():
         console.print(f"resuming at step {tuner.step}")
     with progress_bars() as progress:
@@ -132,7 +130,20 @@ def mean_adapter(
     console.print(f"mean of {len(adapters)} adapters in [bold]{out}[/bold]")
 
 
+def plot_run(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of adapt.")],
+    out: Annotated[Path, typer.Option(help="Figure to write: .svg or .png.")] = Path("build/loss.svg"),
+    smoothing: Annotated[float, typer.Option(help="Share of the steps that a point averages over.")] = 0.03,
+) -> None:
+    """Plot the losses of runs, by task, and their learning rates."""
+    from memory_model.train.curves import plot_runs, read_curves
+
+    plot_runs({folder.name: read_curves(folder) for folder in folders}, out, smoothing)
+    console.print(f"plot in [bold]{out}[/bold]")
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(adapt)
     app.command()(mean_adapter)
+    app.command("plot-run")(plot_run)

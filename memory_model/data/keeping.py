@@ -9,23 +9,24 @@ from typing import Any
 import torch
 
 from memory_model.data.batches import IGNORE, Batch, Teacher
+from memory_model.data.corpus.passages import Passage
 from memory_model.tokenizer import Tokenizer
 
 
 class KeepingBatches:
     """Windows of running text in which the student predicts what the original model predicts.
 
-    texts: passages, joined in their order to windows of `window` tokens. Only `matched` positions of each
+    Passages are joined in their order to windows of `window` tokens. Only `matched` positions of each
     window are compared: logits over a whole vocabulary are dear, and neighbouring positions say the same.
     """
 
     task = "keeping"
 
     def __init__(
-        self, texts: Sequence[str], tokenizer: Tokenizer, seed: int, *, rows: int = 4, window: int = 256,
+        self, passages: Sequence[Passage], tokenizer: Tokenizer, seed: int, *, rows: int = 4, window: int = 256,
         matched: int = 96,
     ) -> None:  # fmt: skip
-        self.texts, self.tokenizer = texts, tokenizer
+        self.passages, self.tokenizer = passages, tokenizer
         self.rows, self.window, self.matched = rows, window, matched
         self.random = random.Random(seed)
 
@@ -43,9 +44,9 @@ class KeepingBatches:
 
     def _row(self) -> list[int]:
         ids: list[int] = []
-        number = self.random.randrange(len(self.texts))
+        number = self.random.randrange(len(self.passages))
         while len(ids) < self.window:
-            ids += self.tokenizer.encode(self.texts[number % len(self.texts)] + "\n\n")
+            ids += self.tokenizer.encode(self.passages[number % len(self.passages)].text + "\n\n")
             number += 1
         return ids[: self.window]
 

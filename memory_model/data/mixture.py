@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from memory_model.data.batches import Batch, BatchSource
@@ -43,3 +43,17 @@ class Mixture:
         self.random.setstate((kind, tuple(numbers), gauss))
         for name, (_, source) in self.sources.items():
             source.restore(state["sources"][name])
+
+
+def parse_weights(text: str, known: Collection[str]) -> dict[str, float]:
+    """`facts:4,prose` as {"facts": 4.0, "prose": 1.0}; raises InvalidInput, also for a task that is not known."""
+    weights: dict[str, float] = {}
+    for entry in text.split(","):
+        task, _, weight = entry.strip().partition(":")
+        if task not in known:
+            raise InvalidInput(f"--mixture names no task {task!r}: choose from {', '.join(known)}")
+        try:
+            weights[task] = float(weight or 1)
+        except ValueError as error:
+            raise InvalidInput(f"--mixture {entry!r}: write TASK:WEIGHT, such as facts:4") from error
+    return weights

@@ -130,7 +130,7 @@ def prepare(
     corpus is shorter than one sequence.
     """
     sources = [file_sha256(path) for path in files]
-    made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.embedder_id]
+    made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
     made_from.append(sorted(without))
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)

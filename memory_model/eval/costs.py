@@ -7,6 +7,9 @@ reference as text (RAG), 2.24 to train it into the weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
 
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
@@ -17,7 +20,7 @@ _TERA = 1e12
 
 def _attention_projections(config: ModelConfig) -> float:
     d = config.hidden
-    return 2 * d * d + 2 * d * config.head_dim * config.kv_heads
+    return 2 * d * config.query_width + 2 * d * config.head_dim * config.kv_heads
 
 
 def memory_write_tflop(config: ModelConfig) -> float:
@@ -26,9 +29,9 @@ def memory_write_tflop(config: ModelConfig) -> float:
     tokens = memory.reference_tokens
     layers = memory.memory_layers[-1] + 1 if memory.heads else 0
     selecting = len(memory.memory_layers)
-    attention = layers * (tokens * _attention_projections(config) + tokens**2 * d)
+    attention = layers * (tokens * _attention_projections(config) + tokens**2 * config.query_width)
     mlp = max(0, layers - 1) * tokens * 3 * d * config.mlp_width
-    return 2 * (attention + mlp + selecting * tokens**2 * d) / _TERA
+    return 2 * (attention + mlp + selecting * tokens**2 * config.query_width) / _TERA
 
 
 def memory_read_tflop(config: ModelConfig) -> float:
@@ -42,7 +45,7 @@ def rag_read_tflop(config: ModelConfig) -> float:
     """Run one reference as text in the prompt, read by one chunk (A.3, the paper's lower bound)."""
     d, tokens, chunk = config.hidden, config.memory.reference_tokens, config.memory.chunk_tokens
     attention = config.layers * (
-        tokens * _attention_projections(config) + 2 * tokens * (tokens / 2 + chunk) * d
+        tokens * _attention_projections(config) + 2 * tokens * (tokens / 2 + chunk) * config.query_width
     )
     return 2 * (attention + (config.layers - 1) * tokens * 3 * d * config.mlp_width) / _TERA
 
@@ -52,7 +55,7 @@ def implicit_write_tflop(config: ModelConfig) -> float:
     d, tokens = config.hidden, config.memory.reference_tokens
     layer = (
         tokens * (_attention_projections(config) + 3 * d * config.mlp_width)
-        + 2 * tokens * _TRAIN_TOKENS / 2 * d
+        + 2 * tokens * _TRAIN_TOKENS / 2 * config.query_width
     )
     return 6 * (config.layers * layer + tokens * config.vocabulary * d) / _TERA
 
@@ -99,3 +102,46 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
     return KnowledgeCosts(
         implicit_write_tflop(config), memory_write_tflop(config), memory_read_tflop(config), rag_read_tflop(config)
     )  # fmt: skip
+
+
+_COLOURS = {"implicit": "#1f6fb4", "explicit": "#c03a2b", "external": "#3a8f3a"}
+
+
+def plot_costs(name: str, costs: KnowledgeCosts, path: Path) -> None:
+    """Draw the figure as an SVG (or what the ending says), the same bytes for the same model."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    interval = costs.interval
+    low, high = interval or (0.1, 1e4)
+    uses = np.logspace(np.log10(low) - 1.5, np.log10(high) + 1.5, 200)
+    lines = {
+        "implicit": ("in the weights (lower bound)", [costs.implicit(n) for n in uses]),
+        "explicit": ("explicit memory", [costs.explicit(n) for n in uses]),
+        "external": ("text in the prompt (lower bound)", [costs.external(n) for n in uses]),
+    }
+    cheapest = np.min([values for _, values in lines.values()], axis=0)
+    floor = cheapest.min() / 2
+    with mpl.rc_context({"svg.hashsalt": "memory3", "font.size": 9}):
+        figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
+        axes.fill_between(uses, floor, cheapest, color="#dddddd", linewidth=0)
+        for kind, (label, values) in lines.items():
+            axes.loglog(uses, values, color=_COLOURS[kind], label=label)
+        if interval:
+            for count in interval:
+                axes.axvline(count, color="#555555", linewidth=0.8, linestyle=":")
+                axes.annotate(
+                    f"{count:.3g}" if count < 100 else f"{float(f'{count:.3g}'):,.0f}", (count, floor), xytext=(3, 4),
+                    textcoords="offset points",
+                )  # fmt: skip
+        axes.set(
+            xlabel="expected usage count", ylabel="total cost (TFLOP)", title=f"Cost of a piece of knowledge, {name}",
+            xlim=(uses[0], uses[-1]), ylim=(floor, max(costs.implicit_write, costs.memory_write) * 30),
+        )  # fmt: skip
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 0.1), frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata)
+        plt.close(figure)

@@ -6,7 +6,7 @@ model takes ten times the room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.models.load import LoadedModel
@@ -17,16 +17,10 @@ _WRITTEN_AT_ONCE = 16
 
 
 class MemoryBank:
-    """Memories by reference text, for one model and one codec. One thread at a time.
+    """Memories by reference text, for one model and one codec. One thread at a time."""
 
-    contexts: by reference the text of its document behind which it is written; all others are written alone.
-    """
-
-    def __init__(
-        self, loaded: LoadedModel, memory_format: MemoryFormat, contexts: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, memory_format: MemoryFormat) -> None:
         self.loaded, self.format = loaded, memory_format
-        self._contexts = contexts or {}
         self._payloads: dict[str, bytes] = {}
         self._exact: dict[str, ExplicitMemory] = {}
 
@@ -45,8 +39,7 @@ class MemoryBank:
         todo = self.missing(references, exact=exact)
         for start in range(0, len(todo), _WRITTEN_AT_ONCE):
             texts = todo[start : start + _WRITTEN_AT_ONCE]
-            before = [self._contexts.get(text, "") for text in texts] if self._contexts else []
-            memories = self.loaded.writer.write(texts, contexts=before)
+            memories = self.loaded.writer.write(texts)
             self._payloads |= dict(zip(texts, self.format.encode(memories), strict=True))
             if exact:
                 self._exact |= dict(zip(texts, memories, strict=True))
@@ -55,7 +48,7 @@ class MemoryBank:
 
     def recoded(self, memory_format: MemoryFormat) -> MemoryBank:
         """A bank of the same memories through another codec: those that were kept exact."""
-        bank = MemoryBank(self.loaded, memory_format, self._contexts)
+        bank = MemoryBank(self.loaded, memory_format)
         bank._exact = self._exact
         payloads = memory_format.encode(list(self._exact.values()))
         bank._payloads = dict(zip(self._exact, payloads, strict=True))

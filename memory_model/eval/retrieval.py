@@ -29,7 +29,7 @@ class TextEmbedder(Protocol):
     """What is needed of `memory_model.embedder.Embedder`."""
 
     @property
-    def embedder_id(self) -> str:
+    def vectors_id(self) -> str:
         """Equal ids give equal vectors."""
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
@@ -53,7 +53,7 @@ class KnowledgeBase:
 
         progress: called with the number of references that are done since its last call.
         """
-        folder = cache / embedder.embedder_id[:16]
+        folder = cache / embedder.vectors_id[:16]
         folder.mkdir(parents=True, exist_ok=True)
         blocks = []
         for start in range(0, len(references), BLOCK_REFERENCES):

@@ -10,22 +10,20 @@ from typing import Any
 
 import torch
 
-from memory_model.assets import asset
 from memory_model.chat import ChatTemplate
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.data import factbook
 from memory_model.data.batches import ChatPieces
-from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.eval.conditions import Evaluation
 from memory_model.eval.memories import MemoryBank
 from memory_model.eval.retrieval import KnowledgeBase, references_of
 from memory_model.eval.rows import Row
-from memory_model.models.load import DEFAULT_MODEL, LoadedModel, base_checkpoint, load_base, load_model
-from memory_model.references import contexts, split
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import LoadedModel, load_base, load_model
 
 PLAIN = "none"
 """Where an adapter is asked for: the model before any tuning, which reads no memory."""
@@ -51,19 +49,8 @@ class Subject:
             exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
             return cls(MemoryBank(loaded, exact), ())
         loaded = load_model(adapter=adapter)
-        encoder = FaissCodec.load_encoder(codec or asset(DEFAULT_MODEL, "codec.npz"))
+        encoder = FaissCodec.load_encoder(codec or ModelFolder.open().need_codec())
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
-
-    def with_contexts(self, documents: Path, tokens: int) -> Subject:
-        """The same, but references of a JSONL file of documents are written behind what stands before them."""
-        memory, count = self.loaded.config.memory, self.loaded.tokenizer.count
-        before: dict[str, str] = {}
-        for document in factbook.read_jsonl(documents):
-            references = split(document["text"], document["title"], count, memory.reference_tokens)
-            before |= dict(
-                zip(references, contexts(references, document["title"], count, tokens), strict=True)
-            )
-        return Subject(MemoryBank(self.loaded, self.bank.format, before), self.prefix)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -98,7 +85,7 @@ class Subject:
         config, codec = self.loaded.config, self.bank.format.codec
         return {
             "model": config.name, "model_id": self.loaded.model_id, "codec_id": codec.codec_id,
-            "base_id": file_sha256(base_checkpoint().path),
+            "base_id": self.loaded.base_id,
             "memory_heads": len(config.memory.heads), "memory_bytes": self.bank.format.full_bytes,
         }  # fmt: skip
 

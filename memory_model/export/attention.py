@@ -34,15 +34,16 @@ ROOM = 64
 class Attention(Protocol):
     """Lays the attention of every layer of one graph."""
 
-    def read(self, tensor: CacheTensor, qkv: str) -> str:
-        """Attend with q | k | v of the tensor's heads."""
+    def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
+        """Attend with q | k | v of the tensor's heads.
+
+        norm: weights [h (G + 1), d] of the queries' and keys' RMSNorm, the softmax's scale among them.
+        """
 
 
 def rotary_angles(config: ModelConfig, capacity: int) -> np.ndarray:
     """Float64 [positions, d / 2]: the angle of every pair of dimensions at every position."""
-    d = config.head_dim
-    frequency = 1.0 / config.rope_base ** (np.arange(0, d, 2, dtype=np.float64) / d)
-    return np.arange(capacity + config.memory.reference_tokens)[:, None] * frequency
+    return np.arange(capacity + config.memory.reference_tokens)[:, None] * config.frequencies
 
 
 def layouts_of(layout: CacheLayout) -> list[int]:
@@ -91,13 +92,16 @@ class StandardAttention:
         straight = g.op("Mul", g.constant(np.eye(d, dtype=np.float32)), cos)
         return self.lay.narrow(g.op("Add", straight, g.op("Mul", g.constant(turn), sin)))
 
-    def read(self, tensor: CacheTensor, qkv: str) -> str:
+    def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
         """Attend; qkv [S, h (G + 2) d]."""
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
         qkv = g.op("Reshape", qkv, g.constant([-1, 1, turning + heads, d]))
         qk, v = g.ops("Split", qkv, g.constant([turning, heads]), out=2, axis=2)
-        qk = g.op("MatMul", qk, self._rotation)
+        if norm is not None:
+            qk = self._normed(qk, norm)
+        if tensor.layer not in self.config.plain_layers:
+            qk = g.op("MatMul", qk, self._rotation)
         q, k = g.ops("Split", qk, g.constant([heads * group, heads]), out=2, axis=2)
         q = g.op("Transpose", g.op("Reshape", q, g.constant([-1, heads, group, d])), perm=[1, 2, 0, 3])
         caches = []
@@ -114,6 +118,13 @@ class StandardAttention:
         return g.op(
             "Reshape", g.op("Transpose", found, perm=[2, 0, 1, 3]), g.constant([-1, heads * group * d])
         )
+
+    def _normed(self, qk: str, weight: np.ndarray) -> str:
+        """RMSNorm over d of [S, 1, h (G + 1), d], in float32."""
+        g, x = self.g, self.lay.wide(qk)
+        mean = g.op("ReduceMean", g.op("Pow", x, g.constant(2.0)), g.constant([-1]), keepdims=1)
+        root = g.op("Sqrt", g.op("Add", mean, g.constant(float(self.config.norm_epsilon))))
+        return self.lay.narrow(g.op("Mul", g.op("Div", x, root), g.constant(weight.astype(np.float32))))
 
 
 class FusedAttention:
@@ -151,9 +162,13 @@ class FusedAttention:
         shape = g.op("Concat", g.constant([1, lead * group]), joined, axis=0)
         return g.op("Reshape", each, shape), mask
 
-    def read(self, tensor: CacheTensor, qkv: str) -> str:
+    def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
         """Attend; qkv [1, S, h (G + 2) d]."""
         g, heads = self.g, len(tensor.heads)
+        if norm is not None:
+            qkv = self._normed(tensor, qkv, norm)
+        rotates = tensor.layer not in self.config.plain_layers
+        angles = (self._cos, self._sin, self._positions) if rotates else ("", "", "")
         shape: list[int | str] = [1, heads, f"R_{tensor.layout + 1}", self.config.head_dim]
         for name in (tensor.keys, tensor.values):
             g.input(name, np.float32, shape)
@@ -161,9 +176,20 @@ class FusedAttention:
         last, total = self._rows[tensor.layout]
         found = f"read_{tensor.keys}"
         g.ops(
-            "GroupQueryAttention", qkv, "", "", tensor.keys, tensor.values, last, total, self._cos, self._sin,
-            self._positions, self._bias[tensor.layout],
+            "GroupQueryAttention", qkv, "", "", tensor.keys, tensor.values, last, total, *angles,
+            self._bias[tensor.layout],
             out=[found, f"{tensor.keys}_out", f"{tensor.values}_out"], domain=CONTRIB,
-            num_heads=heads * self.config.group, kv_num_heads=heads, do_rotary=1, scale=1.0,
+            num_heads=heads * self.config.group, kv_num_heads=heads, do_rotary=int(rotates), scale=1.0,
         )  # fmt: skip
         return found
+
+    def _normed(self, tensor: CacheTensor, qkv: str, weight: np.ndarray) -> str:
+        """RMSNorm of every query and key head of [1, S, h (G + 2) d]."""
+        g, heads, d = self.g, len(tensor.heads), self.config.head_dim
+        turning = heads * (self.config.group + 1)
+        apart = g.op("Reshape", qkv, g.constant([1, -1, turning + heads, d]))
+        qk, v = g.ops("Split", apart, g.constant([turning, heads]), out=2, axis=2)
+        one = g.constant(np.ones(d, np.float32))
+        qk = g.op("SimplifiedLayerNormalization", qk, one, axis=-1, epsilon=float(self.config.norm_epsilon))
+        qk = g.op("Mul", qk, g.constant(weight.astype(np.float32)))
+        return g.op("Reshape", g.op("Concat", qk, v, axis=2), g.constant([1, -1, (turning + heads) * d]))

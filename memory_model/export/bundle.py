@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 from rich.progress import (
@@ -16,17 +17,18 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from memory_model.assets import asset
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
-from memory_model.embedder import Embedder
+from memory_model.codec.payload import MemoryFormat
+from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.rounding import Calibrated
 from memory_model.export.weights import BITS, Precision
-from memory_model.models.load import DEFAULT_MODEL, LoadedModel, load_model
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import LoadedModel, load_model
 
 DEFAULT_PRECISION = (
     "int4-64-table-int8"  # blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them
@@ -35,23 +37,24 @@ DEFAULT_CAPACITY = 2048
 
 
 def export_bundle(
-    model: str | LoadedModel = DEFAULT_MODEL,
+    model: str | Path | LoadedModel | None = None,
     out: str | Path = DEFAULT_FOLDER,
     precision: str | Precision = DEFAULT_PRECISION,
     capacity: int = DEFAULT_CAPACITY,
     *,
     codec: str | Path | None = None,
-    embedder: str | Path = MINILM,
+    embedder: str | Path | None = None,
+    embedder_precision: str = "float32",
     calibration: str | Path | None = None,
     quiet: bool = False,
 ) -> Bundle:
-    """Export `model` (a preset, a .gguf path or a loaded model) to the folder `out`, replacing an older bundle.
+    """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
-    precision: of the weights, a label as `Precision.parse` reads it. capacity: tokens of a conversation. codec: a
-    `codec.npz`, by default the one shipped for the preset. embedder: "minilm" or a folder. calibration:
-    JSONL rows that int4 weights are rounded for, by default those shipped; "" rounds to the nearest.
-    Shows progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile,
-    InvalidInput.
+    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:
+    tokens of a conversation. codec: a `codec.npz`, by default the model folder's. embedder: "minilm" or a folder,
+    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded
+    for, by default the model folder's; where there are none, and for "", weights are rounded to the nearest. Shows
+    progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
     columns = (
@@ -69,12 +72,26 @@ def export_bundle(
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("loading the model", total=4)
+            folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
             rows = None
-            if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration != "":
-                rows = read_rows(calibration or asset(DEFAULT_MODEL, "calibration.jsonl"))
-            loaded = load_model(model) if isinstance(model, str) else model
-            codec_path = Path(codec) if codec else asset(DEFAULT_MODEL, "codec.npz")
-            memory_codec = decoding_only(MemoryCodec.load(codec_path))
+            if calibration is None and folder is not None:
+                calibration = folder.calibration
+            if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration:
+                rows = read_rows(calibration)
+            if not codec and folder is None:
+                raise InvalidInput("a model without a folder needs a codec")
+            memory_codec = decoding_only(
+                MemoryCodec.load(Path(codec or cast(ModelFolder, folder).need_codec()))
+            )
+            if folder is not None:
+                folder.verify_base()
+            loaded = model if isinstance(model, LoadedModel) else load_model(folder)
+            MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
+            longest = loaded.config.positions or capacity
+            if capacity > longest:
+                raise InvalidInput(
+                    f"capacity {capacity} exceeds the {longest} tokens that the model was trained for"
+                )
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             rounding = None
             if rows is not None:
@@ -89,8 +106,8 @@ def export_bundle(
                 lambda done, _: progress.update(layers, completed=done), rounding,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
-            export_embedder(embedder, staging)
-            embedder_id = Embedder(staging).embedder_id
+            chosen_embedder = embedder or (folder.embedder if folder else MINILM)
+            embedder_id = export_embedder(chosen_embedder, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
@@ -99,6 +116,7 @@ def export_bundle(
             bundle = write_bundle(
                 out, staging, model_id=loaded.model_id, codec_id=memory_codec.codec_id, embedder_id=embedder_id,
                 precision=chosen.label, capacity=capacity, licence=loaded.licence, config=loaded.config,
+                special_tokens=loaded.tokenizer.special,
             )  # fmt: skip
             progress.update(steps, advance=1, description="done")
             return bundle

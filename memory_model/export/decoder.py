@@ -24,7 +24,7 @@ and positions come from the caller; nothing in the graph takes a row for a posit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Rounding, Weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from memory_model.models.load import LoadedModel
 
 Progress = Callable[[int, int], None]
@@ -64,8 +66,24 @@ def export_decoder(
     progress: called with (layers done, layers). rounding: how weights become codes, by default to the
     nearest. Raises InvalidInput.
     """
-    weights = {name: tensor.detach().float().numpy() for name, tensor in loaded.model.state_dict().items()}
+    weights = _Float32(loaded.model.state_dict())
     return save_decoder(decoder_graphs(weights, loaded.config, precision, capacity, progress, rounding), path)
+
+
+class _Float32(Mapping[str, np.ndarray]):
+    """Torch tensors as float32 arrays, each converted when it is read: a large model is not held twice."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.asarray(self._tensors[name].detach().float().numpy())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 def save_decoder(graphs: Mapping[str, Graph], path: str | Path) -> list[Path]:
@@ -196,7 +214,8 @@ class _Exporter:
         if len(tensors) > 1:
             widths = [len(t.heads) * (config.group + 2) * d for t in tensors]
             parts = g.ops("Split", qkv, g.constant(widths), out=len(widths), axis=-1)
-        read = [self.attention.read(t, part) for t, part in zip(tensors, parts, strict=True)]
+        norms = [self._head_norms(layer, len(t.heads)) for t in tensors]
+        read = [self.attention.read(*part) for part in zip(tensors, parts, norms, strict=True)]
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
         columns = self._rows(self.layout.head_order(layer), config.group)
         return self.lay.linear(
@@ -208,15 +227,24 @@ class _Exporter:
     def _projections(self, layer: int, tensors: tuple[CacheTensor, ...], kind: str) -> np.ndarray:
         """q, k and v as one weight [(H + 2 K) d, D], or bias: for each cache tensor its queries, keys, values.
 
-        The softmax's 1 / sqrt(d) goes into the queries.
+        The softmax's 1 / sqrt(d) goes into the queries, or into their norm where they have one.
         """
         at, d = f"layers.{layer}.self_attn", self.config.head_dim
         part = {p: self.weights[f"{at}.{p}_proj.{kind}"] for p in ("q", "k", "v")}
+        scale = np.float32(1.0 if self.config.qk_norm else d**-0.5)
         found = []
         for tensor in tensors:
-            found.append(part["q"][self._rows(tensor.heads, self.config.group)] * np.float32(d**-0.5))
+            found.append(part["q"][self._rows(tensor.heads, self.config.group)] * scale)
             found.extend(part[p][self._rows(tensor.heads, 1)] for p in ("k", "v"))
         return np.concatenate(found)
+
+    def _head_norms(self, layer: int, heads: int) -> np.ndarray | None:
+        """Weights [heads (G + 1), d] of the norm of queries and keys, where the model has one."""
+        if not self.config.qk_norm:
+            return None
+        q, k = (self.weights[f"layers.{layer}.self_attn.{p}_norm.weight"] for p in "qk")
+        q = q * np.float32(self.config.head_dim**-0.5)
+        return np.concatenate([np.tile(q, (heads * self.config.group, 1)), np.tile(k, (heads, 1))])
 
     def _rows(self, heads: Sequence[int], group: int) -> np.ndarray:
         """The rows of a projection that belong to these KV heads, `group` heads for each."""

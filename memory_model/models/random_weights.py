@@ -1,74 +1,79 @@
-"""A model of random weights that is never in memory whole: each layer is made from its seed when asked for.
+"""A Hugging Face folder with random weights, for shapes whose weights are not published, such as the paper's.
 
-For shapes whose weights are not published, such as the paper's (2.4 B parameters, 9.7 GB in float32): what
-such a model says means nothing, what it costs is real.
+What such a model says means nothing, what it costs is real. It is never in memory whole.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 
-from memory_model.config import ModelConfig
+from memory_model.config import ModelConfig, weight_shapes
+from memory_model.errors import InvalidInput
+from memory_model.models.architectures import hugging_face_config
+from memory_model.models.folder import Checkpoint
+from memory_model.tokenizer import Tokenizer
+
+SHARD_BYTES = 1 << 30
 
 
-class RandomWeights(Mapping[str, np.ndarray]):
-    """Weights with Hugging Face Llama names, float32, normal with variance 1 / inputs; norms are ones.
+def random_weight(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """A weight (float32) by name and seed: normal with variance 1 / inputs; norms are ones, biases zeros."""
+    if len(shape) == 1:
+        return np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
+    weight = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
+    weight *= np.float32(shape[1] ** -0.5)
+    return weight
 
-    The same seed gives the same numbers, tensor by tensor, in whatever order they are asked for. The last
-    few tensors are kept, since an exporter asks for one several times; not thread-safe.
+
+def write_random_folder(
+    config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+) -> Path:  # fmt: skip
+    """Write the folder in bfloat16, one shard at a time; returns it.
+
+    like: whose tokenizer and chat template it gets. progress: called with (tensors written, tensors). Raises
+    InvalidInput where `out` holds something or the tokenizer has more tokens than the shape.
     """
-
-    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
-        self.config, self.seed = config, seed
-        self._shapes = weight_shapes(config)
-        self._make = lru_cache(maxsize=8)(self._made)
-
-    @property
-    def model_id(self) -> str:
-        """SHA-256 (hex) of what the numbers follow from."""
-        sources = json.dumps(["random", self.seed, self.config.to_dict()], sort_keys=True)
-        return hashlib.sha256(sources.encode()).hexdigest()
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._make(name)
-
-    def _made(self, name: str) -> np.ndarray:
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            return np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
-        rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-        weight = rng.standard_normal(shape, np.float32)
-        weight *= np.float32(shape[1] ** -0.5)
-        return weight
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
-
-
-def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of a decoder, by its name."""
-    d, kv, width = config.hidden, config.kv_heads * config.head_dim, config.mlp_width
-    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocabulary, d), "norm.weight": (d,)}
-    for layer in range(config.layers):
-        at = f"layers.{layer}"
-        shapes |= {
-            f"{at}.input_layernorm.weight": (d,), f"{at}.post_attention_layernorm.weight": (d,),
-            f"{at}.self_attn.q_proj.weight": (d, d), f"{at}.self_attn.k_proj.weight": (kv, d),
-            f"{at}.self_attn.v_proj.weight": (kv, d), f"{at}.self_attn.o_proj.weight": (d, d),
-            f"{at}.mlp.gate_proj.weight": (width, d), f"{at}.mlp.up_proj.weight": (width, d),
-            f"{at}.mlp.down_proj.weight": (d, width),
-        }  # fmt: skip
-        if config.attention_bias:
-            shapes |= {f"{at}.self_attn.{p}_proj.bias": (n,) for p, n in (("q", d), ("k", kv), ("v", kv))}
-    if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (config.vocabulary, d)
-    return shapes
+    out = Path(out)
+    if out.exists() and any(out.iterdir()):
+        raise InvalidInput(f"{out} exists and is not empty: choose another folder")
+    backend, special = (
+        Tokenizer.from_json(like.tokenizer_json, like.special_tokens).backend,
+        like.special_tokens,
+    )
+    if backend.get_vocab_size() > config.vocabulary:
+        raise InvalidInput(
+            f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    shapes = weight_shapes(config)
+    places: dict[str, str] = {}
+    shard: dict[str, torch.Tensor] = {}
+    for number, (name, shape) in enumerate(shapes.items(), 1):
+        stored = name if name.startswith("lm_head") else f"model.{name}"
+        shard[stored] = torch.from_numpy(random_weight(name, shape, seed)).bfloat16()
+        if sum(tensor.nbytes for tensor in shard.values()) >= SHARD_BYTES or number == len(shapes):
+            file = f"model-{len(set(places.values())) + 1:05}.safetensors"
+            save_file(shard, out / file)
+            places |= dict.fromkeys(shard, file)
+            shard.clear()
+        progress(number, len(shapes))
+    settings = {
+        "bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos),
+        "chat_template": like.chat_template,
+    }  # fmt: skip
+    for file, data in (
+        ("model.safetensors.index.json", {"weight_map": places}),
+        ("tokenizer_config.json", settings),
+        ("config.json", hugging_face_config(config)),
+    ):
+        (out / file).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (out / "tokenizer.json").write_text(like.tokenizer_json, encoding="utf-8")
+    return out

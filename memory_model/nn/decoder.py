@@ -70,10 +70,13 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         bias, width = config.attention_bias, config.kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden, config.hidden, bias=bias)
+        self.q_proj = nn.Linear(config.hidden, config.query_width, bias=bias)
         self.k_proj = nn.Linear(config.hidden, width, bias=bias)
         self.v_proj = nn.Linear(config.hidden, width, bias=bias)
-        self.o_proj = nn.Linear(config.hidden, config.hidden, bias=False)
+        self.o_proj = nn.Linear(config.query_width, config.hidden, bias=False)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_epsilon) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.norm_epsilon) if config.qk_norm else None
+        self.rotates = layer not in config.plain_layers
         self.set_memory_heads(config, layer)
 
     def set_memory_heads(self, config: ModelConfig, layer: int) -> None:
@@ -98,12 +101,17 @@ class Attention(nn.Module):
         self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Unrotated q [B, H, T, d], k and v [B, K, T, d]."""
+        """Unrotated q [B, H, T, d], k and v [B, K, T, d]; q and k normed where the model norms them."""
         B, T, _ = x_BTD.shape
         d = self.config.head_dim
-        return tuple(
-            p(x_BTD).view(B, T, -1, d).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (p(x_BTD).view(B, T, -1, d) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def rotate(self, x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
+        """Queries or keys at their positions; unchanged in a layer without rotary embedding."""
+        return rotate(x_BHTd, cos_BTd, sin_BTd) if self.rotates else x_BHTd
 
     def forward(
         self,
@@ -117,7 +125,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, KeyValue]:
         """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks."""
         q_BHTd, k_BKTd, v_BKTd = self.project(x_BTD)
-        q_BHTd, k_BKTd = rotate(q_BHTd, cos_BTd, sin_BTd), rotate(k_BKTd, cos_BTd, sin_BTd)
+        q_BHTd, k_BKTd = (self.rotate(x, cos_BTd, sin_BTd) for x in (q_BHTd, k_BKTd))
         if past is not None:
             k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
             v_BKTd = torch.cat((past[1].to(v_BKTd.dtype), v_BKTd), dim=2)
@@ -194,7 +202,7 @@ class GatedMLP(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A Llama-like decoder; state-dict names are Hugging Face's without the `model.` prefix."""
+    """Llama and its relatives, by configuration; state-dict names are Hugging Face's without `model.`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -219,10 +227,7 @@ class Decoder(nn.Module):
 
     def rotary(self, positions_BT: Tensor) -> KeyValue:
         """Cos and sin [B, T, d] (float32) of explicit positions."""
-        d = self.config.head_dim
-        frequency = 1.0 / self.config.rope_base ** (
-            torch.arange(0, d, 2, dtype=torch.float64, device=positions_BT.device) / d
-        )
+        frequency = torch.from_numpy(self.config.frequencies).to(positions_BT.device)
         angle = positions_BT.double()[..., None] * frequency
         angle = torch.cat((angle, angle), dim=-1)
         return angle.cos().float(), angle.sin().float()
@@ -246,7 +251,21 @@ class Decoder(nn.Module):
             T = ids_BT.shape[1]
             S = T + (past[0][0].shape[2] if past else 0)
             mask_BTS = torch.ones(T, S, dtype=torch.bool, device=ids_BT.device).tril(S - T)[None]
-        x_BTD = self.embed_tokens(ids_BT)
+        with self.computing(ids_BT.device):
+            return self._hidden(ids_BT, positions_BT, mask_BTS, past, memory, chunk_BT)
+
+    def computing(self, device: torch.device) -> torch.autocast:
+        """Matrix products in the type of the weights; an autocast that is on already stays."""
+        kind = self.embed_tokens.weight.dtype
+        on = torch.is_autocast_enabled(device.type)
+        kind = torch.get_autocast_dtype(device.type) if on else kind
+        return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
+
+    def _hidden(
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor, past: list[KeyValue] | None,
+        memory: MemoryBatch | None, chunk_BT: Tensor | None,
+    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
+        x_BTD = self.embed_tokens(ids_BT).float()
         cos, sin = self.rotary(positions_BT)
         caches = []
         for i, layer in enumerate(self.blocks):
@@ -260,6 +279,5 @@ class Decoder(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""
-        if self.lm_head is not None:
-            return cast(Tensor, self.lm_head(hidden))
-        return F.linear(hidden, self.embed_tokens.weight)
+        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden.to(weight.dtype), weight)

@@ -4,10 +4,6 @@ Paper 3.2 (modified BOS, parallel positions) and 3.3 (which tokens). A reference
 the prefix `<bos>Reference:`, the pass stops at the last memory layer, and for every head of the budget
 the tokens that receive the most attention are kept, measured without causal mask and without rotary
 position, prefix and padding excluded. Keys are kept rotated, rows in order of position.
-
-With a context (the paper's remark on encoding a document as one sequence) the reference also sees text that
-stands before it: `<bos>Reference:` + context + reference, in natural positions. Only the reference's own
-key-values are kept, and its keys are rotated as if it stood behind the prefix, so nothing changes for reading.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.tokenizer import Tokenizer
 
 Weights = Literal["softmax", "exponential"]
@@ -84,14 +80,19 @@ def sparsify(
 
 
 def write_memories(
-    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax",
-    context: tuple[Tensor, Tensor] | None = None,
-) -> MemoryBatch:  # fmt: skip
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax"
+) -> MemoryBatch:
     """Memories [N, budget, d] of padded references; differentiable, batched over references.
 
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
-    context: the same of what stands before them, [N, C] and its lengths (0..C).
     """
+    with model.computing(ids_NR.device):
+        return _write(model, ids_NR, lengths_N, prefix, weights)
+
+
+def _write(
+    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights
+) -> MemoryBatch:
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
@@ -99,28 +100,23 @@ def write_memories(
     device = ids_NR.device
     start_N = torch.tensor(prefix, device=device).expand(N, P)
     real_NR = torch.arange(R, device=device)[None] < lengths_N[:, None]
-    kept = model.rotary(torch.arange(P, P + R, device=device)[None])
-    if context is None:
-        ids, before = torch.cat((start_N, ids_NR), dim=1), P
-        cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
-        mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
-    else:
-        ids, before = torch.cat((start_N, context[0], ids_NR), dim=1), P + context[0].shape[1]
-        positions, mask = _behind_context(P, R, *context)
-        cos, sin = model.rotary(positions)
+    ids = torch.cat((start_N, ids_NR), dim=1)
+    cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
+    mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
     keys: list[Tensor] = []
     values: list[Tensor] = []
     valid: list[Tensor] = []
-    x = model.embed_tokens(ids)
+    x = model.embed_tokens(ids).float()
     for i, layer in enumerate(model.blocks[: last + 1]):
         attention = layer.self_attn
         normed = layer.input_layernorm(x)
         if attention.memory_heads:
             q, k, v = attention.project(normed)
             heads = attention.memory_heads
-            q_own = q.view(N, model.config.kv_heads, -1, before + R, d)[:, heads, :, before:]
-            k_own, v_own = k[:, heads, before:], v[:, heads, before:]
-            rows = sparsify(q_own, k_own, rotate(k_own, *kept), v_own, real_NR, attention.filled_Ht, weights)
+            q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
+            k_own, v_own = k[:, heads, P:], v[:, heads, P:]
+            rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
+            rows = sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht, weights)
             keys.append(rows.keys)
             values.append(rows.values)
             valid.append(rows.valid)
@@ -132,23 +128,6 @@ def write_memories(
     present = torch.cat(valid, dim=1)
     hole = present[..., None]
     return MemoryBatch(torch.cat(keys, dim=1) * hole, torch.cat(values, dim=1) * hole, present)
-
-
-def _behind_context(P: int, R: int, ids_NC: Tensor, lengths_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions [N, T] and mask [N, T, T] of prefix, context and reference; the padding between is not seen."""
-    N, C = ids_NC.shape
-    device = ids_NC.device
-
-    def steps(count: int) -> Tensor:
-        return torch.arange(count, device=device).expand(N, count)
-
-    start_N1 = P + lengths_N[:, None]
-    positions = torch.cat((steps(P), P + steps(C), start_N1 + steps(R)), dim=1)
-    always = torch.ones(N, 1, dtype=torch.bool, device=device)
-    seen = torch.cat((always.expand(N, P), steps(C) < lengths_N[:, None], always.expand(N, R)), dim=1)
-    T = P + C + R
-    causal = torch.ones(T, T, dtype=torch.bool, device=device).tril()
-    return positions, causal[None] & seen[:, None]
 
 
 class MemoryWriter:
@@ -171,23 +150,19 @@ class MemoryWriter:
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
     def write(
-        self, references: Sequence[str], progress: Callable[[int], None] | None = None, *,
-        contexts: Sequence[str] = (),
-    ) -> list[ExplicitMemory]:  # fmt: skip
+        self, references: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> list[ExplicitMemory]:
         """One memory for each reference text, in order; see `passes`."""
         memories: dict[int, ExplicitMemory] = {}
-        for places, written in self.passes(references, contexts=contexts):
+        for places, written in self.passes(references):
             memories.update(zip(places, written, strict=True))
             if progress is not None:
                 progress(len(places))
         return [memories[place] for place in range(len(references))]
 
-    def passes(
-        self, references: Sequence[str], *, contexts: Sequence[str] = ()
-    ) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
+    def passes(self, references: Sequence[str]) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
         """The places in `references` that one forward pass wrote, and their memories, pass after pass.
 
-        contexts: for each reference the text before it (`references.contexts`), or none at all.
         References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
         for an empty reference or one longer than the configured number of tokens.
         """
@@ -198,17 +173,12 @@ class MemoryWriter:
                 raise InvalidInput(
                     f"reference {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first"
                 )
-        if contexts and len(contexts) != len(ids):
-            raise InvalidInput(f"{len(contexts)} contexts for {len(ids)} references")
-        before = self.tokenizer.encode_batch(contexts) if any(contexts) else []
-        lengths = [(len(before[n]) if before else 0, len(ids[n])) for n in range(len(ids))]
-        waiting = sorted(range(len(ids)), key=lambda n: lengths[n])
+        waiting = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         while waiting:
-            batch = waiting[
-                : rows_that_fit([lengths[n] for n in waiting], len(self.prefix), self.batch_tokens)
-            ]
+            lengths = [len(self.prefix) + len(ids[n]) for n in waiting]
+            batch = waiting[: rows_that_fit(lengths, self.batch_tokens)]
             try:
-                written = self._forward([ids[n] for n in batch], [before[n] for n in batch] if before else [])
+                written = self._forward([ids[n] for n in batch])
             except torch.OutOfMemoryError:
                 if len(batch) == 1:
                     raise
@@ -225,27 +195,18 @@ class MemoryWriter:
             waiting = waiting[len(batch) :]
 
     @torch.inference_mode()
-    def _forward(self, ids: Sequence[Sequence[int]], before: Sequence[Sequence[int]]) -> MemoryBatch:
+    def _forward(self, ids: Sequence[Sequence[int]]) -> MemoryBatch:
         device = self.model.embed_tokens.weight.device
         padded, lengths = (t.to(device) for t in pad_ids(ids))
-        context = None
-        if any(before):
-            context_ids, context_lengths = pad_ids(before)
-            context = context_ids.to(device), context_lengths.to(device)
         reduced = self.precision != torch.float32
         with torch.autocast(device.type, self.precision, enabled=reduced):
-            return write_memories(self.model, padded, lengths, self.prefix, self.weights, context)
+            return write_memories(self.model, padded, lengths, self.prefix, self.weights)
 
 
-def rows_that_fit(lengths: Sequence[tuple[int, int]], prefix_tokens: int, batch_tokens: int) -> int:
-    """How many of these (context, reference) lengths one pass of so many tokens takes, at least one.
-
-    All rows of a pass are as long as the longest context and the longest reference in it.
-    """
-    context = reference = 0
-    for count, (before, own) in enumerate(lengths):
-        context, reference = max(context, before), max(reference, own)
-        if count and (count + 1) * (prefix_tokens + context + reference) > batch_tokens:
+def rows_that_fit(lengths: Sequence[int], batch_tokens: int) -> int:
+    """How many rows of ascending lengths one pass of so many tokens takes, padded to the last; at least one."""
+    for count, length in enumerate(lengths):
+        if count and (count + 1) * length > batch_tokens:
             return count
     return len(lengths)
 

@@ -23,7 +23,7 @@ from memory_model.chat import text_start
 from memory_model.codec.faiss import FaissCodec, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import MemoryConfig
+from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource
 from memory_model.errors import InvalidInput
 from memory_model.models.load import LoadedModel
@@ -63,6 +63,14 @@ class Recipe:
                 " use heads:PARTSxBITS"
             )
         return cls(blocks[kind], int(found[1]), int(found[2]))
+
+
+def default_factory(config: ModelConfig) -> str:
+    """The codec for a budget: one code for a token's vectors where all are kept, else the paper's (appendix B)."""
+    memory, d = config.memory, config.head_dim
+    if all(head.tokens == memory.reference_tokens for head in memory.heads):
+        return f"tokens:{16 * len(memory.heads)}x8"
+    return f"OPQ{d // 4}_{d},Residual2x14,PQ8x10"
 
 
 def fit(

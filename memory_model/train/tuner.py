@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from memory_model.chat import text_start
 from memory_model.config import MemoryConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource, Teacher
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import Adapter, attach, attach_full, collect, load_start, original, whole
+from memory_model.nn.adapter import Adapter, attach, collect, load_start, original
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.writing import write_memories
 
@@ -36,8 +36,7 @@ class TuningPlan:
 
     The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of
     the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance; `distillation` is the
-    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher). `full`: every
-    weight from `first_layer` up, where `rank` and `alpha` say nothing.
+    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher).
     """
 
     steps: int = 600
@@ -53,7 +52,6 @@ class TuningPlan:
     clip: float = 1.0
     seed: int = 0
     checkpoint_every: int = 50
-    full: bool = False
 
     def rate(self, step: int) -> float:
         """Learning rate of a step (0-based)."""
@@ -168,40 +166,19 @@ class Step:
     seconds: float
 
 
-class LoopCodec(Protocol):
-    """A codec that memories pass while tuning, and that may follow the weights as they change."""
-
-    def __call__(self, memory: MemoryBatch) -> MemoryBatch:
-        """Memories as they come out of the codec, gradients passed straight through."""
-
-    def after_step(self, step: int) -> None:
-        """Told after each step; may fit its tables anew."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs, tensors and plain values."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-
-
 class Tuner:
     """A tuning run that can be stopped and resumed; owns the optimizer and its files in `folder`."""
 
     def __init__(
         self, model: Decoder, prefix: Sequence[int], batches: BatchSource, plan: TuningPlan, folder: Path,
-        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu", codec: LoopCodec | None = None,
+        base_sha256: str, *, start: Adapter | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
         torch.manual_seed(plan.seed)
-        self.parameters = (
-            attach_full(model, plan.first_layer)
-            if plan.full
-            else attach(model, plan.rank, plan.alpha, plan.first_layer)
-        )
+        self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
         if start is not None:
             load_start(model, start)
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
-        self.codec = codec
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=plan.learning_rate, betas=(0.9, 0.98), weight_decay=plan.weight_decay
         )
@@ -249,8 +226,6 @@ class Tuner:
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip))
         if math.isfinite(norm):
             self.optimizer.step()
-        if self.codec is not None:
-            self.codec.after_step(self.step)
         self.step += 1
         return Step(
             self.step, batch.task, round(float(losses.answers.detach()), 5),
@@ -266,8 +241,6 @@ class Tuner:
             )
 
     def _coding(self, memory: MemoryBatch) -> MemoryBatch:
-        if self.codec is not None:
-            return self.codec(memory)
         return with_codec_noise(memory, self.plan.codec_noise)
 
     def adapter(self) -> Adapter:
@@ -283,14 +256,11 @@ class Tuner:
         partial.replace(self.folder / "state.pt")
 
     def state(self) -> dict[str, Any]:
-        """Everything that an exact resume needs, whole even where the run is spread over processes."""
-        optimizer = self.optimizer.state_dict()
-        moments = {n: {k: whole(v) for k, v in s.items()} for n, s in optimizer["state"].items()}
+        """Everything that an exact resume needs."""
         return {
-            "step": self.step, "plan": asdict(self.plan), "optimizer": {**optimizer, "state": moments},
-            "parameters": [whole(p) for p in self.parameters], "batches": self.batches.state(),
+            "step": self.step, "plan": asdict(self.plan), "optimizer": self.optimizer.state_dict(),
+            "parameters": [p.detach() for p in self.parameters], "batches": self.batches.state(),
             "torch_random": torch.get_rng_state(), "device_random": self._device_random(),
-            "codec": self.codec.state_dict() if self.codec else None,
         }  # fmt: skip
 
     def _device_random(self) -> Tensor | None:
@@ -323,18 +293,8 @@ class Tuner:
                 parameter.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.restore(state["batches"])
-        if (self.codec is None) != (state["codec"] is None):
-            raise InvalidInput(
-                f"{self.folder} holds a run {_with(state['codec'])}, this one is {_with(self.codec)}"
-            )
-        if self.codec is not None:
-            self.codec.load_state_dict(state["codec"])
         torch.set_rng_state(state["torch_random"])
         # Absent where the run began on a CPU: it goes on, though not with the numbers it would have had there.
         if self.device.startswith("cuda") and state.get("device_random") is not None:
             torch.cuda.set_rng_state(state["device_random"])
         self.step = state["step"]
-
-
-def _with(codec: object | None) -> str:
-    return "without --codec" if codec is None else "with --codec"

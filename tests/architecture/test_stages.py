@@ -6,10 +6,10 @@ import ast
 import re
 from pathlib import Path
 
-from memory_model.assets import asset
 from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import HEADER, MemoryFormat
 from memory_model.config import smollm2_135m
+from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +55,8 @@ def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
 
 
 def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
-    memory = Adapter.load(asset("smollm2-135m", "adapter.safetensors")).memory
-    codec = MemoryCodec.load(asset("smollm2-135m", "codec.npz"))
+    memory = Adapter.load(DEFAULT / "adapter.safetensors").memory
+    codec = MemoryCodec.load(DEFAULT / "codec.npz")
     model_format = MemoryFormat(smollm2_135m(memory), "00" * 32, codec)
     payload = model_format.payload_bytes(memory.reference_tokens)
     numbers = (payload, payload - HEADER.size, 2 * memory.budget * codec.head_dim * 4)

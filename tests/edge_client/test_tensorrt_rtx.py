@@ -18,14 +18,14 @@ from edge_client.tensorrt_check import CpuRun, check_engine
 from edge_client.tensorrt_operators import check_graph, operators_of
 from edge_client.tensorrt_profiles import GraphInput, Range, decoder_profiles, graph_profile
 from memory_model.bundle import Bundle
-from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget
+from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
-from memory_model.export.random_bundle import paper_codec
 from memory_model.export.weights import Precision
-from memory_model.models.random_weights import RandomWeights
-from tests.edge_client.tiny_bundle import tiny_config
+from memory_model.models.random_weights import random_weight
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config
+from tests.memory_model.paper_codec import paper_codec
 
 QUICK = 0  # the effort of a build: every graph is parsed and compiled, kernels are not searched for
 
@@ -37,7 +37,8 @@ def rtx() -> TensorRt:
 
 def exported(config: object, precision: Precision, folder: Path) -> Path:
     path = folder / "decoder.onnx"
-    decoder_graph(RandomWeights(config), config, precision, 512).save(path, external=True)  # type: ignore[arg-type]
+    weights = {name: random_weight(name, shape) for name, shape in weight_shapes(config).items()}
+    decoder_graph(weights, config, precision, 512).save(path, external=True)  # type: ignore[arg-type]
     return path
 
 
@@ -95,6 +96,13 @@ def test_a_bundle_is_built_kept_and_found_again(tiny: Bundle, rtx: TensorRt, tmp
     assert {"decoder.onnx", "embedder.onnx"} <= {o.graph for o in first}
     assert all(o.place.is_file() and "-sm86-" in o.place.parent.name for o in first)
     assert all(o.was_there for o in build_bundle(tiny, api=rtx, root=tmp_path))
+
+
+def test_an_int8_embedder_is_left_to_the_processor(rtx: TensorRt, tmp_path: Path) -> None:
+    bundle = tiny_bundle(tmp_path, embedder_precision="int8")
+    built = {o.graph for o in build_bundle(bundle, api=rtx, root=tmp_path / "cache")}
+    assert "decoder.onnx" in built
+    assert "embedder.onnx" not in built
 
 
 class Wrong:
@@ -194,6 +202,7 @@ def test_operators_are_read_as_the_onnx_package_reads_them(tiny: Bundle, tmp_pat
     ]
     assert found.opsets == {"": 21}
     assert set(found.constants) == {t.name for t in model.graph.initializer}
+    assert found.inputs == {i.name: i.shape for i in CpuRun(tiny.decoder).inputs}
     whole = tiny.decoder.read_bytes()
     for content in (b"", b"garbage", whole[: len(whole) // 2]):
         (tmp_path / "x.onnx").write_bytes(content)

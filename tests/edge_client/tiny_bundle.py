@@ -49,7 +49,9 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     tokenizer_json = byte_tokenizer()
     tokenizer = LlmTokenizer.from_json(tokenizer_json)
     model_id = f"{seed:02x}" * 32
-    return LoadedModel(random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
+    return LoadedModel(
+        random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id
+    )
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:
@@ -93,15 +95,22 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
     return folder
 
 
-def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", capacity: int = 512) -> Bundle:
+def tiny_bundle(
+    folder: Path,
+    seed: int = 0,
+    precision: str = "float32",
+    capacity: int = 512,
+    embedder_precision: str = "float32",
+) -> Bundle:
     """Export it all to `folder`/bundle."""
     codec = folder / "codec.npz"
     loaded = tiny_loaded(seed)
     ExactCodec(loaded.config.head_dim).save(codec)
     bert = tiny_bert(folder / "bert")
     return export_bundle(
-        loaded, folder / "bundle", precision, capacity, codec=codec, embedder=bert, quiet=True
-    )
+        loaded, folder / "bundle", precision, capacity, codec=codec, embedder=bert,
+        embedder_precision=embedder_precision, quiet=True,
+    )  # fmt: skip
 
 
 def format_of(loaded: LoadedModel) -> MemoryFormat:

@@ -54,11 +54,11 @@ class TinyEncoder:
     def embed(self, references: Sequence[str]) -> np.ndarray:
         return self.embedder.embed(references)
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
-        return EncodedReferences(self.embed(references), self.format.encode(self.write(references, contexts)))
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        return EncodedReferences(self.embed(references), self.format.encode(self.write(references)))
 
-    def write(self, references: Sequence[str], contexts: Sequence[str] = ()) -> list[ExplicitMemory]:
-        return self.loaded.writer.write(references, contexts=contexts)
+    def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
+        return self.loaded.writer.write(references)
 
     def check_payload(self, payload: bytes) -> None:
         self.format.check(payload)

@@ -64,9 +64,7 @@ def people(sizes: Sizes = SIZES) -> AskedConversations:
 
 
 def keeping() -> KeepingBatches:
-    return KeepingBatches(
-        [p.text for p in PASSAGES], tiny_loaded().tokenizer, 1, rows=2, window=24, matched=8
-    )
+    return KeepingBatches(PASSAGES, tiny_loaded().tokenizer, 1, rows=2, window=24, matched=8)
 
 
 def same(a: Batch, b: Batch) -> bool:

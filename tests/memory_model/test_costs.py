@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_model.cli import app
-from memory_model.config import ModelConfig, memory3_2b, smollm2_135m
+from memory_model.config import memory3_2b, smollm2_135m
 from memory_model.errors import InvalidInput
-from memory_model.eval.cost_plot import plot_costs
-from memory_model.eval.costs import KnowledgeCosts, knowledge_costs
+from memory_model.eval.costs import KnowledgeCosts, knowledge_costs, plot_costs
+from memory_model.models.architectures import hugging_face_config
+from memory_model.models.folder import DEFAULT
 
 
 def test_the_interval_of_the_papers_model_is_the_printed_one() -> None:
@@ -52,19 +53,21 @@ def test_the_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "one.svg").read_bytes() != (tmp_path / "three.svg").read_bytes()
 
 
-def test_the_command_draws_presets_and_config_files(tmp_path: Path) -> None:
-    config: ModelConfig = replace(memory3_2b(), name="mine", mlp_width=6400)
-    (tmp_path / "mine.json").write_text(json.dumps(config.to_dict()))
+def test_the_command_draws_shapes_and_model_folders(tmp_path: Path) -> None:
+    config = {**hugging_face_config(memory3_2b()), "intermediate_size": 6400}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     figure = tmp_path / "images" / "cost.svg"
-    for name, says in (
-        ("memory3-2b", "0.494 to 13,400 uses"),
-        (str(tmp_path / "mine.json"), "cheapest from"),
+    for arguments, says in (
+        (["memory3-2b"], "0.494 to 13,400 uses"),
+        ([str(tmp_path / "config.json")], "cheapest from"),
+        (["--model", str(DEFAULT)], "cheapest from"),
     ):
-        done = CliRunner().invoke(app, ["cost", name, "--out", str(figure)])
+        done = CliRunner().invoke(app, ["cost", *arguments, "--out", str(figure)])
         assert done.exit_code == 0, done.output
         assert says in done.output
         assert figure.stat().st_size > 5000
         figure.unlink()
-    refused = CliRunner().invoke(app, ["cost", "nothing", "--out", str(figure)])
-    assert refused.exit_code == 1
-    assert not figure.exists()
+    for wrong in (["nothing"], ["memory3-2b", "--model", str(DEFAULT)]):
+        refused = CliRunner().invoke(app, ["cost", *wrong, "--out", str(figure)])
+        assert refused.exit_code == 1
+        assert not figure.exists()

@@ -28,7 +28,7 @@ ROWS = [Row(text, f"Area of Land{n}?", f"{n} km") for n, text in enumerate(TEXTS
 class LetterEmbedder:
     """Unit vectors of which letters and digits a text holds; counts what it is asked for."""
 
-    embedder_id = "letters" * 8
+    vectors_id = "letters" * 8
 
     def __init__(self) -> None:
         self.embedded = 0

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from edge_client.codec_graph import device_format, open_codec_graph, relative_error
-from memory_model.assets import asset
 from memory_model.bundle import Bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 from memory_model.export.codec import codec_graph, export_codec
-from memory_model.export.random_bundle import paper_codec
+from memory_model.models.folder import DEFAULT
+from tests.memory_model.paper_codec import paper_codec
 
 
 def product_codec(bits: int, parts: int, coarse_bits: int = 0, blocks: int = 1) -> ProductCodec:
@@ -28,7 +28,7 @@ def product_codec(bits: int, parts: int, coarse_bits: int = 0, blocks: int = 1) 
 
 CODECS = {
     "the paper's": lambda: paper_codec(80),
-    "the default model's": lambda: MemoryCodec.load(asset("smollm2-135m", "codec.npz")),
+    "the default model's": lambda: MemoryCodec.load(DEFAULT / "codec.npz"),
     "bits that cross bytes": lambda: product_codec(7, 6),
     "four bits": lambda: product_codec(4, 8),
     "eleven bits and a coarse stage": lambda: product_codec(11, 4, 13),

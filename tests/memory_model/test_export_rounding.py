@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from memory_model.assets import asset
 from memory_model.chat import text_start
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.activations import read_rows, second_moments
@@ -18,6 +17,7 @@ from memory_model.export.decoder import decoder_graph
 from memory_model.export.quantize import quantize
 from memory_model.export.rounding import Calibrated, calibrated
 from memory_model.export.weights import Precision
+from memory_model.models.folder import DEFAULT
 from tests.edge_client.tiny_bundle import tiny_loaded
 
 ROWS = [
@@ -92,7 +92,7 @@ def test_text_is_read_where_the_device_reads_it() -> None:
 
 
 def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:
-    rows = read_rows(asset("smollm2-135m", "calibration.jsonl"))
+    rows = read_rows(DEFAULT / "calibration.jsonl")
     names = [c["title"] for c in json.loads((Path(__file__).parents[2] / "data/heldout.json").read_text())]
     assert len(rows) >= 64
     for row in rows:

@@ -1,4 +1,4 @@
-"""Writing behind a context, and in batches of so many tokens."""
+"""Writing in batches of so many tokens, on the device that was named."""
 
 from __future__ import annotations
 
@@ -11,76 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import MemoryBatch, rotate
+from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.device import fitting_batch_tokens, working_bytes_per_token, writing_device
-from memory_model.nn.writing import BATCH_TOKENS, MemoryWriter, pad_ids, rows_that_fit, write_memories
-from memory_model.references import contexts, split
+from memory_model.nn.writing import BATCH_TOKENS, MemoryWriter, rows_that_fit
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
-
-REFERENCES = [[5, 8, 13, 21, 34, 55, 2, 3], [40, 41, 42, 43, 44]]
-CONTEXTS = [[11, 12, 13, 14, 15, 16], []]
+from tests.memory_model.tiny import tiny_config
 
 
-def written(context: Sequence[Sequence[int]] | None, references: Sequence[Sequence[int]]) -> MemoryBatch:
-    ids, lengths = pad_ids(references)
-    before = pad_ids(context) if context is not None else None
-    with torch.inference_mode():
-        return write_memories(tiny_model(), ids, lengths, PREFIX, context=before)
-
-
-def test_a_memory_behind_a_context_is_what_the_whole_sequence_gives_moved_behind_the_prefix() -> None:
-    model, (context, _), (reference, _) = tiny_model(), CONTEXTS, REFERENCES
-    ids = torch.tensor([[*PREFIX, *context, *reference]])
-    with torch.inference_mode():
-        _, caches = model.hidden(ids, torch.arange(ids.shape[1])[None])
-        before, P = len(context), len(PREFIX)
-        own = slice(P + before, None)
-        back = model.rotary(torch.full((1, len(reference)), -before))
-        expected_keys = rotate(caches[2][0][:, :, own], *back)[0, 0]
-    got = written([context], [reference])
-    start = tiny_config().memory.offsets[1]  # of head (2, 0), which keeps every token of this reference
-    rows = slice(start, start + len(reference))
-    assert got.valid[0, rows].all()
-    torch.testing.assert_close(got.keys[0, rows], expected_keys, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(got.values[0, rows], caches[2][1][0, 0, own], atol=1e-5, rtol=1e-5)
-
-
-def test_a_context_changes_what_follows_it_and_nothing_else() -> None:
-    mixed, plain = written(CONTEXTS, REFERENCES), written(None, REFERENCES)
-    torch.testing.assert_close(mixed.keys[1], plain.keys[1], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(mixed.values[1], plain.values[1], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(mixed.values[0], plain.values[0], atol=1e-3)
-    torch.testing.assert_close(mixed.valid, plain.valid)
-
-
-def test_contexts_are_the_document_before_each_reference_with_its_title_once() -> None:
-    count = lambda text: len(text.split())  # noqa: E731
-    text = "\n".join(f"Line {n} has words." for n in range(9))
-    references = split(text, "The title", count, 10)
-    before = contexts(references, "The title", count, 11)
-    assert len(references) > 3
-    assert before[0] == ""
-    assert before[1] == "The title\nLine 0 has words.\nLine 1 has words.\n"
-    assert before[2] == "The title\nLine 2 has words.\nLine 3 has words.\n"
-    assert contexts(references, "The title", count, 5) == [""] * len(references)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 128)), min_size=1), st.integers(0, 9),
-    st.integers(1, 4000),
-)  # fmt: skip
-def test_a_pass_takes_as_many_as_fit_and_at_least_one(
-    lengths: list[tuple[int, int]], prefix: int, batch_tokens: int
-) -> None:
-    def tokens(count: int) -> int:
-        some = lengths[:count]
-        return count * (prefix + max(c for c, _ in some) + max(r for _, r in some))
-
-    rows = rows_that_fit(lengths, prefix, batch_tokens)
+@given(st.lists(st.integers(1, 128), min_size=1), st.integers(1, 4000))
+def test_a_pass_takes_as_many_as_fit_and_at_least_one(lengths: list[int], batch_tokens: int) -> None:
+    lengths.sort()
+    rows = rows_that_fit(lengths, batch_tokens)
     assert rows >= 1
-    assert rows == 1 or tokens(rows) <= batch_tokens
-    assert rows == len(lengths) or tokens(rows + 1) > batch_tokens
+    assert rows == 1 or rows * lengths[rows - 1] <= batch_tokens
+    assert rows == len(lengths) or (rows + 1) * lengths[rows] > batch_tokens
 
 
 TEXTS = ["Oslo, Norway.", "Lima.", "A reference of more words."]
@@ -97,13 +41,11 @@ def test_memories_do_not_depend_on_the_batch_and_a_full_device_gets_smaller_ones
     together = writer.write(TEXTS)
     forward, sizes = MemoryWriter._forward, []
 
-    def small(
-        self: MemoryWriter, ids: Sequence[Sequence[int]], before: Sequence[Sequence[int]]
-    ) -> MemoryBatch:
+    def small(self: MemoryWriter, ids: Sequence[Sequence[int]]) -> MemoryBatch:
         sizes.append(len(ids))
         if len(ids) > 1:
             raise torch.OutOfMemoryError("full")
-        return forward(self, ids, before)
+        return forward(self, ids)
 
     monkeypatch.setattr(MemoryWriter, "_forward", small)
     monkeypatch.setattr(writer, "batch_tokens", writer.batch_tokens)
@@ -132,14 +74,6 @@ def test_bfloat16_writes_nearly_the_same_memories(writer: MemoryWriter) -> None:
     assert reduced.keys.dtype == np.float32
     error = np.linalg.norm(reduced.values - exact.values) / np.linalg.norm(exact.values)
     assert 0 < error < 0.1
-
-
-def test_a_context_for_every_reference_or_for_none(writer: MemoryWriter) -> None:
-    with pytest.raises(InvalidInput, match="1 contexts for 3"):
-        writer.write(TEXTS, contexts=["before"])
-    plain, empty = writer.write(TEXTS[:2]), writer.write(TEXTS[:2], contexts=["", ""])
-    for one, other in zip(plain, empty, strict=True):
-        np.testing.assert_array_equal(one.keys, other.keys)
 
 
 def test_a_device_that_is_not_there_is_refused_with_what_to_do() -> None:

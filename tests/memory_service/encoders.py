@@ -60,11 +60,10 @@ class HashEncoder:
     def embed(self, references: Sequence[str]) -> np.ndarray:
         return np.stack([vector_of(text) for text in references])
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         self.encoded += len(references)
-        seen = [a + b for a, b in zip(contexts or [""] * len(references), references, strict=True)]
         return EncodedReferences(
-            self.embed(references), [payload_of(t, self.description.identity.model_id) for t in seen]
+            self.embed(references), [payload_of(t, self.description.identity.model_id) for t in references]
         )
 
     def check_payload(self, payload: bytes) -> None:

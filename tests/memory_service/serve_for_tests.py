@@ -23,9 +23,9 @@ class Unhurried(HashEncoder):
         super().__init__()
         self._seconds = seconds
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         time.sleep(self._seconds * len(references))
-        return super().encode(references, contexts)
+        return super().encode(references)
 
 
 if __name__ == "__main__":

@@ -111,11 +111,11 @@ class Gated(HashEncoder):
         super().__init__()
         self.let_go = threading.Event()
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         assert self.let_go.wait(120)
         if any("broken" in text for text in references):
             raise RuntimeError("a bug")
-        return super().encode(references, contexts)
+        return super().encode(references)
 
 
 def test_what_is_late_is_left_out_and_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def outcome(response: pb.IngestResponse) -> object:
 class Moody(HashEncoder):
     """Refuses some texts, as a model with a bug would, or gives NaN."""
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         if any("crash" in text for text in references):
             raise RuntimeError("a bug")
-        encoded = super().encode(references, contexts)
+        encoded = super().encode(references)
         for row, text in enumerate(references):
             if "nan" in text:
                 encoded.vectors[row] = np.nan
@@ -52,9 +52,9 @@ class Stuck(HashEncoder):
         super().__init__()
         self.let_go = threading.Event()
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         assert self.let_go.wait(300)
-        return super().encode(references, contexts)
+        return super().encode(references)
 
 
 def test_a_fast_client_is_held_back(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,42 +93,6 @@ def test_another_text_or_another_cut_replaces_and_a_cold_document_gets_its_memor
     assert version.memories_written
 
 
-def test_a_context_is_part_of_what_a_document_is_whoever_writes_it(
-    served: tuple[Client, str, HashEncoder], tmp_path: Path
-) -> None:
-    client, address, _ = served
-    destination(served, "alone")
-    text = " ".join(f"This is sentence {n} of the document." for n in range(60))
-    item = pb.IngestItem(sequence=1, document=document("k", text, "Title"))
-    row = Travelling("x", 0, "", "k", item.SerializeToString())
-
-    def through_the_service(name: str, **start: object) -> pb.IngestResponse:
-        opening = pb.IngestStart(knowledge_base=name, create_if_missing=True, **start)
-        requests = [pb.IngestRequest(start=opening), pb.IngestRequest(item=item)]
-        _, answer, *_ = list(client.ingestion.Ingest(iter(requests), timeout=60))
-        return answer
-
-    def ids(name: str) -> list[int]:
-        request = pb.GetDocumentRequest(knowledge_base=name, document_key="k")
-        return [part.memory_id for part in client.ingestion.GetDocument(request, timeout=60).references]
-
-    assert through([row], Destination(address, "alone"), tmp_path)[0].outcome == "stored"
-    alone = ids("alone")
-    assert through([row], Destination(address, "alone", 0, 32), tmp_path)[0].outcome == "replaced"
-    through_the_service("behind", context_tokens=32)
-    assert ids("alone") == ids("behind")
-    assert len(alone) == len(ids("behind")) > 1
-    assert not set(alone) & set(ids("behind"))
-    again = through_the_service("alone", context_tokens=32)
-    assert again.acknowledged.outcome == pb.INGEST_OUTCOME_UNCHANGED
-
-    later = pb.MEMORY_WRITING_LATER
-    for wrong in ({"context_tokens": 1025}, {"context_tokens": 8, "memory_writing": later}):
-        with pytest.raises(grpc.RpcError) as refused:
-            through_the_service("alone", **wrong)
-        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
 def test_a_document_too_large_for_one_message_is_written_by_the_service(
     served: tuple[Client, str, HashEncoder], tmp_path: Path
 ) -> None:
@@ -150,12 +113,10 @@ def test_a_document_that_the_model_cannot_write_fails_alone(
     to = destination(served, "one-bad")
     encode = HashEncoder.encode
 
-    def refusing(
-        self: HashEncoder, references: Sequence[str], contexts: Sequence[str] = ()
-    ) -> EncodedReferences:
+    def refusing(self: HashEncoder, references: Sequence[str]) -> EncodedReferences:
         if any("poison" in text for text in references):
             raise RuntimeError("the model fell over")
-        return encode(self, references, contexts)
+        return encode(self, references)
 
     monkeypatch.setattr(HashEncoder, "encode", refusing)
     items = [pb.IngestItem(document=document(f"k{n}", text)) for n, text in enumerate(["a", "poison", "c"])]

@@ -21,11 +21,11 @@ class Noted(HashEncoder):
         self._died = folder / "died"
         (folder / f"{os.getpid()}.worker").touch()
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         if self._deadly and any(self._deadly in text for text in references) and not self._died.exists():
             self._died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().encode(references, contexts)
+        return super().encode(references)
 
 
 @dataclass(frozen=True)

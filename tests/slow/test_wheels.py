@@ -123,6 +123,6 @@ def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path:
         done = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(str(tmp_path))
-    code = "from memory_model.assets import asset; print(asset('smollm2-135m', 'codec.npz'))"
+    code = "from memory_model.models.folder import ModelFolder; print(ModelFolder.open().need_codec())"
     found = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
     assert found.stdout.startswith(str(tmp_path)), found.stderr

@@ -55,7 +55,7 @@ class Timed:
 def measure(settings: HttpSettings) -> Keys:
     """Both in turn, a question of its own in each round, so that no cache is of use to either."""
     bundle = Bundle.open(settings.bundle)
-    ends = {bundle.tokenizer.end_of_turn_id, bundle.tokenizer.eos_id}
+    ends = set(bundle.tokenizer.stop_ids)
     recall = "exact" if settings.target else "off"
     service = settings.target or NOBODY
     options = {"threads": settings.threads, "provider": "cpu", "knowledge_base": settings.knowledge_base}

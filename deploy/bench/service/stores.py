@@ -56,7 +56,7 @@ class NoEncoder:
         """See Encoder."""
         raise InvalidInput(_FILLED)
 
-    def encode(self, references: Sequence[str], contexts: Sequence[str] = ()) -> EncodedReferences:
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
         """See Encoder."""
         raise InvalidInput(_FILLED)
 

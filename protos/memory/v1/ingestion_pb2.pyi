@@ -39,18 +39,16 @@ class IngestRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[IngestStart, _Mapping]] = ..., item: _Optional[_Union[IngestItem, _Mapping]] = ...) -> None: ...
 
 class IngestStart(_message.Message):
-    __slots__ = ("knowledge_base", "create_if_missing", "memory_writing", "overlap_tokens", "context_tokens")
+    __slots__ = ("knowledge_base", "create_if_missing", "memory_writing", "overlap_tokens")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     CREATE_IF_MISSING_FIELD_NUMBER: _ClassVar[int]
     MEMORY_WRITING_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     create_if_missing: bool
     memory_writing: MemoryWriting
     overlap_tokens: int
-    context_tokens: int
-    def __init__(self, knowledge_base: _Optional[str] = ..., create_if_missing: _Optional[bool] = ..., memory_writing: _Optional[_Union[MemoryWriting, str]] = ..., overlap_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, knowledge_base: _Optional[str] = ..., create_if_missing: _Optional[bool] = ..., memory_writing: _Optional[_Union[MemoryWriting, str]] = ..., overlap_tokens: _Optional[int] = ...) -> None: ...
 
 class IngestItem(_message.Message):
     __slots__ = ("sequence", "document", "prepared")

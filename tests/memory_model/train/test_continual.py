@@ -47,7 +47,7 @@ WORDS = [
 class CountingEmbedder:
     """A text's letter pairs, hashed; counts texts and can fail after some calls."""
 
-    embedder_id, dim = "pairs", 48
+    vectors_id, dim = "pairs", 48
 
     def __init__(self, fail_after: int | None = None) -> None:
         self.texts, self.calls, self.fail_after = 0, 0, fail_after
@@ -280,7 +280,15 @@ def test_a_killed_continual_run_goes_on_with_identical_losses(
 
 
 def test_the_command_looks_for_its_corpus_before_anything_else(tmp_path: Path) -> None:
-    arguments = ["continual", "--corpus", str(tmp_path / "none"), "--out", str(tmp_path / "run")]
+    arguments = [
+        "adapt",
+        "--mixture",
+        "continual:1",
+        "--corpus",
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     assert "prepare-data" in done.output.replace("\n", " ")

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from memory_model.chat import ChatTemplate
-from memory_model.codec.fit import fit_groups
 from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
-from memory_model.nn.adapter import Adapter, attach, attach_full, collect, full_deltas, original
+from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.train.codec_noise import CodecInTheLoop
 from memory_model.train.tuner import Step, Tuner, TuningPlan, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
 DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(6)]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
@@ -40,9 +39,7 @@ def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
     return FactConversations(references, pieces, seed, sizes, whole=1.0)
 
 
-def tuner(
-    folder: Path, steps: int, *, codec: CodecInTheLoop | None = None, start: Adapter | None = None, **plan: object
-) -> Tuner:  # fmt: skip
+def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: object) -> Tuner:
     fields: dict[str, object] = {
         "rank": 4,
         "alpha": 4.0,
@@ -51,14 +48,7 @@ def tuner(
         "warmup": 2,
     }
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
-    return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", codec=codec, start=start)
-
-
-def codec_in_the_loop() -> CodecInTheLoop:
-    """Tables for each group, which follow the weights every other step."""
-    rng = np.random.default_rng(0)
-    vectors = [rng.normal(size=(400, 8)).astype(np.float32) for _ in range(6)]
-    return CodecInTheLoop(fit_groups(vectors, 2, 4, iterations=2), tiny_config().memory, refit_every=2)
+    return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
 
 
 def test_a_conversation_is_what_the_template_spells_and_only_answers_are_learned() -> None:
@@ -93,14 +83,9 @@ def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
     assert (batch.labels != IGNORE).any(dim=1).all()
 
 
-MODES = {"noise": {}, "codec": {"codec_noise": 0.0}, "full": {"full": True, "learning_rate": 2e-3}}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_tuning_lowers_the_loss_and_resumes_exactly(mode: str, tmp_path: Path) -> None:
+def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     def run(folder: str, every: int) -> Tuner:
-        codec = codec_in_the_loop() if mode == "codec" else None
-        return tuner(tmp_path / folder, steps=8, checkpoint_every=every, codec=codec, **MODES[mode])
+        return tuner(tmp_path / folder, steps=8, checkpoint_every=every)
 
     losses: list[float] = []
     ended = run("whole", 100).run(lambda step: losses.append(step.loss))
@@ -141,15 +126,9 @@ def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
     """Its state knows nothing of what came later."""
     tuner(tmp_path, steps=1).run()
     state = torch.load(tmp_path / "state.pt", weights_only=True)
-    del state["plan"]["full"], state["device_random"]
+    del state["plan"]["weight_decay"], state["device_random"]
     torch.save(state, tmp_path / "state.pt")
     assert tuner(tmp_path, steps=1).resume()
-
-
-def test_a_run_with_a_codec_in_the_loop_is_not_resumed_without_it(tmp_path: Path) -> None:
-    tuner(tmp_path, steps=1, codec=codec_in_the_loop()).run()
-    with pytest.raises(InvalidInput, match="with --codec"):
-        tuner(tmp_path, steps=1).resume()
 
 
 def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
@@ -188,61 +167,36 @@ def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Pat
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=1e-2)
 
 
-def test_full_tuning_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:
-    run = tuner(tmp_path, steps=3, full=True, first_layer=1)
-    run.run()
-    adapter = Adapter.load(tmp_path / "adapter.safetensors")
-    assert not adapter.factors
-    assert {name.split(".")[1] for name in adapter.deltas if name.startswith("layers")} == {"1", "2"}
-    assert "norm.weight" in adapter.deltas
-    assert "embed_tokens.weight" not in adapter.deltas
-    merged = tiny_loaded().model
-    merged.to(torch.bfloat16).float()  # tuning holds the original weights as bfloat16
-    plain = {name: weight.clone() for name, weight in merged.named_parameters()}
-    adapter.merge(merged)
-    ids, positions = torch.randint(0, 64, (1, 7)), torch.arange(7)[None]
-    with torch.inference_mode():
-        tuned = run.model.eval().float().hidden(ids, positions)[0]
-        torch.testing.assert_close(merged.hidden(ids, positions)[0], tuned, atol=5e-3, rtol=1e-2)
-        with original(run.model):
-            for name, delta in full_deltas(run.model).items():
-                assert torch.equal(delta(plain[name]), plain[name])
-            before = run.model.hidden(ids, positions)[0]
-        assert not torch.allclose(before, tuned, atol=1e-3)
-
-
-def test_where_the_first_layer_is_tuned_the_embedding_is_too() -> None:
-    model = tiny_model()
-    attach_full(model, 0)
-    assert set(full_deltas(model)) == {name for name, _ in tiny_model().named_parameters()}
-
-
-def test_full_tuning_goes_on_from_a_low_rank_adapter_and_not_the_other_way_round(tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: Path) -> None:
     low_rank = tuner(tmp_path / "a", steps=2).run()
-    full = tuner(tmp_path / "b", steps=0, full=True, start=low_rank).run()
+    same = tuner(tmp_path / "b", steps=0, start=low_rank).run()
     for name, added in low_rank.added().items():
-        torch.testing.assert_close(full.deltas[name], added)
-    with pytest.raises(InvalidInput, match="--full"):
-        tuner(tmp_path / "c", steps=1, start=full)
+        torch.testing.assert_close(same.added()[name], added)
     with pytest.raises(InvalidInput, match="--first-layer"):
         tuner(tmp_path / "c", steps=1, start=low_rank, first_layer=2)
     with pytest.raises(InvalidInput, match="--rank 4"):
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
 
 
-def test_the_mean_of_adapters_is_that_of_their_numbers_and_only_of_alike_ones() -> None:
-    def made(value: float, rank: int = 2, base: str = "abc", **deltas: float) -> Adapter:
-        factors = {"layers.0.x": (torch.full((rank, 3), value), torch.full((4, rank), 2 * value))}
-        whole = {name: torch.full((2, 2), delta) for name, delta in deltas.items()}
-        return Adapter(factors, 1.0, tiny_config().memory, base, {"from": value}, whole)
+def test_an_adapter_of_whole_weights_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "full.safetensors"
+    header = json.dumps({"scale": 1.0, "memory": {}, "base_sha256": "", "details": {}})
+    save_file({"norm.weight.delta": torch.zeros(2)}, path, metadata={"memory3": header})
+    with pytest.raises(InvalidInput, match="whole weights"):
+        Adapter.load(path)
 
-    mean = Adapter.mean([made(1.0, w=1.0), made(3.0, w=5.0)])
+
+def test_the_mean_of_adapters_is_that_of_their_numbers_and_only_of_alike_ones() -> None:
+    def made(value: float, rank: int = 2, base: str = "abc") -> Adapter:
+        factors = {"layers.0.x": (torch.full((rank, 3), value), torch.full((4, rank), 2 * value))}
+        return Adapter(factors, 1.0, tiny_config().memory, base, {"from": value})
+
+    mean = Adapter.mean([made(1.0), made(3.0)])
     a, b = mean.factors["layers.0.x"]
     assert (a == 2.0).all()
     assert (b == 4.0).all()
-    assert (mean.deltas["w"] == 3.0).all()
     assert mean.details == {"mean_of": [{"from": 1.0}, {"from": 3.0}]}
-    for other in (made(1.0, rank=3), made(1.0, base="def"), made(1.0, w=1.0)):
+    for other in (made(1.0, rank=3), made(1.0, base="def")):
         with pytest.raises(InvalidInput, match="no mean"):
             Adapter.mean([made(1.0), other])
 

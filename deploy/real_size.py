@@ -1,0 +1,236 @@
+"""`make real-size`: models of real size through the whole chain of real commands, with the memory that each takes.
+
+For a random model of the paper's 2.4 B shape and one of Qwen2.5-1.5B's: base, model folder, codec fitted to its own
+memories, int4 bundle, a service that writes with it, references ingested over gRPC, a question answered on the device
+with memories read, TensorRT engines of the whole decoder. What such a model says means nothing; what it costs is real.
+
+A stage is skipped when `log.jsonl` has it and its output is there, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.service_process import PROGRAM, ServiceFailed, ServiceProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = PROGRAM.parent
+WORK = ROOT / "build" / "real-size"
+LOG = WORK / "log.jsonl"
+FACTBOOK = ROOT / "data" / "factbook.jsonl"
+REFERENCES = 20
+CHARACTERS = 300
+"""Of a document that is ingested: one reference."""
+QUESTION = "What is the highest point of Benin?"
+PRECISION = "int4-128"
+console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model: preset of `memory-model random-base`, FAISS factory of its codec, references that it is fitted to."""
+
+    name: str
+    factory: str
+    references: int
+
+
+# The two-part residual stage of 14 bits needs 16,384 vectors and more: a memory of the paper's budget has 2,816 of
+# them, one of Qwen's shape 448.
+SHAPES = (
+    Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 120),
+    Shape("qwen2.5-1.5b", "", 160),
+)
+
+
+class StageFailed(Exception):
+    """A stage did not do its work; the message says which and where its output is."""
+
+
+def main() -> int:
+    """Run the stages that are not done; returns the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    names = [shape.name for shape in SHAPES]
+    arguments.add_argument("--only", choices=names, help="one shape")
+    arguments.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage")
+    options = arguments.parse_args()
+    WORK.mkdir(parents=True, exist_ok=True)
+    try:
+        for shape in SHAPES:
+            if options.only in (None, shape.name):
+                walk(shape, STAGES[: STAGES.index(options.until) + 1])
+    except (StageFailed, ServiceFailed) as failure:
+        console.print(f"[bold red]failed:[/] {failure}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("[bold red]interrupted[/]; the same command goes on with this stage")
+        return 130
+    finally:
+        show()
+    return 0
+
+
+STAGES = ("random-base", "new", "fit-codec", "export", "service", "tensorrt")
+
+
+def walk(shape: Shape, stages: Sequence[str]) -> None:
+    """The stages of one shape in their order."""
+    base, model = WORK / f"{shape.name}-base", WORK / shape.name
+    bundle, engines = WORK / f"{shape.name}-bundle", WORK / f"{shape.name}-engines"
+    factory = ("--factory", shape.factory) if shape.factory else ()
+    commands: dict[str, tuple[Path, Sequence[object]]] = {
+        "random-base": (base, ("memory-model", "random-base", shape.name, "--out", base)),
+        "new": (model, ("memory-model", "new", base, "--out", model)),
+        "fit-codec": (
+            model / "codec.npz",
+            ("memory-model", "fit-codec", "--model", model, "--references", shape.references, *factory),
+        ),
+        "export": (
+            bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)
+        ),
+        "tensorrt": (
+            engines, ("edge-client", "build", "--tensorrt", "--bundle", bundle, "--cache", engines)
+        ),
+    }  # fmt: skip
+    for stage in stages:
+        if stage == "service":
+            serve_and_ask(shape, model, bundle)
+            continue
+        output, command = commands[stage]
+        if done(shape, stage, output):
+            continue
+        shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+        with timed(shape, stage, output) as entry:
+            entry["peak_gb"] = run(shape, stage, command)
+
+
+def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
+    """A service with its own writer; references over gRPC; an answer that read memories."""
+    work = WORK / f"{shape.name}-service"
+    answer = work / "answer.json"
+    if all(done(shape, stage, answer) for stage in ("serve", "ingest", "ask")):
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    documents = work / "documents.jsonl"
+    documents.write_text("".join(json.dumps(d) + "\n" for d in short_documents()), encoding="utf-8")
+    with timed(shape, "serve", work / "service.log") as entry:
+        service = ServiceProcess.start(work, bundle, model=model)
+        entry["seconds"] = time.monotonic() - entry["began"]
+        try:
+            with timed(shape, "ingest", work / "store") as ingesting:
+                address = ("--address", service.address, "--journals", work / "journals")
+                ingesting["peak_gb"] = run(shape, "ingest", ("memory-service", "ingest", documents, *address))
+                ingesting["said"] = said = (
+                    (WORK / f"{shape.name}-ingest.log").read_text().strip().splitlines()[-1]
+                )
+            if f"{REFERENCES} references" not in said:
+                raise StageFailed(f"{REFERENCES} references were to be ingested, not: {said}")
+            with timed(shape, "ask", answer) as asking:
+                options = ("--json", "--require-memory", "--max-tokens", 70)
+                asking["peak_gb"] = run(
+                    shape, "ask",
+                    ("edge-client", "ask", QUESTION, "--bundle", bundle, "--service", service.address, *options),
+                    answer,
+                )  # fmt: skip
+                asking["said"] = what_was_read(json.loads(answer.read_text(encoding="utf-8")))
+            entry["peak_gb"] = peak_gb(service.process.pid)
+            service.stop()
+        finally:
+            service.kill()
+
+
+def short_documents() -> Iterator[dict[str, Any]]:
+    """As many documents as references: the beginnings of countries, Benin's first."""
+    countries = [json.loads(line) for line in FACTBOOK.read_text("utf-8").splitlines()]
+    countries.sort(key=lambda country: country["title"] != "Benin")
+    for country in countries[:REFERENCES]:
+        yield {**country, "text": country["text"][:CHARACTERS]}
+
+
+def what_was_read(answer: dict[str, Any]) -> str:
+    """The memories that an answer read and its speed; raises StageFailed where it read none."""
+    chunks = answer["memories"]
+    read = [memory["title"] for chunk in chunks for memory in chunk["read"] if not memory["refused"]]
+    if not read:
+        raise StageFailed(f"the answer read no memories: {[chunk['error'] for chunk in chunks]}")
+    speed = answer["statistics"]["tokens_per_s"]
+    return f"{len(read)} memories in {len(chunks)} chunks, of {', '.join(sorted(set(read)))}; {speed:.1f} tokens/s"
+
+
+def run(shape: Shape, stage: str, command: Sequence[object], output: Path | None = None) -> float:
+    """Run one of our programs, its words in a log; returns its peak of resident memory in GB. Raises StageFailed."""
+    log = WORK / f"{shape.name}-{stage}.log"
+    words = [str(PROGRAMS / str(command[0])), *map(str, command[1:])]
+    with log.open("w", encoding="utf-8") as said, (output or log).open("a", encoding="utf-8") as answers:
+        process = subprocess.Popen(words, stdout=answers if output else said, stderr=said, cwd=ROOT)
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise StageFailed(f"{' '.join(map(str, command[:2]))} exited with {process.returncode}; see {log}")
+    return used.ru_maxrss / 1e6 * 1.024
+
+
+def peak_gb(pid: int) -> float:
+    """Most resident memory that a running process had."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    kilobytes = next(line for line in lines if line.startswith("VmHWM:")).split()[1]
+    return int(kilobytes) / 1e6 * 1.024
+
+
+@contextmanager
+def timed(shape: Shape, stage: str, output: Path) -> Iterator[dict[str, Any]]:
+    """A stage in the log with its seconds, the size of its output, and what the block adds; not when it fails."""
+    console.print(f"[bold]{shape.name}[/] {stage} …")
+    entry: dict[str, Any] = {"began": time.monotonic()}
+    yield entry
+    seconds = time.monotonic() - entry.pop("began")
+    files = [f for f in output.rglob("*") if f.is_file()] if output.is_dir() else [output]
+    entry = {"seconds": round(seconds, 1), **entry, "output_gb": sum(f.stat().st_size for f in files) / 1e9}
+    entry |= {"load": os.getloadavg()[0], "at": datetime.datetime.now().isoformat(timespec="seconds")}
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(json.dumps({"shape": shape.name, "stage": stage, **entry}) + "\n")
+    console.print(f"  {entry['seconds']:.0f} s, {entry['peak_gb']:.1f} GB; {entry.get('said', '')}")
+
+
+def logged() -> dict[tuple[str, str], dict[str, Any]]:
+    """The last entry of every stage that ended well."""
+    lines = LOG.read_text(encoding="utf-8").splitlines() if LOG.is_file() else []
+    return {(entry["shape"], entry["stage"]): entry for entry in map(json.loads, lines)}
+
+
+def done(shape: Shape, stage: str, output: Path) -> bool:
+    """Whether a stage ended well and what it made is there."""
+    return (shape.name, stage) in logged() and output.exists()
+
+
+def show() -> None:
+    """All stages so far as a table."""
+    table = Table("model", "stage", "s", "peak, GB", "output, GB", "load", "", title="real size")
+    for (shape, stage), entry in logged().items():
+        figures = (f"{entry[name]:.2f}" for name in ("peak_gb", "output_gb", "load"))
+        table.add_row(shape, stage, f"{entry['seconds']:.0f}", *figures, entry.get("said", ""))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

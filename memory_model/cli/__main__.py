@@ -1,0 +1,5 @@
+"""`python -m memory_model.cli`, which torchrun starts."""
+
+from memory_model.cli import app
+
+app()

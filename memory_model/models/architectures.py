@@ -1,0 +1,129 @@
+"""What a Hugging Face `config.json` says, as a `ModelConfig`; whatever the decoder cannot compute is refused by name.
+
+One decoder expresses all of them: Llama 2 and 3.x, SmolLM2 and the paper's own shape (`llama`), Mistral, Qwen2 and
+Qwen2.5 (biases), Qwen3 (normed queries and keys), SmolLM3 (layers without rotary embedding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memory_model.config import ModelConfig, RopeScaling
+from memory_model.errors import CorruptFile, InvalidInput
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+_NOT_READ = "gguf, gptq, awq and the like are not read: give the folder of the plain weights"
+
+
+def config_of(data: Mapping[str, Any], name: str) -> ModelConfig:
+    """The shape that a `config.json` describes, with an empty memory budget.
+
+    Raises InvalidInput for what is not supported, CorruptFile where a field is missing or of another type.
+    """
+    kind = data.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise InvalidInput(f"architecture {kind!r} is not supported, only {', '.join(ARCHITECTURES)}")
+    try:
+        _refuse(data)
+        hidden, heads = int(data["hidden_size"]), int(data["num_attention_heads"])
+        layers = int(data["num_hidden_layers"])
+        base, scaling = _rotary(data)
+        return ModelConfig(
+            name=name, layers=layers, query_heads=heads, kv_heads=int(data.get("num_key_value_heads") or heads),
+            head_dim=int(data.get("head_dim") or hidden // heads), mlp_width=int(data["intermediate_size"]),
+            vocabulary=int(data["vocab_size"]), rope_base=base, norm_epsilon=float(data["rms_norm_eps"]),
+            tied_embeddings=bool(data.get("tie_word_embeddings", kind == "smollm3")), attention_bias=kind == "qwen2",
+            hidden=hidden, qk_norm=kind == "qwen3", plain_layers=_plain_layers(data, layers), rope_scaling=scaling,
+            positions=_positions(data),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise CorruptFile(
+            f"config.json of {name} lacks a field or has one of another kind: {error!r}"
+        ) from error
+
+
+def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of a shape; inverse of `config_of`."""
+    kind = "smollm3" if config.plain_layers else "qwen3" if config.qk_norm else "llama"
+    kind = "qwen2" if config.attention_bias else kind
+    data: dict[str, Any] = {
+        "model_type": kind, "hidden_size": config.hidden, "num_hidden_layers": config.layers,
+        "num_attention_heads": config.query_heads, "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim, "intermediate_size": config.mlp_width, "vocab_size": config.vocabulary,
+        "rope_theta": config.rope_base, "rms_norm_eps": config.norm_epsilon, "hidden_act": "silu",
+        "tie_word_embeddings": config.tied_embeddings, "max_position_embeddings": config.positions or 2048,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    if config.plain_layers:
+        data["no_rope_layers"] = [int(layer not in config.plain_layers) for layer in range(config.layers)]
+    if scaling := config.rope_scaling:
+        data["rope_scaling"] = {
+            "rope_type": scaling.kind, "factor": scaling.factor, "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.original_positions,
+        }  # fmt: skip
+    return data
+
+
+def _refuse(data: Mapping[str, Any]) -> None:
+    """Raise InvalidInput for the first thing that the decoder does not compute."""
+    kind = data["model_type"]
+    if data.get("hidden_act", "silu") != "silu":
+        raise InvalidInput(f"activation {data['hidden_act']!r} is not supported, only silu")
+    if data.get("quantization_config"):
+        method = data["quantization_config"].get("quant_method", "unknown")
+        raise InvalidInput(f"the weights are quantised ({method}): {_NOT_READ}")
+    for flag in ("mlp_bias", "attention_bias"):
+        if data.get(flag) and not (flag == "attention_bias" and kind == "qwen2"):
+            raise InvalidInput(
+                f"{flag} of {kind} is not supported: only Qwen2's biases of queries, keys and values"
+            )
+    if data.get("use_sliding_window"):
+        raise InvalidInput("use_sliding_window is not supported: every layer must see the whole text")
+    other = set(data.get("layer_types") or ()) - {"full_attention"}
+    if other:
+        raise InvalidInput(
+            f"layers of type {', '.join(sorted(other))} are not supported, only full_attention"
+        )
+    if data.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InvalidInput("partial_rotary_factor is not supported: the whole head is rotated")
+
+
+def _rotary(data: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Base and scaling, as written by transformers before version 5 (two fields) or since (`rope_parameters`)."""
+    given = data.get("rope_parameters") or {
+        **(data.get("rope_scaling") or {}),
+        "rope_theta": data.get("rope_theta"),
+    }
+    base = float(given.get("rope_theta") or 10000.0)
+    kind = given.get("rope_type") or given.get("type") or "default"
+    if kind == "default":
+        return base, None
+    if kind == "linear":
+        return base, RopeScaling("linear", float(given["factor"]))
+    if kind != "llama3":
+        raise InvalidInput(f"rope scaling {kind!r} is not supported, only linear and llama3")
+    return base, RopeScaling(
+        "llama3", float(given["factor"]), float(given["low_freq_factor"]), float(given["high_freq_factor"]),
+        int(given["original_max_position_embeddings"]),
+    )  # fmt: skip
+
+
+def _plain_layers(data: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """SmolLM3's layers without rotary embedding: those marked 0, or every n-th."""
+    if data["model_type"] != "smollm3":
+        return ()
+    every = int(data.get("no_rope_layer_interval") or 4)
+    marks = data.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(layers)]
+    if len(marks) != layers:
+        raise InvalidInput(f"no_rope_layers has {len(marks)} marks for {layers} layers")
+    return tuple(layer for layer, rotates in enumerate(marks) if not rotates)
+
+
+def _positions(data: Mapping[str, Any]) -> int:
+    """The longest text: within Mistral's sliding window every layer still sees all of it."""
+    positions = int(data.get("max_position_embeddings") or 0)
+    window = data.get("sliding_window") if data["model_type"] == "mistral" else None
+    return min(positions, int(window)) if window else positions

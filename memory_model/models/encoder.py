@@ -1,0 +1,183 @@
+"""A BERT or XLM-R as a Hugging Face folder: shape, pooling and tokenizer checked before any weight is read.
+
+What is not supported is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from memory_model.digest import file_sha256
+from memory_model.embedder import POOLINGS
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.models.tensor_files import TensorFiles
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("bert", "roberta", "xlm-roberta"),
+    "hidden_act": ("gelu", None),
+    "position_embedding_type": ("absolute", None),
+}
+"""Values of config.json; None where it may be left out."""
+WORDS = "embeddings.word_embeddings.weight"
+POSITIONS = "embeddings.position_embeddings.weight"
+TYPES = "embeddings.token_type_embeddings.weight"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Encoder:
+    """An encoder's shape, as config.json says, and its tensors, read when they are needed.
+
+    first_position: row of the position table of a text's first token, 2 for XLM-R, 0 for BERT. prefix: what the
+    files put before every name ("roberta.", "0.auto_model."). digests: SHA-256 of each tensor that was read.
+    """
+
+    name: str
+    tensors: TensorFiles
+    prefix: str
+    layers: int
+    heads: int
+    epsilon: float
+    first_position: int
+    pooling: str
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the word table."""
+        return self.tensors.shapes[self.prefix + WORDS][0]
+
+    @property
+    def positions(self) -> int:
+        """Tokens of the longest text."""
+        return self.tensors.shapes[self.prefix + POSITIONS][0] - self.first_position
+
+    @property
+    def dim(self) -> int:
+        """Width of a hidden state, and of the vector."""
+        return self.tensors.shapes[self.prefix + WORDS][1]
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor as float32."""
+        value = np.ascontiguousarray(self.tensors.read(self.prefix + name))
+        self.digests[name] = hashlib.sha256(str(value.shape).encode() + b"\n").hexdigest()
+        self.digests[name] += hashlib.sha256(value.data).hexdigest()
+        return value
+
+    def identity(self, tokenizer: Path) -> str:
+        """embedder_id, once all tensors were read: the same for every layout and precision of the same weights."""
+        shape = [self.layers, self.heads, self.epsilon, self.first_position, self.pooling]
+        made_from = [shape, sorted(self.digests.items()), file_sha256(tokenizer)]
+        return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+
+
+def read_encoder(folder: str | Path, called: str) -> Encoder:
+    """Shape and tensors of a Hugging Face folder, checked against each other; no tensor is read. called: its name.
+
+    Raises MissingFile, CorruptFile, InvalidInput.
+    """
+    folder = Path(folder)
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    for key, known in SUPPORTED.items():
+        if config.get(key) not in known:
+            found, supported = config.get(key), ", ".join(filter(None, known))
+            raise InvalidInput(f"{folder} has {key} {found!r}, supported: {supported}")
+    try:
+        dim, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+        layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
+        vocabulary, positions = int(config["vocab_size"]), int(config["max_position_embeddings"])
+        types = int(config.get("type_vocab_size", 2))
+        epsilon = float(config.get("layer_norm_eps", 1e-12))
+        first = 0 if kind == "bert" else int(config.get("pad_token_id", 1)) + 1
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
+    tensors = TensorFiles(folder)
+    prefixes = [n.removesuffix(WORDS) for n in tensors.shapes if n.endswith(WORDS)]
+    if len(prefixes) != 1:
+        raise CorruptFile(f"{folder} has {len(prefixes)} tensors {WORDS}, expected one")
+    expected = {WORDS: (vocabulary, dim), POSITIONS: (positions, dim), TYPES: (types, dim)}
+    for name, shape in (expected | _layer_shapes(layers, dim, inner)).items():
+        found = tensors.shapes.get(prefixes[0] + name)
+        if found != shape:
+            problem = f"has the shape {list(found)}" if found else "is missing"
+            raise CorruptFile(f"{folder}: {prefixes[0]}{name} {problem}, config.json says {list(shape)}")
+    pooling = pooling_of(folder, str(kind))
+    return Encoder(called, tensors, prefixes[0], layers, heads, epsilon, first, pooling)
+
+
+def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...]]:
+    square = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+    linears = {
+        **dict.fromkeys(square, (dim, dim)),
+        "intermediate.dense": (inner, dim),
+        "output.dense": (dim, inner),
+    }
+    norms = ["embeddings.LayerNorm"]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(layers):
+        at = f"encoder.layer.{layer}"
+        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
+        for part, shape in linears.items():
+            shapes |= {f"{at}.{part}.weight": shape, f"{at}.{part}.bias": shape[:1]}
+    for norm in norms:
+        shapes |= {f"{norm}.weight": (dim,), f"{norm}.bias": (dim,)}
+    return shapes
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """A file of JSON that holds a `kind`; raises MissingFile, CorruptFile."""
+    if not path.is_file():
+        raise MissingFile(f"no {path.name} in {path.parent}: it is no Hugging Face folder of a BERT or XLM-R")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise CorruptFile(f"{path} is a {type(value).__name__}, expected a {kind.__name__}")
+    return value
+
+
+def pooling_of(folder: Path, kind: str) -> str:
+    """Cls or mean, as sentence-transformers' files say; raises InvalidInput for another pooling or module."""
+    if (folder / "modules.json").is_file():
+        modules = read_json(folder / "modules.json", list)
+        types = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+        if unknown := sorted({*types} - {"Transformer", "Pooling", "Normalize"}):
+            raise InvalidInput(f"{folder} has modules that are not supported: {', '.join(unknown)}")
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        pooling = "cls" if kind == "xlm-roberta" else "mean"
+        _log.warning("%s has no 1_Pooling/config.json: %s pooling, as most %s have", folder, pooling, kind)
+        return pooling
+    config = read_json(path)
+    flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    modes = [flags.get(k, k) for k, v in config.items() if k.startswith("pooling_mode_") and v]
+    modes = modes or [str(config.get("pooling_mode"))]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise InvalidInput(f"{path} says {', '.join(modes)}, supported: {' or '.join(POOLINGS)}")
+    return modes[0]
+
+
+def fitting_tokenizer(folders: Sequence[Path], rows: int) -> Path:
+    """tokenizer.json whose ids all have one of the word table's rows; raises MissingFile, CorruptFile, InvalidInput."""
+    path = next((p for p in (f / "tokenizer.json" for f in folders) if p.is_file()), None)
+    if path is None:
+        raise MissingFile(f"no tokenizer.json in {folders[0]}: make it with transformers' AutoTokenizer")
+    try:
+        last = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values())
+    except Exception as error:  # the library raises a bare Exception
+        raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
+    if last >= rows:
+        raise InvalidInput(f"{path} has token {last}, the model {rows} rows: it is another model's tokenizer")
+    return path

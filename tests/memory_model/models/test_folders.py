@@ -1,0 +1,274 @@
+"""Model folders and their checkpoints: read as they are published, or refused before anything large is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from memory_model.codec.codec import ExactCodec
+from memory_model.config import parse_budget, smollm2_135m
+from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.export.bundle import export_bundle
+from memory_model.models.folder import DEFAULT, ModelFolder
+from memory_model.models.gguf import GgufFile
+from memory_model.models.huggingface import HuggingFaceFolder
+from memory_model.models.load import load_base, load_model
+from memory_model.models.random_weights import write_random_folder
+from memory_model.nn.adapter import attach, collect
+from memory_model.tokenizer import SpecialTokens
+from tests.edge_client.tiny_bundle import tiny_bert
+from tests.memory_model.models.published import add_tokenizer, published
+from tests.memory_model.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bases") / "Tiny-Llama"
+    published(folder, "llama-3")
+    return folder
+
+
+@pytest.fixture
+def copy(base: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(base, tmp_path / "copy"))
+
+
+def new(base: Path, out: Path, heads: str = "paper") -> ModelFolder:
+    return ModelFolder.create(base, out, memory=lambda config: parse_budget(heads, config))
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_a_new_folder_has_the_papers_budget_and_opens_again(base: Path, tmp_path: Path) -> None:
+    made = new(base, tmp_path / "model")
+    assert [(h.layer, h.head, h.tokens) for h in made.memory.heads] == [
+        (0, 0, 8), (0, 1, 8), (1, 0, 8), (1, 1, 8),
+    ]  # fmt: skip
+    opened = ModelFolder.open(tmp_path / "model")
+    assert opened == made
+    loaded = load_model(opened)
+    assert loaded.config.name == "tiny-llama"
+    assert loaded.model_id == load_model(tmp_path / "model").model_id
+
+
+def test_every_way_of_storing_weights_gives_the_same_model(copy: Path, tmp_path: Path) -> None:
+    first = weights_of(load_model(new(copy, tmp_path / "a")).model)
+    stored = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    names = sorted(stored)
+    parts = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({n: stored[n] for n in part}, copy / file)
+    index = {"weight_map": {n: file for file, part in parts.items() for n in part}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    sharded = weights_of(load_model(new(copy, tmp_path / "b")).model)
+    for file in (*parts, "model.safetensors.index.json"):
+        (copy / file).unlink()
+    torch.save(stored, copy / "pytorch_model.bin")
+    pickled = weights_of(load_model(new(copy, tmp_path / "c")).model)
+    for other in (sharded, pickled):
+        assert first.keys() == other.keys()
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_bfloat16_weights_stay_so_where_float32_is_not_asked_for(copy: Path, tmp_path: Path) -> None:
+    stored = {n: t.bfloat16() for n, t in load_file(copy / "model.safetensors").items()}
+    save_file(stored, copy / "model.safetensors")
+    folder = new(copy, tmp_path / "model", "all")
+    narrow, wide = load_model(folder, dtype=torch.bfloat16), load_model(folder)
+    assert {t.dtype for t in narrow.model.state_dict().values()} == {torch.bfloat16}
+    memories = [loaded.writer.write(["Paris is a city."])[0] for loaded in (narrow, wide)]
+    error = abs(memories[0].keys - memories[1].keys).max() / abs(memories[1].keys).max()
+    assert error < 0.05
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name: str, keep: float) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(len(content) * keep)])
+
+    return change
+
+
+def edit(name: str, **changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        data = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**data, **changes}))
+
+    return change
+
+
+def lose_a_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    places = {"model.norm.weight": "model-1.safetensors", "lm_head.weight": "model-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def add_a_weight(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    save_file({**stored, "model.layers.0.mlp.router.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
+
+
+def pickle_code(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": Path("x")}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "named"),
+    [
+        (remove("config.json"), MissingFile, "config.json"),
+        (cut("config.json", 0.5), CorruptFile, "not JSON"),
+        (edit("config.json", model_type="gemma3"), InvalidInput, "gemma3"),
+        (edit("config.json", hidden_size=128), CorruptFile, "shape"),
+        (edit("config.json", num_hidden_layers="four"), CorruptFile, "lacks a field"),
+        (edit("config.json", num_hidden_layers=5), CorruptFile, "layers.4"),
+        (edit("config.json", num_hidden_layers=3), InvalidInput, "layers.3"),
+        (remove("model.safetensors"), MissingFile, "no weights"),
+        (cut("model.safetensors", 0.9), CorruptFile, "truncated"),
+        (cut("model.safetensors", 0.0001), CorruptFile, "truncated"),
+        (lose_a_shard, MissingFile, "model-2.safetensors"),
+        (add_a_weight, InvalidInput, "router"),
+        (pickle_code, CorruptFile, "more than tensors"),
+        (remove("tokenizer.json"), MissingFile, "save_pretrained"),
+        (cut("tokenizer.json", 0.5), CorruptFile, "not a tokenizer"),
+        (lambda folder: add_tokenizer(folder, template=""), InvalidInput, "--chat-template"),
+    ],
+)
+def test_a_damaged_base_is_refused_and_nothing_is_written(
+    copy: Path, tmp_path: Path, harm: Callable[[Path], None], kind: type[Memory3Error], named: str
+) -> None:
+    harm(copy)
+    with pytest.raises(kind, match=named):
+        new(copy, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(copy: Path, tmp_path: Path) -> None:
+    published(copy, "llama-3", vocab_size=100)
+    with pytest.raises(InvalidInput, match="100 rows"):
+        new(copy, tmp_path / "model")
+
+
+def test_a_budget_beyond_the_shape_is_refused(base: Path, tmp_path: Path) -> None:
+    for heads, named in (
+        ("4.0:8", "outside"),
+        ("0.2:8", "outside"),
+        ("0.0:129", "out of range"),
+        ("x", "write"),
+    ):
+        with pytest.raises(InvalidInput, match=named):
+            new(base, tmp_path / "model", heads)
+
+
+def test_a_base_that_changed_is_refused(copy: Path, tmp_path: Path) -> None:
+    folder = new(copy, tmp_path / "model")
+    stored = load_file(copy / "model.safetensors")
+    stored["model.norm.weight"] += 1
+    save_file(stored, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BaseMismatch):
+        load_model(folder.path)
+    cut("model.safetensors", 0.5)(copy)
+    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
+        load_model(folder.path)
+    shutil.rmtree(copy)
+    with pytest.raises(MissingFile, match="not at"):
+        load_model(folder.path)
+
+
+def test_an_adapter_of_another_base_or_budget_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = new(base, tmp_path / "model")
+    loaded = load_base(folder, folder.memory)
+    attach(loaded.model, 4, 4.0, 0)
+    collect(loaded.model, folder.memory, "0" * 64, {}).save(folder.path / "adapter.safetensors")
+    with pytest.raises(BaseMismatch):
+        load_model(folder.path)
+    other = parse_budget("0.0:8", loaded.config)
+    collect(loaded.model, other, folder.base_id, {}).save(folder.path / "adapter.safetensors")
+    with pytest.raises(InvalidInput, match="another memory budget"):
+        load_model(folder.path)
+
+
+def test_a_codec_is_needed_and_must_fit_before_a_bundle_is_made(base: Path, tmp_path: Path) -> None:
+    folder = new(base, tmp_path / "model")
+    bert = tiny_bert(tmp_path / "bert")
+    with pytest.raises(MissingFile, match="fit-codec"):
+        export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
+    ExactCodec(8).save(folder.path / "codec.npz")
+    with pytest.raises(InvalidInput, match="head dimension"):
+        export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
+    ExactCodec(16).save(folder.path / "codec.npz")
+    with pytest.raises(InvalidInput, match="trained for"):
+        export_bundle(folder.path, tmp_path / "bundle", "float32", 5000, embedder=bert, quiet=True)
+    bundle = export_bundle(folder.path, tmp_path / "bundle", "float32", embedder=bert, quiet=True)
+    assert bundle.manifest.special_tokens == SpecialTokens(bos=257, eos=258, end_of_turn=258)
+    assert bundle.identity.model_id == load_model(folder).model_id
+
+
+def test_a_base_as_such_is_no_model_folder(base: Path) -> None:
+    with pytest.raises(MissingFile, match="memory-model new"):
+        load_model(base)
+
+
+def test_the_packaged_folder_is_whole() -> None:
+    folder = ModelFolder.open()
+    assert folder.packaged
+    assert folder.path == DEFAULT
+    assert folder.adapter
+    assert folder.codec
+    assert folder.calibration
+    assert folder.checkpoint.config("smollm2-135m") == smollm2_135m()
+
+
+def test_a_random_base_goes_the_same_way(tmp_path: Path) -> None:
+    config = tiny_config(vocabulary=49152)
+    write_random_folder(config, tmp_path / "base", ModelFolder.open().checkpoint)
+    folder = new(tmp_path / "base", tmp_path / "model")
+    assert folder.config().parameters() == config.parameters()
+    assert HuggingFaceFolder(tmp_path / "base").special_tokens == ModelFolder.open().checkpoint.special_tokens
+    with pytest.raises(InvalidInput, match="not empty"):
+        write_random_folder(config, tmp_path / "base", ModelFolder.open().checkpoint)
+    with pytest.raises(InvalidInput, match="49152 tokens"):
+        write_random_folder(tiny_config(), tmp_path / "small", ModelFolder.open().checkpoint)
+
+
+def test_a_truncated_gguf_file_is_refused(tmp_path: Path) -> None:
+    whole = ModelFolder.open().checkpoint.files[0]
+    short = tmp_path / "short.gguf"
+    shutil.copyfile(whole, short)
+    for keep in (whole.stat().st_size - 1, 200_000, 1000, 3, 0):
+        with short.open("r+b") as file:
+            file.truncate(keep)
+        with pytest.raises(CorruptFile):
+            GgufFile(short)
+    short.write_text("this is not a model\n" * 100)
+    with pytest.raises(CorruptFile):
+        GgufFile(short)
+    with pytest.raises(MissingFile):
+        GgufFile(tmp_path / "none.gguf")
+
+
+def test_a_gguf_file_with_an_unknown_pre_tokenizer_is_refused(tmp_path: Path) -> None:
+    whole = ModelFolder.open().checkpoint.files[0].read_bytes()
+    other = tmp_path / "other.gguf"
+    assert (
+        whole.count(b"smollm", whole.index(b"tokenizer.ggml.pre"), whole.index(b"tokenizer.ggml.pre") + 60)
+        == 1
+    )
+    place = whole.index(b"smollm", whole.index(b"tokenizer.ggml.pre"))
+    other.write_bytes(whole[:place] + b"qwen99" + whole[place + 6 :])
+    with pytest.raises(InvalidInput, match="qwen99"):
+        new(other, tmp_path / "model")

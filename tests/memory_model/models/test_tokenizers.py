@@ -1,0 +1,101 @@
+"""Tokenizers of every kind are taken as they are: prompts are transformers', streamed answers keep their spaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import transformers as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+
+from edge_client.stream_text import StreamText
+from memory_model.chat import ChatTemplate
+from memory_model.models.huggingface import HuggingFaceFolder
+from memory_model.tokenizer import SpecialTokens, Tokenizer
+from tests.memory_model.models.published import (
+    CHATML,
+    LLAMA2,
+    TEXT,
+    add_tokenizer,
+    byte_level,
+    published,
+    sentence_piece,
+)
+
+LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
+KINDS = {
+    "byte level": (byte_level(), CHATML, None),
+    "SentencePiece": (sentence_piece(), LLAMA2, LLAMA),
+    "unigram": (sentence_piece(unigram=True), LLAMA2, LLAMA),
+}
+CONVERSATION = [
+    {"role": "user", "content": "Is Paris in France?"},
+    {"role": "assistant", "content": "Yes, it is."},
+    {"role": "user", "content": "And Berlin?"},
+]
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> tuple[Backend, str, Tokenizer]:
+    backend, template, special = KINDS[request.param]
+    return backend, template, Tokenizer.from_json(backend.to_str(), special)
+
+
+def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(
+    kind: tuple[Backend, str, Tokenizer],
+) -> None:
+    backend, template, tokenizer = kind
+    bos, eos = (backend.id_to_token(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
+    theirs = tf.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)
+    theirs.chat_template = template
+    text = theirs.apply_chat_template(CONVERSATION, tokenize=False, add_generation_prompt=True)
+    ours = ChatTemplate(template, tokenizer)
+    assert ours.text(CONVERSATION) == text
+    assert ours.prompt(CONVERSATION).ids == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_streamed_answer_is_the_decoded_answer(kind: tuple[Backend, str, Tokenizer]) -> None:
+    tokenizer = kind[2]
+    stream, ids = StreamText(tokenizer), tokenizer.encode(TEXT)
+    assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
+
+
+@given(st.text("ab \n,é日", max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_any_text_streams_as_it_decodes(text: str) -> None:
+    for backend, _, special in KINDS.values():
+        tokenizer = Tokenizer.from_json(backend.to_str(), special)
+        stream, ids = StreamText(tokenizer), tokenizer.encode(text)
+        assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
+
+
+def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
+    published(tmp_path, "qwen2")
+    add_tokenizer(tmp_path, bos_token=None, eos_token={"content": "<|im_end|>"})
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [258, 256]}')
+    tokens = HuggingFaceFolder(tmp_path).special_tokens
+    assert tokens == SpecialTokens(bos=256, eos=258, end_of_turn=258, stop=(256, 258))
+    add_tokenizer(tmp_path, sentence_piece(), LLAMA2, bos_token="<s>", eos_token="</s>")
+    (tmp_path / "generation_config.json").unlink()
+    assert HuggingFaceFolder(tmp_path).special_tokens == LLAMA
+
+
+def test_a_named_template_among_several_is_taken(tmp_path: Path) -> None:
+    published(tmp_path, "qwen2")
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]}'
+    )
+    assert HuggingFaceFolder(tmp_path).chat_template == "yes"
+    (tmp_path / "chat_template.jinja").write_text("beside")
+    assert HuggingFaceFolder(tmp_path).chat_template == "beside"
+
+
+def test_templates_may_use_what_transformers_offers_them() -> None:
+    template = (
+        "{{ strftime_now('%Y') | length }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ {'a': 'é'} | tojson }}"
+    )
+    chat = ChatTemplate(template, Tokenizer.from_json(byte_level().to_str()))
+    assert chat.text([{"role": "user", "content": "hi"}]) == '4hi{"a": "é"}'

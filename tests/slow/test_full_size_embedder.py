@@ -1,0 +1,149 @@
+"""A random XLM-R of BGE-M3's full size (568 million weights) is exported, indexes a service, and searches it as int8.
+
+Its vectors mean nothing, but equal texts have equal vectors, so a document's own text must find it first. Needs 6 GB of
+disk and of memory, and some minutes; `pytest -m slow -s` prints time and peak memory of every stage.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from edge_client.model import EdgeModel
+from memory_model.codec.codec import ExactCodec
+from memory_model.embedder import Embedder
+from memory_model.export.bundle import export_bundle
+from memory_model.export.embedder import export_embedder
+from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.flow.tiny_service import TinyEncoder
+from tests.memory_model.encoder_folders import say_pooling, unigram_tokenizer
+from tests.memory_service.running import document, running
+
+LAYERS, DIM, INNER, VOCABULARY, POSITIONS = 24, 1024, 4096, 250_002, 8194
+CITIES = ["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Bern", "Riga", "Kyiv", "Accra"]
+QUESTION = "What is the capital of the longest river's country, and how many people live there?"
+
+
+def bge_m3_sized(folder: Path) -> Path:
+    """The folder of such a model, as safetensors of a layer each; memory holds one of them."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    index: dict[str, str] = {}
+
+    def random(*shape: int, scale: float = 0.05) -> np.ndarray:
+        values = rng.standard_normal(shape, np.float32)
+        values *= scale
+        return values
+
+    def norm(name: str) -> dict[str, np.ndarray]:
+        return {f"{name}.weight": np.ones(DIM, np.float32), f"{name}.bias": np.zeros(DIM, np.float32)}
+
+    def write(shard: str, tensors: dict[str, np.ndarray]) -> None:
+        save_file(tensors, folder / shard)
+        index.update(dict.fromkeys(tensors, shard))
+
+    tables = {"word": VOCABULARY, "position": POSITIONS, "token_type": 1}
+    for table, rows in tables.items():
+        write(f"{table}.safetensors", {f"embeddings.{table}_embeddings.weight": random(rows, DIM)})
+    write("norm.safetensors", norm("embeddings.LayerNorm"))
+    for layer in range(LAYERS):
+        at = f"encoder.layer.{layer}"
+        tensors = norm(f"{at}.attention.output.LayerNorm") | norm(f"{at}.output.LayerNorm")
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            tensors |= {
+                f"{at}.attention.{part}.weight": random(DIM, DIM),
+                f"{at}.attention.{part}.bias": random(DIM),
+            }
+        tensors |= {
+            f"{at}.intermediate.dense.weight": random(INNER, DIM),
+            f"{at}.intermediate.dense.bias": random(INNER),
+        }
+        tensors |= {f"{at}.output.dense.weight": random(DIM, INNER), f"{at}.output.dense.bias": random(DIM)}
+        write(f"layer-{layer}.safetensors", tensors)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    config = {
+        "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "hidden_size": DIM,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 16, "intermediate_size": INNER, "hidden_act": "gelu",
+        "max_position_embeddings": POSITIONS, "vocab_size": VOCABULARY, "pad_token_id": 1, "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    unigram_tokenizer().save(str(folder / "tokenizer.json"))
+    say_pooling(folder, pooling_mode_cls_token=True)
+    return folder
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Print seconds and peak memory of this process (Linux) while the block lasted."""
+    Path("/proc/self/clear_refs").write_text("5")
+    begun = time.monotonic()
+    yield
+    status = Path("/proc/self/status").read_text()
+    peak_kb = int(status.partition("VmHWM:")[2].split()[0])
+    print(f"{name}: {time.monotonic() - begun:.0f} s, peak {peak_kb / 1e6:.2f} GB", flush=True)
+
+
+def milliseconds(embedders: Sequence[Embedder], times: int = 15) -> list[float]:
+    """Median of each for one question, measured in turn."""
+    taken: list[list[float]] = [[] for _ in embedders]
+    for _ in range(times):
+        for embedder, of_it in zip(embedders, taken, strict=True):
+            begun = time.perf_counter()
+            embedder.embed([QUESTION])
+            of_it.append(1e3 * (time.perf_counter() - begun))
+    return [float(np.median(of_it)) for of_it in taken]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_their_text(
+    tmp_path: Path,
+) -> None:
+    with stage("random weights written"):
+        source = bge_m3_sized(tmp_path / "bge-m3-random")
+    with stage("export, float32"):
+        config = export_embedder(source, tmp_path / "float32")
+    loaded = tiny_loaded()
+    ExactCodec(loaded.config.head_dim).save(tmp_path / "codec.npz")
+    with stage("export, int8 in a bundle"):
+        bundle = export_bundle(
+            loaded, tmp_path / "bundle", "float32", 256, codec=tmp_path / "codec.npz", embedder=source,
+            embedder_precision="int8", quiet=True,
+        )  # fmt: skip
+    assert (config.dim, config.max_tokens, config.pooling) == (DIM, 512, "cls")
+    assert config.embedder_id == bundle.manifest.embedder_id
+    bytes_of = {
+        "float32": sum(f.stat().st_size for f in (tmp_path / "float32").iterdir()),
+        "int8": sum(e.bytes for name, e in bundle.manifest.files.items() if name.startswith("embedder")),
+    }
+    assert bytes_of["int8"] < 0.26 * bytes_of["float32"]
+
+    with stage("service and device"):
+        exact = Embedder(tmp_path / "float32")
+        with (
+            running(tmp_path / "store", TinyEncoder(loaded, exact)) as (client, server),
+            EdgeModel.open(bundle.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model,
+        ):
+            documents = [document(c.lower(), f"Code {37 * n}.", title=c) for n, c in enumerate(CITIES)]
+            answers = client.ingest("default", *documents)
+            assert sum(a.WhichOneof("message") == "acknowledged" for a in answers) == len(CITIES)
+            assert model.recaller is not None
+            rounded = model.recaller.embedder
+            for number, city in enumerate(CITIES):
+                text = f"{city}\nCode {37 * number}."
+                (hits,) = model.recaller.client.retrieve(rounded.embed([text]), k=2).hits
+                (recall,) = model.recaller.recall([text])
+                assert [hits[0].title, recall.read[0].title] == [city, city]
+                assert hits[0].score > hits[1].score + 0.01, "or rounding decides"
+    for (name, size), ms in zip(bytes_of.items(), milliseconds([exact, rounded]), strict=True):
+        print(f"{name}: {size / 1e6:.0f} MB, {ms:.0f} ms a question on one thread")
+    cosine = float(exact.embed([QUESTION])[0] @ rounded.embed([QUESTION])[0])
+    print(f"cosine of the two for a question: {cosine:.4f} (random weights: no measure of recall)")
