@@ -24,7 +24,7 @@ from memory_model.errors import InvalidInput
 TYPICAL_ROWS = 512
 """Cache rows that kernels are chosen for, slots not counted: a few turns of a conversation."""
 TYPICAL_EMBEDDER_TOKENS = 64
-"""A query is a chunk of the conversation, 64 tokens (paper 3.2)."""
+"""A query is a chunk of the conversation, 64 tokens (paper 3.1)."""
 QUERIES = 8
 """Chunks of a prompt that are embedded together at most."""
 

@@ -10,11 +10,13 @@ import typer
 from experiments.ablation import ablation
 from experiments.budget import budget_curve
 from experiments.codec_curve import codec_curve
+from experiments.corpus.command import prepare_data
+from experiments.factbook import build_factbook
 from memory_model.cli.options import console
 from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-for study in (ablation, budget_curve, codec_curve):
+for study in (ablation, budget_curve, codec_curve, build_factbook, prepare_data):
     app.command()(study)
 
 

@@ -23,7 +23,6 @@ from memory_model.cli.options import (
     read_json,
     use_threads,
 )
-from memory_model.cli.training_data import parse_budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +69,7 @@ def budget_curve(
     too; --natural and --more may be added to a curve that was measured without.
     """
     from experiments.results import BytesCurve
+    from memory_model.config import parse_budget
     from memory_model.eval.rows import read_rows
     from memory_model.eval.subject import Subject
 

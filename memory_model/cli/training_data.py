@@ -13,37 +13,15 @@ CACHE = Path("build/continual")
 TASKS = "facts, prose, asked, continual, warmup, keeping"
 
 
-def budget_of(heads: str, start: Any = None) -> Any:
-    """The memory budget that `--heads` says, else that of the adapter `start`, else the shipped model's."""
-    if heads:
-        return parse_budget(heads)
-    from memory_model.nn.adapter import Adapter
+def base_to_tune(heads: str, start: Any = None, model: Path | None = None) -> Any:
+    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else its folder's."""
+    from memory_model.config import parse_budget
+    from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_base
 
-    return (start or Adapter.load(shipped_adapter())).memory
-
-
-def shipped_adapter() -> Path:
-    """The adapter of the default model."""
-    from memory_model.models.folder import DEFAULT
-
-    return DEFAULT / "adapter.safetensors"
-
-
-def parse_budget(heads: str, shape: Any = None) -> Any:
-    """The memory budget that `--heads` says; `all` is every head of `shape`. Raises InvalidInput."""
-    from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
-    from memory_model.errors import InvalidInput
-
-    if heads == "all":
-        shape = shape or smollm2_135m()
-        return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
-    try:
-        rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
-        return MemoryConfig(heads=tuple(MemoryHead(int(a), int(b), int(c)) for a, b, c in rows))
-    except ValueError as error:
-        raise InvalidInput(
-            f"--heads {heads!r}: write layer.head:tokens,… such as 18.2:128,20.2:128, or all"
-        ) from error
+    folder = ModelFolder.open(model)
+    budget = parse_budget(heads, folder.config()) if heads else start.memory if start else folder.memory
+    return load_base(folder, memory=budget)
 
 
 def chat_pieces(loaded: Any) -> Any:
@@ -88,7 +66,7 @@ def mixture_of(
     if set(shares) - {"facts"}:
         if corpus is None:
             task = next(task for task in shares if task != "facts")
-            raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
+            raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, without=held_out_titles(data))
     sequences: Any = None
     if {"continual", "warmup"} & set(shares):
@@ -125,11 +103,11 @@ def mixture_of(
     return Mixture(sources, seed)
 
 
-def held_out_titles(data: Path) -> set[str]:
-    """The titles of a knowledge base's held-out documents, so that other texts about them stay out too."""
+def held_out_titles(data: Path) -> Collection[str]:
+    """The titles of other texts about a knowledge base's held-out documents, which stay out of training too."""
     from memory_model.data import factbook
 
-    return {d["title"] for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])}
+    return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
 def training_passages(corpus: Path, without: Collection[str] = ()) -> Any:

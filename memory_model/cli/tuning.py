@@ -21,7 +21,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import CACHE, TASKS, budget_of, mixture_of
+from memory_model.cli.training_data import CACHE, TASKS, base_to_tune, mixture_of
 
 
 def adapt(
@@ -78,13 +78,12 @@ def adapt(
     stage), keeping (plain text without memory, so that the model stays what it was).
     """
     from memory_model.data.conversations import Sizes
-    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = load_base(memory=budget_of(heads, begun))
+    loaded = base_to_tune(heads, begun)
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank), first_layer=first_layer,
         codec_noise=codec_noise, distillation=distillation, weight_decay=weight_decay, seed=seed,

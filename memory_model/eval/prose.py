@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from memory_model.chat import text_start
 from memory_model.data import factbook
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import EVALUATOR
@@ -43,7 +44,7 @@ def window_loss(subject: Subject, window: Sequence[int]) -> float:
     loaded = subject.loaded
     prefix = subject.prefix or (loaded.tokenizer.bos_id,)
     model, P = loaded.model, len(prefix)
-    first = P + loaded.config.memory.reference_tokens
+    first = text_start(prefix, loaded.config.memory)
     ids = torch.tensor([[*prefix, *window]])
     positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
     hidden, _ = model.hidden(ids, positions)

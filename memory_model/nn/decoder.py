@@ -4,7 +4,7 @@ Letters: B batch, T query tokens, S cached + query tokens, C chunks, N reference
 M memory rows a chunk sees, D hidden, H query heads, K KV heads, G = H / K, d head dimension.
 
 A token's cache row says nothing about its position: positions are explicit, keys are cached rotated
-(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 2).
+(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 4).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Attention(nn.Module):
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor, memory: MemoryBatch, chunk_BT: Tensor
     ) -> Tensor:  # fmt: skip
-        """All memory heads h of this layer over memories and context in one softmax (paper eq. 2).
+        """All memory heads h of this layer over memories and context in one softmax (paper eq. 4).
 
         Chunks are not looped over: a query meets the rows of all chunks of its sequence, and the mask leaves
         those of its own; with one chunk (the usual case) nothing is computed in vain.

@@ -1,6 +1,6 @@
 """Write explicit memories: encode references, keep the most attended key-values of the memory heads.
 
-Paper 3.3 (modified BOS, parallel positions) and 3.4 (which tokens). A reference is encoded alone behind
+Paper 3.2 (modified BOS, parallel positions) and 3.3 (which tokens). A reference is encoded alone behind
 the prefix `<bos>Reference:`, the pass stops at the last memory layer, and for every head of the budget
 the tokens that receive the most attention are kept, measured without causal mask and without rotary
 position, prefix and padding excluded. Keys are kept rotated, rows in order of position.
@@ -32,7 +32,7 @@ BATCH_TOKENS = 2048
 def received_attention(
     q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor, weights: Weights = "softmax"
 ) -> Tensor:
-    """w_j of paper 3.4: attention that token j receives from all tokens, float32 [N, h, R].
+    """w_j of paper 3.3: attention that token j receives from all tokens, float32 [N, h, R].
 
     Unrotated queries of each group and unrotated keys, no causal mask; summed over query tokens and over
     the query heads of the group. Padding neither gives nor receives (its weight is -inf).

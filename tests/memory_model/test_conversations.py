@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.cli.training_data import mixture_of
-from memory_model.data import factbook, prose_questions
 from memory_model.data.batches import IGNORE, Batch, BatchSource, ChatPieces
 from memory_model.data.conversations import (
     REFUSAL,
@@ -27,7 +25,6 @@ from memory_model.data.corpus.asked import Asked
 from memory_model.data.corpus.passages import Passage
 from memory_model.data.keeping import KeepingBatches
 from memory_model.data.mixture import Mixture
-from memory_model.data.questions import Question, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import attach, original
 from memory_model.train.tuner import batch_losses, read
@@ -201,54 +198,3 @@ def test_varied_references_stay_short_and_answer_what_is_asked() -> None:
         assert len(reference.ids) <= 100
         for ways in reference.questions:
             assert all(q.answer in reference.text for q in ways)
-
-
-def test_questions_about_prose_are_answered_by_a_span_of_it() -> None:
-    text = (
-        "Otto Lindqvist was a Swedish engineer. He was born in Uppsala on 4 March 1871 and worked for Bofors. "
-        "The first of his 12 bridges was opened by King Oscar in 1899."
-    )
-    rng = random.Random(0)
-    found = [q for _ in range(20) for (q,) in prose_questions.questions("Otto Lindqvist", text, rng)]
-    answers = {q.answer for q in found}
-    assert {"Uppsala", "4 March 1871", "Bofors", "12", "1899", "a Swedish engineer"} <= answers
-    for question in found:
-        assert question.answer in text
-        assert question.question.endswith(("?", ".", '"'))
-        if question.answer != "a Swedish engineer":
-            assert question.answer not in question.question
-
-
-def test_prose_is_asked_for_by_description_and_for_whole_sentences() -> None:
-    text = "Otto Lindqvist was a Swedish engineer. He was born in Uppsala and worked for Bofors until 1899."
-    rng = random.Random(0)
-    found = [q for _ in range(40) for (q,) in prose_questions.questions("Otto Lindqvist", text, rng)]
-    asked = [q.question for q in found if q.answer == "Otto Lindqvist"]
-    assert any("Swedish engineer was born in Uppsala" in q for q in asked)
-    whole = [q for q in found if q.answer == "He was born in Uppsala and worked for Bofors until 1899."]
-    assert any("1899" in q.question or "Bofors" in q.question or "Uppsala" in q.question for q in whole)
-    assert any("He was born" in q.question for q in whole)
-
-
-def test_a_definition_is_asked_both_ways() -> None:
-    rng = random.Random(0)
-    found = [
-        q
-        for _ in range(10)
-        for (q,) in prose_questions.questions("zenith", "The point of the sky straight overhead.", rng)
-    ]
-    assert {"zenith", "The point of the sky straight overhead"} == {q.answer for q in found}
-
-
-def test_a_text_refers_to_a_question_by_its_line_or_its_answer() -> None:
-    question = Question("How large?", "12 km", "Area: 12 km")
-    assert refers_to("L\nArea: 12 km", question)
-    assert refers_to("it is 12 KM wide", question)
-    assert not refers_to("it is 13 km wide", question)
-
-
-def test_a_fact_reads_as_a_sentence() -> None:
-    spoken = factbook.sentence("Norway", "Area - total: 323,802 sq km", random.Random(0))
-    assert "Norway" in spoken
-    assert "area (total)" in spoken
-    assert spoken.endswith("323,802 sq km.")

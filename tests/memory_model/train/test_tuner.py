@@ -13,15 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from memory_model.chat import ChatTemplate
-from memory_model.config import MemoryConfig, MemoryHead
-from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.train.head_ranking import HeadRuler, tables
 from memory_model.train.tuner import Step, Tuner, TuningPlan, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
@@ -219,69 +216,6 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Adapter.load(path)
     with pytest.raises(MissingFile, match="adapt"):
         Adapter.load(tmp_path / "none")
-
-
-def test_ranking_finds_the_only_head_that_can_read() -> None:
-    """Memory heads whose output is cut off change nothing; the one that is left must come first."""
-    config = tiny_config().with_memory(
-        MemoryConfig(
-            heads=tuple(MemoryHead(layer, head, 32) for layer in (0, 2) for head in (0, 1)),
-            reference_tokens=32,
-            chunk_tokens=16,
-        )
-    )
-    model = tiny_loaded(config=config).model
-    reader = MemoryHead(2, 1, 32)
-    width = config.group * config.head_dim
-    with torch.no_grad():
-        for layer in range(config.layers):
-            for head in range(config.kv_heads):
-                if (layer, head) != (reader.layer, reader.head):
-                    model.blocks[layer].self_attn.o_proj.weight[:, head * width : (head + 1) * width] = 0
-    drawn = [batches().next()]
-    ruler = HeadRuler(model, drawn, PREFIX)
-    base = ruler.loss(ruler.heads)
-    changed = [entry.head for entry in ruler.without(ruler.heads) if abs(entry.loss - base) > 1e-4]
-    assert changed == [reader]
-    pool = [MemoryHead(0, 0, 32), reader]
-    first, second = ruler.chosen(pool, 2)
-    assert {first.head, second.head} == set(pool)
-    assert second.loss == pytest.approx(base, abs=1e-3), "with both, nothing that reads is missing"
-    assert list(ruler.chosen(pool, 2, before=[first.head])) == [second], "goes on where it was"
-
-
-def test_tables_spend_the_vectors_that_are_there() -> None:
-    made = tables([MemoryHead(layer, 0, 128) for layer in range(10)], vectors=1536)
-    assert "6 heads x 128 tokens" in made
-    assert "8 heads x 96 tokens" in made
-    assert all(1536 * 0.8 < table.vectors <= 1536 for table in made.values())
-    assert made["7 heads x 109 tokens"].memory_layers == tuple(range(7))
-
-
-def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:
-    documents = factbook.read_jsonl(ROOT / "data" / "factbook.jsonl")
-    assert len(documents) == len({d["key"] for d in documents}) > 240
-    listed = {c["key"] for c in json.loads((ROOT / "data" / "heldout.json").read_text())}
-    assert listed == {d["key"] for d in documents if factbook.held_out(d["key"])}
-    rows = json.loads((ROOT / "data" / "heldout_questions.json").read_text())
-    assert len(rows) == 200
-    titles = {d["title"] for d in documents if d["key"] in listed}
-    for row in rows:
-        assert row["knowledge"].splitlines()[0] in titles
-        assert row["right_answer"] in row["knowledge"]
-
-
-def test_dates_are_no_part_of_an_answer() -> None:
-    asked = factbook.questions("Norway", "Norway\nPopulation: 5,207,689 (July 2015 est.)\nNA field: NA")
-    assert [[q.answer for q in ways] for ways in asked] == [["5,207,689"] * 2]
-    assert asked[0][0].question == "What is the population of Norway?"
-
-
-def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "kb.jsonl"
-    path.write_text('{"key": "a"}\n{broken\n')
-    with pytest.raises(CorruptFile, match="line 2"):
-        factbook.read_jsonl(path)
 
 
 def test_the_learning_rate_warms_up_stays_and_decays() -> None:

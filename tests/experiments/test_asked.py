@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from memory_model.data.corpus import asked, preparing
-from memory_model.data.corpus.asked import Asked, matched, questions, read_asked, write_asked
-from memory_model.data.corpus.fetching import Package
-from memory_model.data.corpus.overlap import Exclusion
+from experiments.corpus import asked, preparing
+from experiments.corpus.asked import matched, questions
+from experiments.corpus.sources import Package, Source
+from memory_model.data.corpus.asked import FILE, read_asked
 from memory_model.data.corpus.passages import Passage
-from memory_model.data.corpus.sources import Source
 from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.errors import CorruptFile
 
 PASSAGES = [
     Passage("s", "Kiel Canal#0", "Kiel Canal", "The Kiel Canal is a canal that links the North Sea to the Baltic Sea."),
@@ -40,26 +39,19 @@ def wheel(path: Path, sets: dict[str, str]) -> Path:
 
 SETS = {
     "nq.dev": "which canal links the north sea and the baltic sea\t['the Panama Canal', 'Kiel Canal']\n",
-    "nq.test": "",
     "trivia.dev": '"""Who wrote """"the Aeneid""""?"""\t"[\'Virgil\', ""P. Vergilius \'Maro\'""]"\n',
-    "trivia.test": "Which fish is a mola mola?\t['Sunfish']\n",
-    "squad.test": json.dumps(
-        {"question": "What sea does the Kiel Canal join?", "answer": ["Baltic Sea", "Sea"]}
-    ),
 }
 
 
-def test_every_set_of_the_package_is_read(tmp_path: Path) -> None:
+def test_the_development_sets_of_the_package_are_read(tmp_path: Path) -> None:
     found = list(questions(wheel(tmp_path / "a.whl", SETS)))
     assert found == [
         ("which canal links the north sea and the baltic sea", ["the Panama Canal", "Kiel Canal"]),
         ('Who wrote "the Aeneid"?', ["Virgil", "P. Vergilius 'Maro'"]),
-        ("Which fish is a mola mola?", ["Sunfish"]),
-        ("What sea does the Kiel Canal join?", ["Baltic Sea", "Sea"]),
     ]
 
 
-@pytest.mark.parametrize("missing", ["nq.dev", "squad.test"])
+@pytest.mark.parametrize("missing", ["nq.dev", "trivia.dev"])
 def test_a_package_laid_out_differently_is_refused(missing: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match="no questions"):
         list(
@@ -96,33 +88,18 @@ def test_a_question_without_such_a_reference_is_left_out(question: str, answers:
 def test_a_question_of_a_test_set_is_left_out() -> None:
     question = "who was the roman poet who wrote the aeneid"
     assert list(matched([(question, ["Virgil"])], PASSAGES))
-    assert not list(matched([(question, ["Virgil"])], PASSAGES, Exclusion([question])))
-
-
-def test_rows_are_read_as_written_and_a_broken_one_is_told_with_its_number(tmp_path: Path) -> None:
-    rows = [Asked("q?", "ä", "T\nä", "s", "k#0"), Asked("r?", "b", "b", "s", "k#1")]
-    path = tmp_path / asked.FILE
-    assert write_asked(path, rows) == 2
-    assert list(read_asked(path)) == rows
-    path.write_text(path.read_text() + '{"question": 1}\n')
-    with pytest.raises(CorruptFile, match="line 3"):
-        list(read_asked(path))
-    with pytest.raises(MissingFile, match="--questions"):
-        list(read_asked(tmp_path / "none.jsonl"))
+    assert not list(matched([(question, ["Virgil"])], PASSAGES, lambda text: text == question))
 
 
 def test_a_corpus_keeps_the_questions_with_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = wheel(tmp_path / preparing.CACHE / "pypi" / "a-1-py3-none-any.whl", SETS)
-    monkeypatch.setattr(asked, "PACKAGE", Package("pypi", "a", "1", path.name, file_sha256(path)))
-    source = Source("s", "by hand", "CC0", (), lambda files, work: iter(PASSAGES))
-    assert preparing.prepare(tmp_path, [source], [], questions=True).questions == 3
-    assert {row.answer for row in read_asked(tmp_path / asked.FILE)} == {"Kiel Canal", "Virgil", "Baltic Sea"}
-    assert preparing.check(tmp_path) == {"s": len(PASSAGES)}
-    kept = (tmp_path / asked.FILE).read_text()
-    (tmp_path / asked.FILE).write_text(kept.replace("Virgil", "Homer"))
-    with pytest.raises(CorruptFile, match="questions"):
-        preparing.check(tmp_path)
-    preparing.prepare(tmp_path, [source], [])
-    assert not (tmp_path / asked.FILE).exists(), "they would be another corpus's"
+    package = Package("a", "1", path.name, file_sha256(path))
+    monkeypatch.setattr(asked, "PACKAGE", package)
+    source = Source("s", "by hand", "CC0", package, lambda wheel: iter(PASSAGES))
+    assert preparing.prepare(tmp_path, [source], questions=True).questions == 2
+    assert {row.answer for row in read_asked(tmp_path / FILE)} == {"Kiel Canal", "Virgil"}
+    assert json.loads((tmp_path / preparing.MANIFEST).read_text())["questions"]["rows"] == 2
+    preparing.prepare(tmp_path, [source])
+    assert not (tmp_path / FILE).exists(), "they would be another corpus's"
