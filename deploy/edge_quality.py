@@ -5,7 +5,7 @@
 Memories are written and coded by the model as the service does it, five to a question with one right, and put
 into the slots by the device's own code; only the network is left out. Bundles are exported under --folder, unless
 --bundle has the precision. Answers are kept under the folder, so an interrupted run goes on. Writes the section
-`int4` of build/quality.jsonl, which `memory-model quality-report` puts on the page.
+`int4` of build/quality.jsonl, which `make quality` puts on the page.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from docs.quality import DEVICE_PRECISION
 from edge_client.decoder_graph import DecoderGraph
 from edge_client.events import Finished
 from edge_client.model import EdgeModel
@@ -27,7 +28,6 @@ from edge_client.recall import Recall
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
-from memory_model.eval.page import DEVICE_PRECISION
 from memory_model.eval.rows import open_rows
 from memory_model.eval.sections import Measured, file_key, keep
 from memory_model.eval.subject import Subject

@@ -6,7 +6,7 @@ Two measurements. Answers in the modes `exact`, `overlap` and `off`, and how man
 shorter than a chunk recalls before its first token only, alike in both. Long answers: the end of the turn is
 forbidden for three chunks, and at every chunk boundary the memories found with the whole text are compared with those
 found `lead_tokens` earlier. The knowledge base has the held-out countries, in a store that the next run uses again.
-Writes the section `overlap` of build/quality.jsonl, which `memory-model quality-report` puts on the page.
+Writes the section `overlap` of build/quality.jsonl, which `make quality` puts on the page.
 """
 
 from __future__ import annotations

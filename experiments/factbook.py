@@ -98,9 +98,9 @@ def build_factbook(
     ] = None,
 ) -> None:
     """Make the knowledge base, its held-out countries and the question sets from the World Factbook."""
+    from experiments.paragraphs import write_sets
+    from experiments.question_sets import fact_sets
     from memory_model.data import factbook
-    from memory_model.data.paragraphs import write_sets
-    from memory_model.eval.question_sets import fact_sets
     from memory_model.models.folder import ModelFolder
     from memory_model.tokenizer import Tokenizer
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from memory_model.eval.retrieval import KnowledgeBase
     from memory_model.eval.subject import Subject
 
-MEASURED, KEPT, PAGE = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl"), Path("docs/quality.md")
-TRAINING = Path("build/questions/squad_training.json")
+MEASURED = Path("build/quality.jsonl")
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
@@ -121,7 +120,7 @@ def quality(
     """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
 
     A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
-    Every answer is written to a folder `answers` beside the output. `quality-report` writes the page.
+    Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
     """
     from memory_model.eval.conditions import Evaluation, result_of
     from memory_model.eval.sections import PROSE, Measured, is_kept, keep, key_of, selected
@@ -156,39 +155,6 @@ def quality(
         with progress_bars() as progress:
             task = progress.add_task("prose: windows", total=2 * count)
             measure_prose(tuned, plain, data, out, count, lambda n: progress.advance(task, n))
-
-
-def quality_report(
-    measured: Annotated[
-        Path, typer.Option("--from", help="What `quality` wrote, if it is there.")
-    ] = MEASURED,
-    numbers: Annotated[Path, typer.Option(help="JSONL of the numbers that are kept.")] = KEPT,
-    out: Annotated[Path, typer.Option(help="Page whose tables are written, between its marks.")] = PAGE,
-) -> None:
-    """Keep what `quality` measured, and write the tables of docs/quality.md."""
-    from memory_model.eval.page import page
-    from memory_model.eval.sections import read_measured, taken_over
-
-    if measured.is_file() and (dropped := taken_over(numbers, measured)):
-        console.print(f"dropped, of another model, codec or evaluator: {', '.join(dropped)}")
-    out.write_text(page(out.read_text("utf-8"), read_measured(numbers)), encoding="utf-8")
-    console.print(f"[bold]{out}[/bold]")
-
-
-def split_questions(
-    files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
-    out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
-    training: Annotated[Path, typer.Option(help="File to write, all questions for training.")] = TRAINING,
-    rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
-) -> None:
-    """Split questions about paragraphs by article into training, development and test.
-
-    An article's part follows from its title alone, so another file of the same articles never crosses over.
-    """
-    from memory_model.data.paragraphs import write_paragraph_sets
-
-    counts = write_paragraph_sets(files, out, training, rows)
-    console.print(", ".join(f"{count} rows in {name}" for name, count in counts.items()))
 
 
 def _scored(run: Evaluation, name: str) -> dict[str, Scores]:
@@ -251,5 +217,3 @@ def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command("eval")(evaluate)
     app.command()(quality)
-    app.command("quality-report")(quality_report)
-    app.command("split-questions")(split_questions)

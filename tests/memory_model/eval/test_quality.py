@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from memory_model.cli import app
+from docs.quality import BEGIN, END, TARGETS, Bar, page, report
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
-from memory_model.eval.page import BEGIN, END, TARGETS, Bar, page
 from memory_model.eval.scores import Mean
 from memory_model.eval.sections import (
     SECTIONS,
@@ -172,10 +170,7 @@ def test_the_report_command_writes_the_tables_and_keeps_the_numbers(tmp_path: Pa
     new, kept, out = tmp_path / "new.jsonl", tmp_path / "data" / "kept.jsonl", tmp_path / "quality.md"
     out.write_text(MARKED)
     keep(new, measured())
-    done = CliRunner().invoke(
-        app, ["quality-report", "--from", str(new), "--numbers", str(kept), "--out", str(out)]
-    )
-    assert done.exit_code == 0, done.output
+    report(new, kept, out)
     assert read_measured(kept) == {"same_field/test": measured()}
     assert "| same field: exact | 0.750" in out.read_text()
 

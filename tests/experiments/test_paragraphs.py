@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from memory_model.data.conversations import REFUSAL
-from memory_model.data.paragraphs import (
+from experiments.paragraphs import (
     paragraph_documents,
     paragraph_rows,
     part_of,
     read_paragraphs,
     write_paragraph_sets,
 )
+from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.eval.rows import read_rows
 

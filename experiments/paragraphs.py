@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from memory_model.cli.options import console
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.references import split
@@ -124,3 +127,19 @@ def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
         text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
     return {name: len(rows) for name, rows in sets.items()}
+
+
+def split_questions(
+    files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
+    out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
+    training: Annotated[Path, typer.Option(help="File to write, all questions for training.")] = Path(
+        "build/questions/squad_training.json"
+    ),
+    rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
+) -> None:
+    """Split questions about paragraphs by article into training, development and test.
+
+    An article's part follows from its title alone, so another file of the same articles never crosses over.
+    """
+    counts = write_paragraph_sets(files, out, training, rows)
+    console.print(", ".join(f"{count} rows in {name}" for name, count in counts.items()))

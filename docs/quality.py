@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md from the measured sections: `memory-model quality-report`.
+"""The tables of docs/quality.md from the measured sections: `python -m docs.quality`, or `make quality`.
 
 A target is reached only when the whole 95 % interval lies beyond its bar, and missed only when it lies short of it.
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.scores import BINARY, Mean, Paired
-from memory_model.eval.sections import PROSE, Measured
+from memory_model.eval.sections import PROSE, Measured, read_measured, taken_over
+
+MEASURED, KEPT = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl")
+PAGE = Path("docs/quality.md")
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 DEVICE_PRECISION = "int4-64-table-int8"
@@ -172,3 +176,15 @@ def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:
 
 def _interval(p: Paired) -> tuple[float, float]:
     return Mean(p.difference, p.error, p.n).interval()
+
+
+def report(measured: Path = MEASURED, kept: Path = KEPT, out: Path = PAGE) -> None:
+    """Keep what `memory-model quality` measured, and write the tables of the page."""
+    if measured.is_file() and (dropped := taken_over(kept, measured)):
+        print(f"dropped, of another model, codec or evaluator: {', '.join(dropped)}")
+    out.write_text(page(out.read_text("utf-8"), read_measured(kept)), encoding="utf-8")
+    print(out)
+
+
+if __name__ == "__main__":
+    report()

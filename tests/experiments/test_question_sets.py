@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from memory_model.data import factbook
-from memory_model.data.conversations import REFUSAL
-from memory_model.eval.question_sets import (
+from experiments.question_sets import (
     fact_sets,
     hard_rows,
     holders,
     twin_rows,
     unanswerable_rows,
 )
+from memory_model.data import factbook
+from memory_model.data.conversations import REFUSAL
 from memory_model.eval.rows import read_rows
 from memory_model.eval.scores import is_refusal
 from memory_model.models.folder import ModelFolder

@@ -5,7 +5,7 @@
     twins          the same five references, and a question about that country which one of them answers
 
 All are drawn from the factbook, tests from held-out countries, development sets from the others, and fixed by seeds.
-Questions about paragraphs: `memory_model.data.paragraphs`.
+Questions about paragraphs: `experiments.paragraphs`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.paragraphs import RowData, row_data
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
-from memory_model.data.paragraphs import RowData, row_data
 from memory_model.data.questions import Question
 from memory_model.eval.scores import says
 from memory_model.references import split
