@@ -6,7 +6,6 @@ range: a dimension that is not known here is refused by name. Dimensions are kno
 
     S tokens of a run, N rows of logits, R_0 text rows, R_k rows of slot layout k - 1   decoder
     texts, tokens                                                                       embedder
-    vectors                                                                             codec
 """
 
 from __future__ import annotations
@@ -127,13 +126,3 @@ def embedder_profile(max_tokens: int, inputs: Sequence[GraphInput]) -> Profile:
         "tokens": Range(1, min(TYPICAL_EMBEDDER_TOKENS, max_tokens), max_tokens),
     }
     return graph_profile("queries", inputs, ranges)
-
-
-def codec_profile(config: ModelConfig, inputs: Sequence[GraphInput]) -> Profile:
-    """From one short memory to as many full ones as a chunk reads."""
-    most = config.memory.memories_per_chunk
-    ranges = {
-        "memories": Range(1, most, most),
-        "vectors": Range(1, config.memory.vectors * most, config.memory.vectors * most),
-    }
-    return graph_profile("memories", inputs, ranges)

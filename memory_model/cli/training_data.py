@@ -40,8 +40,9 @@ def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, disti
 
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
     console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
-    references = references_of(documents, loaded.tokenizer)
-    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil)
+    limit = loaded.config.memory.reference_tokens
+    references = references_of(documents, loaded.tokenizer, limit)
+    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit)
 
 
 def mixture_of(
@@ -80,7 +81,10 @@ def mixture_of(
         if task == "facts":
             made = fact_batches(loaded, data, seed, sizes, distil=distil)
         elif task == "prose":
-            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil)
+            made = ProseConversations(
+                passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil,
+                longest=loaded.config.memory.reference_tokens,
+            )  # fmt: skip
         elif task == "keeping":
             made = KeepingBatches(passages, loaded.tokenizer, seed + 2)
         elif task == "asked":
@@ -89,7 +93,10 @@ def mixture_of(
             questions = [q for q in asked.read_asked(corpus / asked.FILE) if (q.source, q.key) in known]
             console.print(f"{len(questions):,} questions that people asked about these passages")
             pieces = chat_pieces(loaded)
-            made = AskedConversations(questions, passages, pieces, seed + 4, prose_sizes, distil=distil)
+            made = AskedConversations(
+                questions, passages, pieces, seed + 4, prose_sizes, distil=distil,
+                longest=loaded.config.memory.reference_tokens,
+            )  # fmt: skip
         else:
             made = ContinualBatches(sequences, seed + 3, rows=rows, warmup=task == "warmup")
         sources[task] = share, made

@@ -117,33 +117,6 @@ def adapt(
     )
 
 
-def mean_adapter(
-    adapters: Annotated[list[Path], typer.Argument(help="Adapter files of one line of tuning.")],
-    out: Annotated[Path, typer.Option(help="Adapter file to write.")],
-) -> None:
-    """Write the mean of adapters, number by number: of two checkpoints of one run often better than either."""
-    from memory_model.nn.adapter import Adapter
-
-    mean = Adapter.mean([Adapter.load(path) for path in adapters])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    mean.save(out)
-    console.print(f"mean of {len(adapters)} adapters in [bold]{out}[/bold]")
-
-
-def plot_run(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of adapt.")],
-    out: Annotated[Path, typer.Option(help="Figure to write: .svg or .png.")] = Path("build/loss.svg"),
-    smoothing: Annotated[float, typer.Option(help="Share of the steps that a point averages over.")] = 0.03,
-) -> None:
-    """Plot the losses of runs, by task, and their learning rates."""
-    from memory_model.train.curves import plot_runs, read_curves
-
-    plot_runs({folder.name: read_curves(folder) for folder in folders}, out, smoothing)
-    console.print(f"plot in [bold]{out}[/bold]")
-
-
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(adapt)
-    app.command()(mean_adapter)
-    app.command("plot-run")(plot_run)

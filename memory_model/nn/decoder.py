@@ -61,6 +61,12 @@ def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
     return (x * cos_BTd[:, None] + turned * sin_BTd[:, None]).to(x_BHTd.dtype)
 
 
+def for_products(x: Tensor) -> Tensor:
+    """Input x of several matrix products in the type that they compute with, converted once for all of them."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
 class Attention(nn.Module):
     """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
 
@@ -104,6 +110,7 @@ class Attention(nn.Module):
         """Unrotated q [B, H, T, d], k and v [B, K, T, d]; q and k normed where the model norms them."""
         B, T, _ = x_BTD.shape
         d = self.config.head_dim
+        x_BTD = for_products(x_BTD)
         q, k, v = (p(x_BTD).view(B, T, -1, d) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
@@ -122,9 +129,13 @@ class Attention(nn.Module):
         past: KeyValue | None,
         memory: MemoryBatch | None,
         chunk_BT: Tensor | None,
+        projected: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, KeyValue]:
-        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks."""
-        q_BHTd, k_BKTd, v_BKTd = self.project(x_BTD)
+        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks.
+
+        projected: what `project` gave for x_BTD, if it was called already.
+        """
+        q_BHTd, k_BKTd, v_BKTd = projected or self.project(x_BTD)
         q_BHTd, k_BKTd = (self.rotate(x, cos_BTd, sin_BTd) for x in (q_BHTd, k_BKTd))
         if past is not None:
             k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
@@ -198,6 +209,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP output [..., D] of x [..., D]."""
+        x = for_products(x)
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 

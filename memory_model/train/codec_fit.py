@@ -20,7 +20,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from memory_model.chat import text_start
-from memory_model.codec.faiss import FaissCodec, fit_factory, unexplained_variance
+from memory_model.codec.faiss import FaissCodec, check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, ModelConfig
@@ -86,6 +86,8 @@ def fit(
     recipe = Recipe.parse(factory, loaded.config.memory)
     memory = loaded.config.memory
     fitting = len(texts) - max(1, len(texts) // 10)
+    if recipe.faiss:  # before hours of writing
+        check_factory(recipe.faiss, loaded.config.head_dim, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
 
     def step(done: int) -> None:

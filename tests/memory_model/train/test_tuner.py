@@ -20,7 +20,7 @@ from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.train.tuner import Step, Tuner, TuningPlan, with_codec_noise
-from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
@@ -184,21 +184,6 @@ def test_an_adapter_of_whole_weights_is_refused_by_name(tmp_path: Path) -> None:
     save_file({"norm.weight.delta": torch.zeros(2)}, path, metadata={"memory3": header})
     with pytest.raises(InvalidInput, match="whole weights"):
         Adapter.load(path)
-
-
-def test_the_mean_of_adapters_is_that_of_their_numbers_and_only_of_alike_ones() -> None:
-    def made(value: float, rank: int = 2, base: str = "abc") -> Adapter:
-        factors = {"layers.0.x": (torch.full((rank, 3), value), torch.full((4, rank), 2 * value))}
-        return Adapter(factors, 1.0, tiny_config().memory, base, {"from": value})
-
-    mean = Adapter.mean([made(1.0), made(3.0)])
-    a, b = mean.factors["layers.0.x"]
-    assert (a == 2.0).all()
-    assert (b == 4.0).all()
-    assert mean.details == {"mean_of": [{"from": 1.0}, {"from": 3.0}]}
-    for other in (made(1.0, rank=3), made(1.0, base="def")):
-        with pytest.raises(InvalidInput, match="no mean"):
-            Adapter.mean([made(1.0), other])
 
 
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:

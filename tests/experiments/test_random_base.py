@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiments.random_base import random_weight
 from memory_model.config import memory3_2b, weight_shapes
 from memory_model.errors import InvalidInput
-from memory_model.models.random_weights import random_weight
 from tests.memory_model.paper_codec import paper_codec
 from tests.memory_model.tiny import tiny_model
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory_model.data.conversations import REFUSAL
 from memory_model.eval.scores import (
-    REFUSAL,
     exact_match,
     exact_values,
     is_refusal,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from memory_model.cli import app
+from experiments.__main__ import app
+from experiments.curves import plot_runs, read_curves, smooth
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.train.curves import plot_runs, read_curves, smooth
 
 
 def write(folder: Path, entries: list[tuple[int, str, float]], ending: str = "") -> Path:

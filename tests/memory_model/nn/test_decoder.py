@@ -11,7 +11,7 @@ from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
 from memory_model.errors import InvalidInput
 from memory_model.models.load import load_base, random_model
 from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
-from memory_model.nn.writing import pad_ids, received_attention, write_memories
+from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 
@@ -114,17 +114,6 @@ def test_batched_writing_equals_the_papers_formulas() -> None:
             torch.testing.assert_close(written.keys[row], keys, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(written.values[row], values, atol=1e-5, rtol=1e-4)
             assert torch.equal(written.valid[row], valid)
-
-
-def test_the_exponential_weights_are_the_papers_approximation() -> None:
-    q, k = torch.randn(2, 1, 2, 10, 8), torch.randn(2, 1, 10, 8)
-    real = torch.arange(10)[None] < torch.tensor([[10], [6]])
-    received = received_attention(q, k, real, "exponential")
-    expected = (torch.einsum("nhgid,nhjd->nhgij", q, k) / 8**0.5).exp()
-    for row, n in ((0, 10), (1, 6)):
-        sums = expected[row, :, :, :n, :n].sum((1, 2)).log()
-        torch.testing.assert_close(received[row, :, :n], sums, atol=1e-5, rtol=1e-4)
-        assert received[row, :, n:].isneginf().all()
 
 
 def random_memories(config: ModelConfig, leading: tuple[int, ...], seed: int = 0) -> MemoryBatch:

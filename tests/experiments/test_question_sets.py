@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 
-from memory_model.data import factbook
-from memory_model.eval.question_sets import (
-    KNOWN,
-    counterfactual_rows,
+from experiments.question_sets import (
+    fact_sets,
     hard_rows,
     holders,
+    twin_rows,
     unanswerable_rows,
 )
+from memory_model.data import factbook
+from memory_model.data.conversations import REFUSAL
 from memory_model.eval.rows import read_rows
-from memory_model.eval.scores import REFUSAL, is_refusal, says
+from memory_model.eval.scores import is_refusal
+from memory_model.models.folder import ModelFolder
+from memory_model.tokenizer import Tokenizer
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
+TITLES = ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta")
 FIELDS = ("Capital - name", "Coastline", "Airports", "Climate")
 
 
@@ -29,7 +33,7 @@ def documents(titles: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def small() -> list[Any]:
-    made = documents(("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta"))
+    made = documents(TITLES)
     return holders(made, lambda text: 60 * len(text.splitlines()))
 
 
@@ -50,9 +54,7 @@ def test_hard_distractors_hold_the_asked_field_of_other_countries_with_other_val
 
 def test_nothing_that_an_unanswerable_row_reads_answers_it() -> None:
     for row in unanswerable_rows(small(), 10):
-        country = next(
-            t for t in ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta") if t in row["question"]
-        )
+        country = next(t for t in TITLES if t in row["question"])
         field = next(
             f for f in FIELDS
             if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
@@ -68,39 +70,31 @@ def test_rows_follow_from_the_documents_and_the_seed() -> None:
     assert hard_rows(small(), 5, seed=1) != hard_rows(small(), 5)
 
 
-def test_counterfactual_references_say_what_another_country_is_and_nothing_else_of_the_truth() -> None:
-    values = {
-        name: {"Capital - name": f"City{n}", "Languages": f"Tongue{n} (official) 90%"}
-        for n, name in enumerate(KNOWN[:6])
-    }
-    made = [
-        {
-            "key": t,
-            "title": t,
-            "text": "\n".join(f"{f}: {v}" for f, v in [*of.items(), ("Motto", f"live {of['Capital - name']}")]),
-        }
-        for t, of in values.items()
-    ] + documents(("Alpha", "Beta", "Gamma", "Delta", "Epsilon"))  # fmt: skip
-    rows = counterfactual_rows(holders(made, lambda text: 1), 12)
-    assert len(rows) == 8  # four of each of the two fields that these countries have
-    for row in rows:
-        assert not says(row["knowledge"], row["believed_answer"])
-        assert says(row["knowledge"], row["right_answer"])
-        assert "(" not in row["right_answer"]
-        assert not any(says(text, row["believed_answer"]) for text in row["distractors"])
+def test_a_twin_reads_the_same_references_and_exactly_one_of_them_answers() -> None:
+    references = small()
+    rows = unanswerable_rows(references, 10)
+    twins = twin_rows(rows, references)
+    assert len(twins) == len(rows)
+    for row, twin in zip(rows, twins, strict=True):
+        assert {row["knowledge"], *row["distractors"]} == {twin["knowledge"], *twin["distractors"]}
+        country = next(t for t in TITLES if t in twin["question"])
+        field = next(f for f in FIELDS if twin["right_answer"].startswith(f[:4]))
+        holding = [t for t in (twin["knowledge"], *twin["distractors"]) if country in t and f"{field}: " in t]
+        assert holding == [twin["knowledge"]]
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("heldout_hard", 100), ("unanswerable", 60), ("counterfactual", 60)]
-)
+    ("name", "count"),
+    [("heldout_hard", 100), ("hard_dev", 60), ("unanswerable", 60), ("unanswerable_dev", 60),
+     ("unanswerable_twins", 59), ("unanswerable_dev_twins", 60)],
+)  # fmt: skip
 def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> None:
     rows = list(read_rows(committed(name)))
     assert len(rows) == count
     for row in rows:
         assert row.distractors is not None
         assert len(row.distractors) == 4
-        assert row.answerable == (name != "unanswerable")
-        assert bool(row.believed_answer) == (name == "counterfactual")
+        assert row.answerable == (name not in ("unanswerable", "unanswerable_dev"))
 
 
 def test_refusing_is_right_on_every_unanswerable_row() -> None:
@@ -112,3 +106,18 @@ def test_hard_questions_are_about_countries_held_out_of_tuning() -> None:
     titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
     for row in committed("heldout_hard"):
         assert {t.split("\n")[0] for t in (row["knowledge"], *row["distractors"])} <= titles
+
+
+def test_development_questions_are_about_countries_that_training_has() -> None:
+    titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
+    for name in ("facts_dev", "hard_dev", "unanswerable_dev", "unanswerable_dev_twins"):
+        for row in committed(name):
+            texts = (row["knowledge"], *row.get("distractors", []))
+            assert not {t.split("\n")[0] for t in texts} & titles
+
+
+@pytest.mark.slow
+def test_the_committed_sets_follow_from_the_committed_documents() -> None:
+    count = Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json).count
+    for name, rows in fact_sets(factbook.read_jsonl(DATA / "factbook.jsonl"), count).items():
+        assert rows == committed(name), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from memory_model.data.conversations import REFUSAL
 from memory_model.errors import InvalidInput
-from memory_model.eval.conditions import CONDITIONS, Evaluation
-from memory_model.eval.memories import MemoryBank
-from memory_model.eval.prose import perplexity, windows
+from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, result_of
+from memory_model.eval.prose import window_loss, windows
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.rows import Row, read_rows
-from memory_model.eval.scores import REFUSAL
-from memory_model.eval.subject import Subject
+from memory_model.eval.subject import MemoryBank, Subject
 from memory_model.models.load import LoadedModel
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
@@ -44,9 +44,11 @@ def loaded() -> LoadedModel:
     return tiny_loaded()
 
 
-def evaluation(loaded: LoadedModel, rows: Sequence[Row] = ROWS, **options: object) -> Evaluation:
-    bank = MemoryBank(loaded, format_of(loaded))
-    return Evaluation(bank, loaded.tokenizer.encode, rows, batch=4, **options)  # type: ignore[arg-type]
+def evaluation(
+    loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[Row] = ROWS, **options: object
+) -> Evaluation:
+    subject = Subject.of(loaded, format_of(loaded))
+    return Evaluation(subject, rows, conditions, batch=4, **options)  # type: ignore[arg-type]
 
 
 def knowledge_base(folder: Path, embedder: LetterEmbedder | None = None) -> KnowledgeBase:
@@ -54,30 +56,31 @@ def knowledge_base(folder: Path, embedder: LetterEmbedder | None = None) -> Know
 
 
 def test_every_row_reads_its_own_reference_and_four_others(loaded: LoadedModel) -> None:
-    for row, reads in zip(ROWS, evaluation(loaded).given, strict=True):
+    for row, reads in zip(ROWS, evaluation(loaded, ()).given, strict=True):
         assert len(reads) == len(set(reads)) == 5
         assert row.knowledge in reads
 
 
 def test_a_rows_own_distractors_are_read_instead_of_random_ones(loaded: LoadedModel) -> None:
     rows = [Row("A: 1", "A?", "1", distractors=("B: 2", "C: 3"))]
-    assert sorted(evaluation(loaded, rows).given[0]) == ["A: 1", "B: 2", "C: 3"]
-    assert len(evaluation(loaded, rows, distractors=1).given[0]) == 2
+    assert sorted(evaluation(loaded, (), rows).given[0]) == ["A: 1", "B: 2", "C: 3"]
+    assert len(evaluation(loaded, (), rows, distractors=1).given[0]) == 2
 
 
 def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel, tmp_path: Path) -> None:
-    result = evaluation(loaded, knowledge_base=knowledge_base(tmp_path)).run(CONDITIONS)
+    result = evaluation(loaded, CONDITIONS, knowledge_base=knowledge_base(tmp_path)).run()
     assert list(result) == list(CONDITIONS)
     for condition, scores in result.items():
         summary = scores.summary()
         assert len(scores.answers) == len(scores.nll) == len(ROWS)
         assert math.isfinite(summary["nll"])
-        assert ("recall_at_5" in summary) == (condition == "memory_retrieved")
-        assert "follows_memory" not in summary
+        assert ("recall_at_5" in summary) == condition.endswith("_retrieved")
+        assert {f"{name}_error" for name in scores.means()} < set(summary)
+        assert "refused_wrongly" not in summary, "all rows are of one kind"
 
 
 def test_the_exact_codec_costs_nothing_and_memories_change_what_is_likely(loaded: LoadedModel) -> None:
-    result = evaluation(loaded).run(("none", "memory", "memory_exact"))
+    result = evaluation(loaded, ("none", "memory", "memory_exact")).run()
     assert result["memory"].nll == pytest.approx(result["memory_exact"].nll, abs=5e-3)  # float16 payloads
     assert result["memory"].nll != pytest.approx(result["none"].nll, abs=1e-6)
 
@@ -87,8 +90,8 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
 ) -> None:
     base = KnowledgeBase.of(TEXTS[:5], LetterEmbedder(), tmp_path)
     rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
-    run = evaluation(loaded, rows, knowledge_base=base, candidates=0)
-    result = run.run(("memory", "memory_retrieved"))
+    run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base, candidates=0)
+    result = run.run()
     assert sorted(run.retrieved[0]) == sorted(run.given[0])
     assert result["memory_retrieved"].recall_at_5 == [1.0]
     # the order of memories is without meaning: they share one interval of positions
@@ -97,8 +100,63 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
 
 def test_recall_counts_the_rows_whose_reference_was_found(loaded: LoadedModel, tmp_path: Path) -> None:
     rows = [ROWS[0], Row("Nowhere\nArea: 9 km", "Nowhere?", "9 km")]
-    scores = evaluation(loaded, rows, knowledge_base=knowledge_base(tmp_path)).run(("memory_retrieved",))
-    assert scores["memory_retrieved"].recall_at_5[1] == 0.0
+    found = evaluation(loaded, ("rag_retrieved",), rows, knowledge_base=knowledge_base(tmp_path)).run()
+    assert found["rag_retrieved"].recall_at_5 == [1.0, 0.0]
+
+
+def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    row = Row("One. Two is 7. Three.", "Two?", "7", title="T")
+    for text, found in (("T\nTwo is 7.", 1.0), ("T\nThree.", 0.0), ("T\nOne. Two is 7. Three. Four.", 1.0)):
+        base = KnowledgeBase.of([text], LetterEmbedder(), tmp_path)
+        scores = evaluation(loaded, ("rag_retrieved",), [row], knowledge_base=base).run()
+        assert scores["rag_retrieved"].recall_at_5 == [found]
+
+
+def test_text_conditions_put_the_references_that_memory_reads_before_the_question(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
+    run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
+    monkeypatch.setattr(run, "prompt", lambda text: prompts.append(text) or loaded.tokenizer.encode(text))
+    run.run()
+    five = run.given[0]
+    assert sorted(five) == ["T\nbody", "T\nother", "T\nthird"]
+    assert prompts == ["Q?", "\n\n".join([*five, "Q?"]), "T\nbody\n\nQ?", "Q?"]
+
+
+def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel) -> None:
+    rows = [Row("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
+    assert sorted(evaluation(loaded, (), rows).given[0]) == [
+        "T\nFirst part here is.", "T\nSecond part is here.", "T\nx", "T\ny",
+    ]  # fmt: skip
+
+
+def test_any_of_several_right_answers_counts() -> None:
+    rows = [Row("k", "Q?", "ten", answers=("10 men",)), Row("k", "Q?", REFUSAL, answerable=False)]
+    scores = Scores.of(rows, ["10 men", "I don't know."])
+    assert scores.exact_match == [1.0, 1.0]
+    assert scores.exact_values == [1.0]
+    assert scores.summary()["refused_rightly"] == 1.0
+    assert scores.summary()["refused_wrongly"] == 0.0
+
+
+def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
+    rows = [Row("k", f"q{n}", "Paris") for n in range(4)]
+    told = {
+        "memory": Scores.of(rows, ["Paris", "Rome", "Rome", "Paris"]),
+        "rag_five": Scores.of(rows, ["Paris"] * 3 + ["Rome"]),
+    }
+    assert told["memory"].summary()["f1"] == 0.5
+    assert told["memory"].summary()["f1_error"] == 0.2887
+    found = compared(told)["memory - rag_five"]["f1"]
+    assert (found.difference, found.error, found.n) == (-0.25, 0.4787, 4)
+    result = result_of(told, rows)
+    assert result["pairs"]["memory - rag_five"]["f1"]["difference"] == -0.25
+    assert result["answers"][1] == {
+        "question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"
+    }  # fmt: skip
 
 
 def test_memories_are_written_once_for_all_conditions(
@@ -109,51 +167,31 @@ def test_memories_are_written_once_for_all_conditions(
     monkeypatch.setattr(
         loaded.writer, "write", lambda texts, **options: written.extend(texts) or write(texts, **options)
     )
-    run = evaluation(loaded)
-    assert run.unwritten(("memory", "memory_exact")) == len(ROWS)
-    run.run(("memory", "memory_exact"))
-    assert run.unwritten(("memory", "memory_exact")) == 0
-    run.run(("memory",))
+    run = evaluation(loaded, ("memory", "memory_exact"))
+    assert run.unwritten() == len(ROWS)
+    run.run()
+    assert run.unwritten() == 0
+    run.run()
     assert sorted(written) == sorted({row.knowledge for row in ROWS})
-
-
-def test_counterfactual_and_unanswerable_rows_have_their_own_scores(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = iter(["The capital is Berlin.", "Paris", "I don't know."])
-    monkeypatch.setattr(
-        "memory_model.eval.conditions.greedy",
-        lambda model, prompts, *_: [loaded.tokenizer.encode(next(answers)) for _ in prompts],
-    )
-    rows = [
-        Row("France\nCapital: Berlin", "Capital?", "Berlin", believed_answer="Paris"),
-        Row("Japan\nCapital: Rome", "Capital?", "Rome", believed_answer="Paris"),
-        Row("Cuba\nCapital: Oslo", "Area?", REFUSAL, answerable=False),
-    ]
-    scores = evaluation(loaded, rows).run(("rag",))["rag"]
-    assert scores.follows_memory == [1.0, 0.0]
-    assert scores.says_belief == [0.0, 1.0]
-    assert scores.refused == [0.0, 0.0, 1.0]
-    assert scores.exact_values == [1.0, 0.0]  # a refusal has no values to get right
 
 
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:
     plain = Subject(MemoryBank(loaded, format_of(loaded)), ())
     tuned = Subject.of(loaded, format_of(loaded))
-    scores = plain.evaluation(ROWS, ("none", "rag")).run(("none", "rag"))
-    behind_prefix = tuned.evaluation(ROWS, ("none",)).run(("none",))
+    scores = Evaluation(plain, ROWS, ("none", "rag")).run()
+    behind_prefix = Evaluation(tuned, ROWS, ("none",)).run()
     assert scores["none"].nll != pytest.approx(behind_prefix["none"].nll, abs=1e-6)
     with pytest.raises(InvalidInput, match="reads no memories"):
-        plain.evaluation(ROWS, ("memory",))
+        Evaluation(plain, ROWS, ("memory",))
 
 
 def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> None:
     with pytest.raises(InvalidInput, match="unknown conditions"):
-        evaluation(loaded).run(("memoryy",))
+        evaluation(loaded, ("memoryy",))
     with pytest.raises(InvalidInput, match="--knowledge-base"):
-        evaluation(loaded).run(("memory_retrieved",))
+        evaluation(loaded, ("memory_retrieved",))
     with pytest.raises(InvalidInput, match="distractors must be 0 to 4"):
-        evaluation(loaded, distractors=5)
+        evaluation(loaded, (), distractors=5)
     for bad in (
         {"knowledge": "a", "question": "b"},
         {"knowledge": "a", "question": " ", "right_answer": "c"},
@@ -191,32 +229,31 @@ def test_nearest_references_are_those_of_the_largest_cosine(tmp_path: Path) -> N
 
 
 def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(
-    loaded: LoadedModel,
+    loaded: LoadedModel, tmp_path: Path
 ) -> None:
     assert query_of("x" * 20 + " end", loaded.tokenizer, 4) == "end"
-    documents = [{"title": "T", "text": "One fact here.\nAnother fact there.\nA third one."}]
-    references = references_of(documents, loaded.tokenizer, 32)
+    document = {"title": "T", "text": "One fact here.\nAnother fact there.\nA third one."}
+    (tmp_path / "documents.jsonl").write_text(json.dumps(document))
+    references = references_of(tmp_path / "documents.jsonl", loaded.tokenizer, 32)
     assert len(references) > 1
     assert all(r.startswith("T\n") for r in references)
 
 
 def test_windows_are_full_and_follow_the_texts() -> None:
-    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 5) == [
+    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 9, 5) == [
         [ord(c) for c in "abcd\n"],
         [ord(c) for c in "\nefgh"],
     ]
-    assert len(windows(["a" * 100], lambda t: [1] * len(t), 5, limit=3)) == 3
+    assert len(windows(["a" * 100], lambda t: [1] * len(t), 3, 5)) == 3
     with pytest.raises(InvalidInput, match="give more text"):
-        windows(["abc"], lambda t: [1] * len(t), 5)
+        windows(["abc"], lambda t: [1] * len(t), 1, 5)
 
 
-def test_perplexity_is_the_exponential_of_the_mean_loss_of_all_tokens_but_the_first(
-    loaded: LoadedModel,
-) -> None:
-    text, prefix = [5, 9, 30, 7, 12], [256]
+def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first(loaded: LoadedModel) -> None:
+    text, subject = [5, 9, 30, 7, 12], Subject(MemoryBank(loaded, format_of(loaded)), (256,))
     hidden, _ = loaded.model.hidden(
-        torch.tensor([[*prefix, *text]]), torch.tensor([[0, *range(33, 38)]])
+        torch.tensor([[256, *text]]), torch.tensor([[0, *range(33, 38)]])
     )  # text follows the 32 positions of references
     logits = loaded.model.head(hidden)[0].log_softmax(-1)
     loss = -sum(float(logits[n, text[n]]) for n in range(1, 5)) / 4
-    assert perplexity(loaded, [text, text], prefix) == pytest.approx(math.exp(loss), rel=1e-5)
+    assert window_loss(subject, text) == pytest.approx(loss, rel=1e-5)

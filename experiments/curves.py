@@ -6,8 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import matplotlib as mpl
+import typer
+
+from memory_model.cli.options import console
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -104,3 +108,13 @@ def _schedule(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     steps = np.concatenate([c.steps for c in curves])
     order = steps.argsort(kind="stable")
     return steps[order], np.concatenate([c.rates for c in curves])[order]
+
+
+def plot_run(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of adapt.")],
+    out: Annotated[Path, typer.Option(help="Figure to write: .svg or .png.")] = Path("build/loss.svg"),
+    smoothing: Annotated[float, typer.Option(help="Share of the steps that a point averages over.")] = 0.03,
+) -> None:
+    """Plot the losses of runs, by task, and their learning rates."""
+    plot_runs({folder.name: read_curves(folder) for folder in folders}, out, smoothing)
+    console.print(f"plot in [bold]{out}[/bold]")
