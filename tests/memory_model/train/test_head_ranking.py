@@ -11,7 +11,7 @@ from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile
 from memory_model.train.head_ranking import HeadRuler, Ranking, rank, tables
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
-from tests.memory_model.test_conversations import facts
+from tests.memory_model.data.test_conversations import facts
 from tests.memory_model.tiny import PREFIX
 
 READER = MemoryHead(2, 1, 32)
