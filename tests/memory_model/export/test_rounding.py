@@ -93,7 +93,7 @@ def test_text_is_read_where_the_device_reads_it() -> None:
 
 def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:
     rows = read_rows(DEFAULT / "calibration.jsonl")
-    names = [c["title"] for c in json.loads((Path(__file__).parents[2] / "data/heldout.json").read_text())]
+    names = [c["title"] for c in json.loads((Path(__file__).parents[3] / "data/heldout.json").read_text())]
     assert len(rows) >= 64
     for row in rows:
         assert not any(row["knowledge"].startswith(f"{name}\n") for name in names)
