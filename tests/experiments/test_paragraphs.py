@@ -19,7 +19,7 @@ from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.eval.rows import read_rows
 
-DATA = Path(__file__).resolve().parents[3] / "data"
+DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def paragraphs(article: str, count: int = 6) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from memory_model.eval.scores import is_refusal
 from memory_model.models.folder import ModelFolder
 from memory_model.tokenizer import Tokenizer
 
-DATA = Path(__file__).resolve().parents[3] / "data"
+DATA = Path(__file__).resolve().parents[2] / "data"
 TITLES = ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta")
 FIELDS = ("Capital - name", "Coastline", "Airports", "Climate")
 
