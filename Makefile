@@ -156,8 +156,7 @@ real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: a
 
 curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resumable (LIMIT=n, NATURAL=file)
 	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
-	$(BIN)/python -m experiments codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
-	    --variants $(CODECS) --answers paper:14,tokens:4,tokens:8,tokens:13
+	$(BIN)/python -m experiments codec-curve --corpus build/corpus --references 300 --variants $(CODECS)
 	$(BIN)/python -m experiments report
 
 edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
