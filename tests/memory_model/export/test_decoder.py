@@ -17,9 +17,9 @@ from memory_model.errors import InvalidInput
 from memory_model.export.decoder import OPERATORS, decoder_graph, decoder_graphs, save_decoder
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
-from memory_model.models.load import random_model
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from tests.edge_client.tiny_bundle import random_memory
+from tests.memory_model.tiny import random_model
 
 BLOCK = 32
 BUDGETS = {

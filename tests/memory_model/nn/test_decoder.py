@@ -9,10 +9,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
 from memory_model.errors import InvalidInput
-from memory_model.models.load import load_base, random_model
+from memory_model.models.load import load_base
 from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
 from memory_model.nn.writing import pad_ids, write_memories
-from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
+from tests.memory_model.tiny import PREFIX, random_model, tiny_config, tiny_model
 
 
 def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
