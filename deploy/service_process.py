@@ -40,7 +40,8 @@ class ServiceProcess:
         port_file.unlink(missing_ok=True)
         store = f"chdb://{(folder / 'store').resolve()}"
         command: list[str | Path] = [PROGRAM, "serve", "--listen", listen, "--port-file", port_file]
-        command += ["--store", store, "--bundle", bundle, *(["--model", model] if model else [])]
+        command += ["--store", store, "--bundle", bundle]
+        command += ["--model", model] if model else []
         with log.open("ab") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -14,6 +14,7 @@ from edge_client.decoder import OnnxDecoder
 from edge_client.decoder_graph import DecoderGraph
 from edge_client.prompt import common_length
 from edge_client.recall import Recall
+from memory_model.chat import text_start
 
 NOTHING = Recall("", state="off")
 
@@ -21,7 +22,7 @@ NOTHING = Recall("", state="off")
 class CachedText:
     """One decoder's caches with the token ids that are in them. One thread at a time.
 
-    prefix: the modified BOS, read at once and kept for ever (paper 3.3). The positions of the memories lie
+    prefix: the modified BOS, read at once and kept for ever (paper 3.2). The positions of the memories lie
     between it and the text.
     """
 
@@ -31,7 +32,7 @@ class CachedText:
         self.held = NOTHING
         self.decoder_s = 0.0
         self._prefix = len(prefix)
-        self._first_position = len(prefix) + graph.config.memory.reference_tokens
+        self._first_position = text_start(prefix, graph.config.memory)
         self._with_memory = False
         self._prompt_length = 0
         self.decoder.run(prefix, 0)

@@ -36,7 +36,7 @@ def decode(
 ) -> Iterator[Picked]:
     """Yield tokens for as long as the caller asks; every 64 of them get the memories of the next 64.
 
-    The first 64 read what the last chunk of the prompt read (paper 3.2). What a chunk reads is asked for
+    The first 64 read what the last chunk of the prompt read (paper 3.1). What a chunk reads is asked for
     `lead_tokens` before it begins, so that decoding need not stand still: 0 when it shall wait ("exact").
     """
     for number in count(1):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from edge_client.cached_text import CachedText
 from edge_client.chat_session import ChatSession
-from edge_client.codec_graph import device_format
 from edge_client.decoder_graph import DecoderGraph
 from edge_client.engine import Engine
 from edge_client.memory_cache import MemoryCache
@@ -77,11 +76,10 @@ class EdgeModel:
         chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
         opened = Bundle.open(chosen.bundle)
         graph = DecoderGraph.open(opened.decoder, threads=chosen.threads, provider=chosen.provider)
-        memory_format = device_format(opened, chosen.provider)
         pack = open_pack(chosen, opened)
         recaller = Recaller(
             opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
-            memory_format, pack=pack,
+            opened.memory_format, pack=pack,
             cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
             hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip

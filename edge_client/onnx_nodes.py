@@ -84,9 +84,9 @@ def _model(data: memoryview) -> OnnxNodes:
                 elif part == GRAPH_INPUT and isinstance(content, memoryview):
                     inputs[_text(dict(_fields(content))[INPUT_NAME])] = _shape(content)
                 elif part == GRAPH_INITIALIZER and isinstance(content, memoryview):
-                    fields = dict(_fields(content))
-                    kind = fields.get(TENSOR_TYPE, 0)
-                    constants[_text(fields.get(TENSOR_NAME, b""))] = TYPE_NAMES.get(int(kind), f"type {kind}")
+                    tensor = dict(_fields(content))
+                    kind = tensor.get(TENSOR_TYPE, 0)
+                    constants[_text(tensor.get(TENSOR_NAME, b""))] = TYPE_NAMES.get(int(kind), f"type {kind}")
     if not nodes or not opsets:
         raise ValueError("it has no operators or no opset")
     return OnnxNodes(opsets, tuple(nodes), constants, inputs)
@@ -97,7 +97,11 @@ def _shape(value_info: memoryview) -> tuple[int | str, ...]:
     message: Any = value_info
     for field in (INPUT_TYPE, TENSOR_TYPE_OF, SHAPE_OF):
         message = dict(_fields(message)).get(field, b"")
-    dimensions = (dict(_fields(content)) for number, content in _fields(message) if number == DIMENSION)
+    dimensions = (
+        dict(_fields(content))
+        for number, content in _fields(message)
+        if number == DIMENSION and isinstance(content, memoryview)
+    )
     return tuple(
         _text(d[DIMENSION_NAME]) if DIMENSION_NAME in d else int(d.get(DIMENSION_VALUE, 0))
         for d in dimensions

@@ -1,4 +1,4 @@
-"""A prompt cut into chunks, and the text each chunk asks with (paper 3.2).
+"""A prompt cut into chunks, and the text each chunk asks with (paper 3.1).
 
 The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
 what people and the model said, never of the template's scaffolding; a turn with less than 64 such tokens
@@ -79,7 +79,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
     """Whether the next chunk's memories are asked for now, after `generated` tokens of an answer.
 
-    lead_tokens: how long before the chunk's end; 0 asks at its end (paper 3.2). A lead of a whole chunk or more
+    lead_tokens: how long before the chunk's end; 0 asks at its end (paper 3.1). A lead of a whole chunk or more
     would ask with none of the chunk's own tokens, so one of them is always there.
     """
     lead_tokens = min(lead_tokens, chunk_tokens - 1)

@@ -20,7 +20,6 @@ from edge_client.tensorrt_operators import JETSON_RELEASES, Finding, check_graph
 from edge_client.tensorrt_profiles import (
     GraphInput,
     Profile,
-    codec_profile,
     decoder_profiles,
     embedder_profile,
 )
@@ -29,7 +28,7 @@ from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
 from memory_model.embedder import CONFIG, MODEL, EmbedderConfig
 
-GRAPHS = ("decoder.onnx", "embedder.onnx", "codec.onnx")
+GRAPHS = ("decoder.onnx", "embedder.onnx")
 Opening = Callable[[TensorRt, bytes, tuple[Profile, ...]], Runs]
 """Makes a built engine runnable on this machine."""
 
@@ -54,9 +53,7 @@ def graph_profiles(
     """The profiles of one of a bundle's graphs."""
     if name == "decoder.onnx":
         return decoder_profiles(config, capacity, inputs)
-    if name == "embedder.onnx":
-        return (embedder_profile(max_tokens, inputs),)
-    return (codec_profile(config, inputs),)
+    return (embedder_profile(max_tokens, inputs),)
 
 
 def build_bundle(

@@ -6,7 +6,6 @@ range: a dimension that is not known here is refused by name. Dimensions are kno
 
     S tokens of a run, N rows of logits, R_0 text rows, R_k rows of slot layout k - 1   decoder
     texts, tokens                                                                       embedder
-    vectors                                                                             codec
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from memory_model.errors import InvalidInput
 TYPICAL_ROWS = 512
 """Cache rows that kernels are chosen for, slots not counted: a few turns of a conversation."""
 TYPICAL_EMBEDDER_TOKENS = 64
-"""A query is a chunk of the conversation, 64 tokens (paper 3.2)."""
+"""A query is a chunk of the conversation, 64 tokens (paper 3.1)."""
 QUERIES = 8
 """Chunks of a prompt that are embedded together at most."""
 
@@ -127,13 +126,3 @@ def embedder_profile(max_tokens: int, inputs: Sequence[GraphInput]) -> Profile:
         "tokens": Range(1, min(TYPICAL_EMBEDDER_TOKENS, max_tokens), max_tokens),
     }
     return graph_profile("queries", inputs, ranges)
-
-
-def codec_profile(config: ModelConfig, inputs: Sequence[GraphInput]) -> Profile:
-    """From one short memory to as many full ones as a chunk reads."""
-    most = config.memory.memories_per_chunk
-    ranges = {
-        "memories": Range(1, most, most),
-        "vectors": Range(1, config.memory.vectors * most, config.memory.vectors * most),
-    }
-    return graph_profile("memories", inputs, ranges)

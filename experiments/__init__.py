@@ -1,1 +1,4 @@
-"""Studies whose results stand in docs/studies.md. In no wheel: `python -m experiments --help` in the repository."""
+"""Studies whose results stand in docs/studies.md, and what made the shipped data. In no wheel.
+
+`python -m experiments --help` in the repository.
+"""

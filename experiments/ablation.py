@@ -80,6 +80,7 @@ def ablation(
     """
     from experiments.results import Ablation, AblationStep, today
     from memory_model.errors import InvalidInput
+    from memory_model.eval.conditions import Evaluation
     from memory_model.eval.rows import read_rows
 
     use_threads(threads)
@@ -106,10 +107,10 @@ def ablation(
                 if kind not in scores and left > 0:
                     answers = progress.add_task(f"{stage.name}: {kind}", total=len(rows) * len(_CONDITIONS))
                     with subject.half():
-                        run = subject.evaluation(rows, _CONDITIONS, batch=20)
-                        measured = run.run(_CONDITIONS, partial(progress.advance, answers))
+                        run = Evaluation(subject, rows, _CONDITIONS, batch=20)
+                        measured = run.run(partial(progress.advance, answers))
                     progress.remove_task(answers)
-                    scores[kind] = {condition: s.point() for condition, s in measured.items()}
+                    scores[kind] = {condition: s.summary() for condition, s in measured.items()}
                     left -= 1
                     step = AblationStep(stage.name, stage.steps, model_id, today(), dict(scores))
                 progress.advance(task)

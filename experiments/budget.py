@@ -23,7 +23,6 @@ from memory_model.cli.options import (
     read_json,
     use_threads,
 )
-from memory_model.cli.training_data import parse_budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,13 +69,14 @@ def budget_curve(
     too; --natural and --more may be added to a curve that was measured without.
     """
     from experiments.results import BytesCurve
+    from memory_model.config import parse_budget
     from memory_model.eval.rows import read_rows
     from memory_model.eval.subject import Subject
 
     use_threads(threads)
     rows = list(read_rows(read_json(questions), limit))
     people = list(read_rows(read_json(natural), limit)) if natural is not None else []
-    subject = Subject.open(adapter, codec)
+    subject = Subject.open(None, adapter, codec)
     loaded, memory_codec = subject.loaded, subject.bank.format.codec
     added = list(parse_budget(more, loaded.config).heads) if more else []
     vector_bytes = memory_codec.code_bytes / memory_codec.together
@@ -146,11 +146,12 @@ def _scores(
     """Scores of each list of questions, None for an empty one."""
     from memory_model.codec.codec import ExactCodec
     from memory_model.codec.payload import MemoryFormat
+    from memory_model.eval.conditions import Evaluation
     from memory_model.eval.subject import Subject
     from memory_model.models.load import load_model
 
     if budget.coded:
-        subject, condition = Subject.open(adapter, codec), "memory"
+        subject, condition = Subject.open(None, adapter, codec), "memory"
     else:
         loaded, condition = load_model(adapter=adapter, memory=budget.memory), "memory_exact"
         exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
@@ -158,6 +159,6 @@ def _scores(
     scores: list[Scores | None] = []
     with subject.half():
         for rows in asked:
-            run = subject.evaluation(rows, [condition], batch=20)
-            scores.append(run.run([condition], progress)[condition].point() if rows else None)
+            run = Evaluation(subject, rows, [condition], batch=20)
+            scores.append(run.run(progress)[condition].summary() if rows else None)
     return scores

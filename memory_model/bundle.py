@@ -5,7 +5,6 @@
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     embedder.onnx, embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
-    codec.onnx                the codec's decoder for an accelerator, where one set of tables serves all vectors
 
 Torch-free. How the files are made is `memory_model.export.bundle`'s business.
 """

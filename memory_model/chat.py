@@ -105,7 +105,7 @@ class ChatTemplate:
 
 
 def prefix_ids(tokenizer: Tokenizer, memory: MemoryConfig) -> list[int]:
-    """Token ids of the modified BOS `<bos>Reference:` that stands before memories and text (paper 3.3)."""
+    """Token ids of the modified BOS `<bos>Reference:` that stands before memories and text (paper 3.2)."""
     return [tokenizer.bos_id, *tokenizer.encode(memory.prefix)]
 
 

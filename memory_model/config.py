@@ -1,7 +1,7 @@
 """The shape of a model and of its explicit memories, as plain values.
 
 The paper's names: layers L, query heads H, key-value heads H_kv, head dimension d_h, MLP width W,
-memory layers L_mem, sparse tokens l_mem, reference length l_ref, chunk length l_chunk (sections 3.1-3.5).
+memory layers L_mem, sparse tokens l_mem, reference length l_ref, chunk length l_chunk (sections 3.1-3.4).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MemoryHead:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """How a reference becomes an explicit memory and how a chunk reads it (paper 3.2-3.4).
+    """How a reference becomes an explicit memory and how a chunk reads it (paper 3.2, 3.3).
 
     `heads` is the memory budget: a table (layer, KV head) -> tokens; a head not listed has no memory.
     The paper's model lists every head of the first 22 layers with 8 tokens; a converted model lists
@@ -304,7 +304,7 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
 
 
 def memory3_2b() -> ModelConfig:
-    """The paper's model (3.5): 44 layers, 40/8 heads of 80, MLP 3200, 22 memory layers of 8 sparse tokens."""
+    """The paper's model (3.4): 44 layers, 40/8 heads of 80, MLP 3200, 22 memory layers of 8 sparse tokens."""
     return ModelConfig(
         name="memory3-2b", layers=44, query_heads=40, kv_heads=8, head_dim=80, mlp_width=3200, vocabulary=60416,
         rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=False, positions=2048,

@@ -25,17 +25,20 @@ FILLERS = (" the", ".")
 
 
 @contextmanager
-def service_for(settings: Settings, bundle: Bundle) -> Iterator[str]:
-    """The address of the service that the settings name, or of one of our own; raises ScenarioFailed."""
+def service_for(settings: Settings, bundle: Bundle, model: Path | None = None) -> Iterator[str]:
+    """The address of the service that the settings name, or of one of our own; raises ScenarioFailed.
+
+    model: the folder of the model that the bundle was exported from, by default the packaged one.
+    """
     if settings.target:
         yield settings.target
     else:
-        with running_service(bundle) as address:
+        with running_service(bundle, model) as address:
             yield address
 
 
 @contextmanager
-def running_service(bundle: Bundle) -> Iterator[str]:
+def running_service(bundle: Bundle, model: Path | None = None) -> Iterator[str]:
     """The address of a service whose knowledge base `default` holds the countries; raises ScenarioFailed.
 
     The store is kept in build/bench for the next run, by the identity of what wrote it. An interrupted
@@ -48,7 +51,7 @@ def running_service(bundle: Bundle) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     service = None
     try:
-        service = ServiceProcess.start(folder, bundle.folder)
+        service = ServiceProcess.start(folder, bundle.folder, model=model)
         if not whole.is_file():
             _ingest(folder, service.address)
             whole.touch()
@@ -121,7 +124,7 @@ def _ingest(folder: Path, address: str) -> None:
     ]
     documents.write_text("\n".join(wanted) + "\n", encoding="utf-8")
     Console(stderr=True, highlight=False).print(
-        f"ingesting {len(wanted)} countries into {folder.relative_to(ROOT)}, once: a minute or two"
+        f"ingesting {len(wanted)} countries into {folder.relative_to(ROOT)}, once: minutes"
     )
     program = Path(sys.executable).parent / "memory-service"
     command: list[str | Path] = [

@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from memory_model.cli import (
     codec,
     cost,
-    data,
     evaluation,
     heads,
     make,
@@ -49,7 +48,7 @@ app = typer.Typer(
     """,
 )
 
-for part in (heads, data, tuning, codec, evaluation, make, cost):
+for part in (heads, tuning, codec, evaluation, make, cost):
     part.register(app)
 
 if __name__ == "__main__":

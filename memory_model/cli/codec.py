@@ -95,7 +95,7 @@ def reading(
         if pieces:
             chosen.append(rng.choice(pieces))
     rng.shuffle(chosen)
-    prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False)
+    prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False, longest=limit)
     return Mixture({"facts": (1.0, facts), "prose": (2.0, prose)}, seed), chosen
 
 

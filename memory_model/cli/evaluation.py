@@ -1,9 +1,12 @@
-"""Score answers with and without memory, and report everything that is measured of them."""
+"""Score answers with and without memory, and write the page of what was measured."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,258 +20,196 @@ from memory_model.cli.options import (
     VECTORS,
     AdapterOption,
     CodecOption,
-    EmbedderOption,
+    ModelOption,
     NaturalOption,
     ThreadsOption,
     console,
     progress_bars,
-    read_json,
     use_threads,
 )
 
 if TYPE_CHECKING:
+    from memory_model.embedder import Embedder
     from memory_model.eval.conditions import Evaluation, Scores
-    from memory_model.eval.quality import Section
     from memory_model.eval.retrieval import KnowledgeBase
-    from memory_model.eval.sections import Asked
     from memory_model.eval.subject import Subject
 
-KnowledgeBaseOption = Annotated[
-    Path, typer.Option("--knowledge-base", help="JSONL of {key, title, text} that memory_retrieved searches.")
-]
+MEASURED = Path("build/quality.jsonl")
+_GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
+]
+EmbedderFolderOption = Annotated[
+    Path | None,
+    typer.Option("--embedder", help="Folder of an exported embedder; default: the model folder's."),
+]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="Of matrix products: float32, or bfloat16, about twice as fast.")
 ]
 
 
 def evaluate(
-    data: Annotated[
-        Path, typer.Option(help="JSON list of {knowledge, question, right_answer, hallucinated_answer?, …}.")
-    ],
+    data: Annotated[Path, typer.Option(help="JSON list of {knowledge, question, right_answer, …}.")],
     out: Annotated[Path, typer.Option("--json", help="Results to write, with every answer.")],
     limit: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
-    distractors: Annotated[int, typer.Option(help="Other memories beside the right one.")] = 4,
-    conditions: Annotated[str, typer.Option(help="Which to score.")] = "none,memory,memory_exact,rag",
+    distractors: Annotated[int, typer.Option(help="Other references beside the right one.")] = 4,
+    conditions: Annotated[
+        str,
+        typer.Option(help=f"Which to score; default: {_GIVEN}, and both retrieved with --knowledge-base."),
+    ] = "",
+    model: ModelOption = None,
     adapter: AdapterOption = None,
     codec: CodecOption = None,
-    knowledge_base: KnowledgeBaseOption = FACTBOOK,
-    embedder: EmbedderOption = EMBEDDER,
+    knowledge_base: Annotated[
+        Path | None,
+        typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}."),
+    ] = None,
+    embedder: EmbedderFolderOption = None,
     candidates: CandidatesOption = 50,
+    seed: Annotated[int, typer.Option(help="Of the distractors that are drawn.")] = 0,
+    precision: PrecisionOption = "float32",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Score answers without memory, with memory through the codec, with exact memory, and with text (rag).
+    """Score a model's answers: without memory, with memories, and with the same references as text.
 
-    The condition memory_retrieved gives nothing: the question searches the knowledge base for five memories.
-    The model before any tuning: --adapter none --conditions none,rag.
+    Conditions: none; memory (five given references, through the codec); memory_exact (without the codec);
+    rag_five (the same five as text); rag (the right one alone as text); memory_retrieved and rag_retrieved (five that
+    the question finds in the knowledge base). Each mean comes with its standard error, NAME_error.
+    The base model before any tuning: --adapter none --conditions none,rag,rag_five.
     """
-    from memory_model.eval.quality import conditions_result
-    from memory_model.eval.results import write_json
-    from memory_model.eval.rows import read_rows
+    from memory_model.eval.conditions import EVALUATOR, Evaluation, result_of
+    from memory_model.eval.rows import open_rows
+    from memory_model.eval.sections import file_key, since, today
     from memory_model.eval.subject import Subject
 
     use_threads(threads)
-    rows = list(read_rows(read_json(data), limit))
-    names = [c.strip() for c in conditions.split(",") if c.strip()]
-    subject = Subject.open(adapter, codec)
-    started = time.monotonic()
-    base = _open_base(subject, knowledge_base, embedder) if "memory_retrieved" in names else None
-    run = subject.evaluation(rows, names, distractors=distractors, knowledge_base=base, candidates=candidates)
-    result = conditions_result(_scored(run, names, data.stem), rows)
-    write_json(out, _eval_file(subject, result, time.monotonic() - started))
+    rows = open_rows(data, limit)
+    chosen = conditions or _GIVEN + (",memory_retrieved,rag_retrieved" if knowledge_base else "")
+    names = [c.strip() for c in chosen.split(",") if c.strip()]
+    started, subject = time.monotonic(), Subject.open(model, adapter, codec)
+    base = None
+    if any(name.endswith("_retrieved") for name in names):
+        base = open_knowledge_base(subject, knowledge_base or FACTBOOK, open_embedder(embedder, model))
+    with _computed_in(precision, subject):
+        run = Evaluation(
+            subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
+        )  # fmt: skip
+        result = result_of(_scored(run, data.stem), rows)
+    key = {"evaluator": EVALUATOR, "data": file_key(data), "seed": seed, "distractors": distractors}
+    about = {**subject.about(), **key, "precision": precision}
+    _write_json(out, {**about, "seconds": since(started), "date": today(), **result})
     _show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
 
 
 def quality(
-    out: Annotated[Path, typer.Option(help="File to write; what it has already is kept.")] = Path(
-        "build/quality.json"
-    ),
-    eval_json: Annotated[
-        Path | None, typer.Option("--eval-json", help="Write the held-out section as `eval` would, too.")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
     natural: NaturalOption = None,
-    prose: Annotated[Path, typer.Option(help="JSONL of passages, whose held-out ones are predicted.")] = Path(
-        "build/corpus/wikipedia.jsonl"
-    ),
-    data: Annotated[Path, typer.Option(help="Folder of the committed question sets.")] = Path("data"),
+    data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
     sections: Annotated[
-        str,
-        typer.Option(help="Measure only these, by name, with commas between; the others stay as they are."),
+        str, typer.Option(help="Only these, comma-separated: NAME for both parts, NAME/test or NAME/dev.")
     ] = "",
+    model: ModelOption = None,
     adapter: AdapterOption = None,
     codec: CodecOption = None,
-    knowledge_base: KnowledgeBaseOption = FACTBOOK,
-    embedder: EmbedderOption = EMBEDDER,
+    embedder: EmbedderFolderOption = None,
     candidates: CandidatesOption = 50,
+    precision: PrecisionOption = "bfloat16",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Measure everything that docs/quality.md reports, section by section; an interrupted run goes on.
+    """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
 
-    What was measured with the same model, codec and questions is kept. With --sections only those are measured;
-    the others stay in the file with the model and the date that they have, and the page says so.
-    Held-out countries, hard distractors, unanswerable and counterfactual questions, natural ones where a
-    file is given, and how well tuned and plain model predict prose.
+    A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
+    Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
     """
-    from functools import cache
-
-    from memory_model.eval.quality import Section, data_sha256, joined_results, machine, run_sections
-    from memory_model.eval.results import today, write_json
-    from memory_model.eval.sections import plan
+    from memory_model.eval.conditions import Evaluation, result_of
+    from memory_model.eval.sections import PROSE, Measured, is_kept, keep, key_of, selected
     from memory_model.eval.subject import PLAIN, Subject
-    from memory_model.eval.targets import PROSE
-    from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
     use_threads(threads)
-    asked, windows = plan(data, natural, limit, tuple(s.strip() for s in sections.split(",") if s.strip()))
-    subject = Subject.open(adapter, codec)
-    plain = cache(lambda: Subject.open(PLAIN))
-    base = cache(lambda: _open_base(subject, knowledge_base, embedder))
-    about = {
-        **subject.about(), "machine": machine(), "date": today(),
-        "command": "memory-model quality" + (" --natural FILE" if natural else "")
-        + (f" --sections {sections}" if sections else "") + (f" --limit {limit}" if limit else "")
-        + (f" --candidates {candidates}" if candidates != 50 else ""),
-    }  # fmt: skip
-    ids = {name: about[name] for name in ("model_id", "codec_id")}
-    todo: list[Section] = []
-    for part in asked:
-        key: dict[str, Any] = {"model_id": about["base_id"]} if part.plain else dict(ids)
-        if "memory_retrieved" in part.conditions:
-            key |= {
-                "candidates": candidates,
-                "order": [STEM, WEIGHT, TITLE_WEIGHT, LARGEST_DROP],
-                "knowledge_base": data_sha256(knowledge_base.read_text("utf-8")),
-            }
-        todo.append(_asked_section(part, plain if part.plain else lambda: subject, base, candidates, key))
-    if windows:
-        source, texts = _held_out_prose(prose)
-        key = {**ids, "windows": windows, "source": source, "data": data_sha256(texts)}
-        todo.append(Section(PROSE, key, lambda: _predicted(subject, plain(), texts, windows, source)))
-    result = run_sections(out, todo, about, console.print)
-    if eval_json is not None and "heldout" in result["sections"]:
-        parts = [result["sections"][name] for name in ("heldout", "retrieved") if name in result["sections"]]
-        joined = joined_results([part["result"] for part in parts])
-        write_json(eval_json, _eval_file(subject, joined, sum(part["seconds"] for part in parts)))
-    for name, section in result["sections"].items():
-        if "conditions" in section["result"]:
-            _show(section["result"]["conditions"], f"{name}, {section['result']['rows']} rows")
-        else:
-            Console().print(name, section["result"])
+    todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
+    settings = {"distractors": 4, "seed": 0, "candidates": candidates, "precision": precision}
+    about, opened = subject.about(), cache(lambda: open_embedder(embedder, model))
+    open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
+    with _computed_in(precision, subject):
+        for section in todo:
+            rows, base, started = section.read(data, limit), None, time.monotonic()
+            embedder_id = opened().vectors_id if section.knowledge_base else ""
+            key = key_of(section, about, data, len(rows), embedder_id, **settings)
+            if is_kept(out, section.label, key):
+                console.print(f"{section.label}: kept from an earlier run")
+                continue
+            if section.knowledge_base:
+                base = open_base(section.knowledge_base)
+            run = Evaluation(subject, rows, section.conditions, knowledge_base=base, candidates=candidates)
+            scores = _scored(run, section.label)
+            keep(out, Measured.of(section.name, section.part, key, started, scores, about))
+            result = result_of(scores, rows)
+            _write_json(out.parent / "answers" / f"{section.name}-{section.part}.json", {**about, **result})
+            _show(result["conditions"], f"{section.label}, {len(rows)} rows")
+    if not sections or PROSE in sections.split(","):
+        from memory_model.eval.prose import measure_prose
+
+        tuned, plain = Subject.open(model, adapter, codec), Subject.open(model, PLAIN)
+        count = min(40, limit or 40)  # in float32: rounding would hide the difference
+        with progress_bars() as progress:
+            task = progress.add_task("prose: windows", total=2 * count)
+            measure_prose(tuned, plain, data, out, count, lambda n: progress.advance(task, n))
 
 
-def quality_report(
-    measured: Annotated[
-        Path, typer.Option("--from", help="File of `quality` to take over, if it is there.")
-    ] = Path("build/quality.json"),
-    numbers: Annotated[Path, typer.Option(help="Folder of the numbers that are kept.")] = Path("docs/data"),
-    out: Annotated[Path, typer.Option(help="Page to write; figures go to images/ beside it.")] = Path(
-        "docs/quality.md"
-    ),
-) -> None:
-    """Write docs/quality.md and its figures from the numbers under docs/data."""
-    from memory_model.eval.page import Numbers, page, write_plots
-    from memory_model.eval.quality import without_answers
-
-    if measured.is_file():
-        without_answers(measured).save(numbers / "quality.json")
-    read = Numbers.read(numbers)
-    plots = write_plots(read, out.parent / "images")
-    out.write_text(page(read), encoding="utf-8")
-    console.print(f"[bold]{out}[/bold] and {', '.join(p.name for p in plots)}")
-
-
-def _asked_section(
-    part: Asked,
-    subject: Callable[[], Subject],
-    base: Callable[[], KnowledgeBase],
-    candidates: int,
-    key: dict[str, Any],
-) -> Section:
-    from memory_model.eval.quality import Section, conditions_result, data_sha256
-    from memory_model.eval.rows import read_rows
-
-    data = read_json(part.file)
-    rows = list(read_rows(data, part.rows))
-
-    def run() -> dict[str, Any]:
-        given: dict[str, Any] = {}
-        if "memory_retrieved" in part.conditions:
-            given = {"knowledge_base": base(), "candidates": candidates}
-        evaluation = subject().evaluation(rows, part.conditions, **given)
-        return conditions_result(_scored(evaluation, part.conditions, part.name), rows)
-
-    data_key = {"data": data_sha256(data[: part.rows]), "conditions": part.conditions}
-    return Section(part.name, {**key, **data_key}, run)
-
-
-def _scored(run: Evaluation, conditions: Sequence[str], name: str) -> dict[str, Scores]:
+def _scored(run: Evaluation, name: str) -> dict[str, Scores]:
     """Scores by condition, with bars for the memories that are written and for the answers."""
     with progress_bars() as progress:
-        if todo := run.unwritten(conditions):
+        if todo := run.unwritten():
             memories = progress.add_task(f"{name}: memories", total=todo)
-            run.write(conditions, lambda n: progress.advance(memories, n))
-        answers = progress.add_task(f"{name}: answers", total=len(run.rows) * len(conditions))
-        return run.run(conditions, lambda n: progress.advance(answers, n))
+            run.write(lambda n: progress.advance(memories, n))
+        answers = progress.add_task(f"{name}: answers", total=len(run.rows) * len(run.conditions))
+        return run.run(lambda n: progress.advance(answers, n))
 
 
-def _open_base(subject: Subject, documents: Path, folder: Path) -> KnowledgeBase:
-    from memory_model.eval.subject import open_embedder, open_knowledge_base
+def _computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
+    if precision not in ("float32", "bfloat16"):
+        raise typer.BadParameter(f"--precision is float32 or bfloat16, not {precision}")
+    return subject.half() if precision == "bfloat16" else nullcontext()
 
+
+def open_embedder(folder: Path | None, model: Path | None) -> Embedder:
+    """The embedder in `folder`; None: the model folder's, which is exported under build/ once."""
+    from memory_model.embedder import CONFIG, Embedder
+    from memory_model.export.embedder import MINILM, export_embedder
+    from memory_model.models.folder import ModelFolder
+
+    if folder is None:
+        name = ModelFolder.open(model).embedder
+        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{Path(name).name}")
+        if not (folder / CONFIG).is_file():
+            export_embedder(name, folder)
+    return Embedder(folder)
+
+
+def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
+    """All references of a JSONL file of documents, embedded, with a progress bar."""
+    from memory_model.eval.retrieval import KnowledgeBase, references_of
+
+    limit = subject.loaded.config.memory.reference_tokens
+    references = references_of(documents, subject.loaded.tokenizer, limit)
     with progress_bars() as progress:
-        task = progress.add_task("embedding the knowledge base", total=None)
-        return open_knowledge_base(
-            documents, subject.loaded, open_embedder(folder, EMBEDDER), VECTORS,
-            lambda total: progress.update(task, total=total), lambda n: progress.advance(task, n),
-        )  # fmt: skip
+        task = progress.add_task(f"embedding {documents.name}", total=len(references))
+        return KnowledgeBase.of(references, embedder, VECTORS, lambda n: progress.advance(task, n))
 
 
-def _held_out_prose(path: Path) -> tuple[str, list[str]]:
-    """(what it is, texts): held-out passages of a corpus file, or the held-out countries' backgrounds."""
-    from memory_model.data import factbook
-    from memory_model.data.corpus.passages import held_out, read_passages
-
-    if path.is_file():
-        texts = [p.text for p in read_passages(path) if held_out(p.source, p.key)]
-        return f"held-out passages of {path.stem}", texts
-    console.print(f"no corpus at {path} (memory-model prepare-data): predicting the factbook's backgrounds")
-    documents = [d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"])]
-    texts = [v for d in documents for field, v, _ in factbook.facts(d["text"]) if field == "Background"]
-    return "backgrounds of the held-out countries", texts
-
-
-def _predicted(subject: Subject, plain: Subject, texts: list[str], count: int, source: str) -> dict[str, Any]:
-    from memory_model.eval.prose import WINDOW_TOKENS, perplexity, windows
-
-    cut = windows(texts, subject.loaded.tokenizer.encode, limit=count)
-    with progress_bars() as progress:
-        task = progress.add_task("prose: windows", total=2 * len(cut))
-        bos = [plain.loaded.tokenizer.bos_id]
-        tuned, original = (
-            perplexity(s.loaded, cut, s.prefix or bos, lambda n: progress.advance(task, n))
-            for s in (subject, plain)
-        )
-    return {
-        "tuned": round(tuned, 4), "original": round(original, 4), "ratio": round(tuned / original, 4),
-        "windows": len(cut), "window_tokens": WINDOW_TOKENS, "source": source,
-    }  # fmt: skip
-
-
-def _eval_file(subject: Subject, result: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """What `eval --json` writes: who was measured, the means by condition, every answer."""
-    from memory_model.eval.results import today
-
-    return {
-        "model": subject.loaded.config.name, "model_id": subject.loaded.model_id, "rows": result["rows"],
-        "seconds": round(seconds, 1), "date": today(), "conditions": result["conditions"],
-        "answers": result["answers"],
-    }  # fmt: skip
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
-    columns = list(dict.fromkeys(name for scores in conditions.values() for name in scores))
-    show = Table("condition", *columns, title=title)
-    for name, scores in conditions.items():
-        show.add_row(name, *(f"{scores[c]:.3f}" if c in scores else "" for c in columns))
+    names = (n for scores in conditions.values() for n in scores if not n.endswith("_error"))
+    columns = list(dict.fromkeys(names))
+    show = Table("condition", *columns, title=f"{title}; ±: standard error")
+    for condition, scores in conditions.items():
+        cells = (f"{scores[c]:.3f}±{scores[f'{c}_error']:.3f}" if c in scores else "" for c in columns)
+        show.add_row(condition, *cells)
     Console().print(show)
 
 
@@ -276,4 +217,3 @@ def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command("eval")(evaluate)
     app.command()(quality)
-    app.command("quality-report")(quality_report)

@@ -30,7 +30,6 @@ def rank_heads(
     data: DataOption = FACTBOOK,
     out: Annotated[Path, typer.Option(help="JSON; what was measured is kept.")] = Path("build/heads.json"),
     batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
-    vectors: Annotated[int, typer.Option(help="Vectors that a memory may have.")] = 1536,
     select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
     pool: Annotated[int, typer.Option(help="Heads to choose from, the best of the ranking; 0 is all.")] = 0,
     stop_after: StopAfterOption = 0,
@@ -51,7 +50,7 @@ def rank_heads(
     sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
     maker = fact_batches(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
-    found = Ranking.begun(out, loaded.model_id, batches, vectors)
+    found = Ranking.begun(out, loaded.model_id, batches)
     with progress_bars() as progress:
         task = progress.add_task("heads", total=None)
         for count, _ in enumerate(rank(ruler, found, select, pool), 1):
@@ -63,8 +62,6 @@ def rank_heads(
     for name, loss in found.ranked()[:_SHOWN]:
         show.add_row(name, f"{loss:.3f}")
     console.print(show)
-    for name, loss in found.budgets.items():
-        console.print(f"{name}: {loss:.3f}")
     for name, loss in found.chosen.items():
         console.print(f"with {name} too: {loss:.3f}")
     if len(found.chosen) < min(select, pool or len(ruler.heads)):

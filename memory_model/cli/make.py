@@ -1,4 +1,4 @@
-"""Make a model folder of a base, and a bundle of a model folder; and a random base, to measure what a shape costs."""
+"""Make a model folder of a base, and a bundle of a model folder."""
 
 from __future__ import annotations
 
@@ -94,44 +94,7 @@ def export(
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")
 
 
-def random_base(
-    shape: Annotated[
-        str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
-    ],
-    out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
-) -> None:
-    """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
-
-    It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
-    2.4 B parameters take 4.8 GB of disk and 2 GB of memory.
-    """
-    from memory_model.cli.options import read_json
-    from memory_model.config import PRESETS
-    from memory_model.errors import InvalidInput
-    from memory_model.models.architectures import config_of
-    from memory_model.models.folder import ModelFolder
-    from memory_model.models.random_weights import write_random_folder
-
-    if shape.endswith(".json"):
-        config = config_of(read_json(Path(shape)), Path(shape).parent.name)
-    elif shape in PRESETS:
-        config = PRESETS[shape]()
-    else:
-        raise InvalidInput(
-            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
-        )
-    with progress_bars() as progress:
-        task = progress.add_task(f"random weights of {config.name}", total=None)
-        write_random_folder(
-            config, out, ModelFolder.open().checkpoint, seed=seed,
-            progress=lambda done, every: progress.update(task, completed=done, total=every),
-        )  # fmt: skip
-    console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")
-
-
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(new)
     app.command()(export)
-    app.command("random-base")(random_base)

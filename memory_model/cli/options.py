@@ -36,7 +36,7 @@ AdapterOption = Annotated[
 ]
 CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
 CorpusOption = Annotated[
-    Path | None, typer.Option("--corpus", help="Folder of `memory-model prepare-data`, for prose.")
+    Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md), for prose.")
 ]
 QuestionsOption = Annotated[
     Path, typer.Option("--questions", help="JSON list of {knowledge, question, right_answer}.")

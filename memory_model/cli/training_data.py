@@ -13,37 +13,15 @@ CACHE = Path("build/continual")
 TASKS = "facts, prose, asked, continual, warmup, keeping"
 
 
-def budget_of(heads: str, start: Any = None) -> Any:
-    """The memory budget that `--heads` says, else that of the adapter `start`, else the shipped model's."""
-    if heads:
-        return parse_budget(heads)
-    from memory_model.nn.adapter import Adapter
+def base_to_tune(heads: str, start: Any = None, model: Path | None = None) -> Any:
+    """The plain model with the budget that `--heads` says, else that of the adapter `start`, else its folder's."""
+    from memory_model.config import parse_budget
+    from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_base
 
-    return (start or Adapter.load(shipped_adapter())).memory
-
-
-def shipped_adapter() -> Path:
-    """The adapter of the default model."""
-    from memory_model.models.folder import DEFAULT
-
-    return DEFAULT / "adapter.safetensors"
-
-
-def parse_budget(heads: str, shape: Any = None) -> Any:
-    """The memory budget that `--heads` says; `all` is every head of `shape`. Raises InvalidInput."""
-    from memory_model.config import MemoryConfig, MemoryHead, smollm2_135m, uniform_budget
-    from memory_model.errors import InvalidInput
-
-    if heads == "all":
-        shape = shape or smollm2_135m()
-        return MemoryConfig(heads=uniform_budget(shape.layers, shape.kv_heads, 128))
-    try:
-        rows = [entry.replace(".", ":").split(":") for entry in heads.split(",")]
-        return MemoryConfig(heads=tuple(MemoryHead(int(a), int(b), int(c)) for a, b, c in rows))
-    except ValueError as error:
-        raise InvalidInput(
-            f"--heads {heads!r}: write layer.head:tokens,… such as 18.2:128,20.2:128, or all"
-        ) from error
+    folder = ModelFolder.open(model)
+    budget = parse_budget(heads, folder.config()) if heads else start.memory if start else folder.memory
+    return load_base(folder, memory=budget)
 
 
 def chat_pieces(loaded: Any) -> Any:
@@ -62,8 +40,9 @@ def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, disti
 
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
     console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
-    references = references_of(documents, loaded.tokenizer)
-    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil)
+    limit = loaded.config.memory.reference_tokens
+    references = references_of(documents, loaded.tokenizer, limit)
+    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit)
 
 
 def mixture_of(
@@ -87,7 +66,7 @@ def mixture_of(
     if set(shares) - {"facts"}:
         if corpus is None:
             task = next(task for task in shares if task != "facts")
-            raise InvalidInput(f"task {task} needs --corpus: make one with `memory-model prepare-data`")
+            raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, without=held_out_titles(data))
     sequences: Any = None
     if {"continual", "warmup"} & set(shares):
@@ -102,7 +81,10 @@ def mixture_of(
         if task == "facts":
             made = fact_batches(loaded, data, seed, sizes, distil=distil)
         elif task == "prose":
-            made = ProseConversations(passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil)
+            made = ProseConversations(
+                passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil,
+                longest=loaded.config.memory.reference_tokens,
+            )  # fmt: skip
         elif task == "keeping":
             made = KeepingBatches(passages, loaded.tokenizer, seed + 2)
         elif task == "asked":
@@ -111,18 +93,21 @@ def mixture_of(
             questions = [q for q in asked.read_asked(corpus / asked.FILE) if (q.source, q.key) in known]
             console.print(f"{len(questions):,} questions that people asked about these passages")
             pieces = chat_pieces(loaded)
-            made = AskedConversations(questions, passages, pieces, seed + 4, prose_sizes, distil=distil)
+            made = AskedConversations(
+                questions, passages, pieces, seed + 4, prose_sizes, distil=distil,
+                longest=loaded.config.memory.reference_tokens,
+            )  # fmt: skip
         else:
             made = ContinualBatches(sequences, seed + 3, rows=rows, warmup=task == "warmup")
         sources[task] = share, made
     return Mixture(sources, seed)
 
 
-def held_out_titles(data: Path) -> set[str]:
-    """The titles of a knowledge base's held-out documents, so that other texts about them stay out too."""
+def held_out_titles(data: Path) -> Collection[str]:
+    """The titles of other texts about a knowledge base's held-out documents, which stay out of training too."""
     from memory_model.data import factbook
 
-    return {d["title"] for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])}
+    return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
 def training_passages(corpus: Path, without: Collection[str] = ()) -> Any:

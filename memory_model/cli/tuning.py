@@ -21,7 +21,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import CACHE, TASKS, budget_of, mixture_of
+from memory_model.cli.training_data import CACHE, TASKS, base_to_tune, mixture_of
 
 
 def adapt(
@@ -78,13 +78,12 @@ def adapt(
     stage), keeping (plain text without memory, so that the model stays what it was).
     """
     from memory_model.data.conversations import Sizes
-    from memory_model.models.load import load_base
     from memory_model.nn.adapter import Adapter
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = load_base(memory=budget_of(heads, begun))
+    loaded = base_to_tune(heads, begun)
     plan = TuningPlan(
         steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank), first_layer=first_layer,
         codec_noise=codec_noise, distillation=distillation, weight_decay=weight_decay, seed=seed,
@@ -118,33 +117,6 @@ def adapt(
     )
 
 
-def mean_adapter(
-    adapters: Annotated[list[Path], typer.Argument(help="Adapter files of one line of tuning.")],
-    out: Annotated[Path, typer.Option(help="Adapter file to write.")],
-) -> None:
-    """Write the mean of adapters, number by number: of two checkpoints of one run often better than either."""
-    from memory_model.nn.adapter import Adapter
-
-    mean = Adapter.mean([Adapter.load(path) for path in adapters])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    mean.save(out)
-    console.print(f"mean of {len(adapters)} adapters in [bold]{out}[/bold]")
-
-
-def plot_run(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of adapt.")],
-    out: Annotated[Path, typer.Option(help="Figure to write: .svg or .png.")] = Path("build/loss.svg"),
-    smoothing: Annotated[float, typer.Option(help="Share of the steps that a point averages over.")] = 0.03,
-) -> None:
-    """Plot the losses of runs, by task, and their learning rates."""
-    from memory_model.train.curves import plot_runs, read_curves
-
-    plot_runs({folder.name: read_curves(folder) for folder in folders}, out, smoothing)
-    console.print(f"plot in [bold]{out}[/bold]")
-
-
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the program."""
     app.command()(adapt)
-    app.command()(mean_adapter)
-    app.command("plot-run")(plot_run)

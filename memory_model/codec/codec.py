@@ -1,4 +1,4 @@
-"""Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.4, appendix B).
+"""Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.3, appendix B).
 
 A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1
 its values. A codec has tables for every group, or one set of tables for all (the paper's), or it codes

@@ -85,36 +85,59 @@ def _codewords(quantizer: Any) -> np.ndarray:
 def fit_factory(vectors: np.ndarray, factory: str) -> FaissCodec:
     """One table for all groups from a FAISS factory string, such as `OPQ20_80,Residual2x14,PQ8x10`.
 
-    vectors: float32 [n, d]. Raises InvalidInput for an index that has other parts than OPQ, a two-part
-    residual stage and PQ.
+    vectors: float32 [n, d]. Raises InvalidInput as `check_factory` does.
     """
+    check_factory(factory, vectors.shape[1], len(vectors))
     index = faiss.index_factory(vectors.shape[1], factory)
     index.train(np.ascontiguousarray(vectors, np.float32))
     return FaissCodec(tables_of_index(index))
 
 
-def tables_of_index(index: Any) -> ProductTables:
-    """The tables of a trained FAISS index, whose own codes then decode here to the same vectors."""
-    index = faiss.downcast_index(index)
-    d = index.d
-    basis = np.eye(d, dtype=np.float32)
+def check_factory(factory: str, dimension: int, vectors: int) -> None:
+    """Raise InvalidInput for a string of another dimension or form, or one that needs more vectors to be fitted."""
+    try:
+        index = faiss.index_factory(dimension, factory)
+    except RuntimeError as error:
+        reason = str(error).rpartition(": ")[2]
+        raise InvalidInput(
+            f"FAISS has no index {factory!r} for vectors of {dimension} numbers: {reason}"
+        ) from error
+    _, first, last = _stages(index)
+    needed = max(last.pq.ksub, first.pq.ksub if first is not None else 0)
+    if vectors < needed:
+        raise InvalidInput(
+            f"{factory} needs {needed:,} vectors to be fitted, there are {vectors:,}: write more references"
+        )
+
+
+def _stages(index: Any) -> tuple[Any, Any, Any]:
+    """(linear transform or None, two-part residual quantizer or None, product quantizer index) of an index."""
+    index, transform, first = faiss.downcast_index(index), None, None
     if isinstance(index, faiss.IndexPreTransform):
         if index.chain.size() != 1:
             raise InvalidInput("a codec has at most one linear transform before its quantizer")
         transform = faiss.downcast_VectorTransform(index.chain.at(0))
-        basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
         index = faiss.downcast_index(index.index)
-    coarse = None
     if isinstance(index, faiss.Index2Layer):
         first = faiss.downcast_index(index.q1.quantizer)
         if not isinstance(first, faiss.MultiIndexQuantizer) or first.pq.M != COARSE_SUBSPACES:
             raise InvalidInput("the residual stage must be a two-part one, such as Residual2x14")
-        coarse = _codewords(first.pq)[None]
     elif not isinstance(index, faiss.IndexPQ):
         raise InvalidInput(
             f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
         )
-    return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(index.pq)[None], coarse)
+    return transform, first, index
+
+
+def tables_of_index(index: Any) -> ProductTables:
+    """The tables of a trained FAISS index, whose own codes then decode here to the same vectors."""
+    d = index.d
+    transform, first, last = _stages(index)
+    basis = np.eye(d, dtype=np.float32)
+    if transform is not None:
+        basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
+    coarse = None if first is None else _codewords(first.pq)[None]
+    return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(last.pq)[None], coarse)
 
 
 def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, block: int) -> np.ndarray:

@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 
-from memory_model.data import factbook, prose_questions
+from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
 from memory_model.data.corpus.asked import Asked
 from memory_model.data.corpus.passages import Passage
-from memory_model.data.pair_questions import Pairs
-from memory_model.data.questions import Question, refers_to
+from memory_model.data.questions import Pairs, Question, prose_questions, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
@@ -306,9 +305,7 @@ class ProseConversations(Conversations):
         limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
         texts = split(passage.text[:2500], title, count, limit)
         text = rng.choice(texts) if texts else ""
-        asks = prose_questions.questions(
-            passage.title, text.removeprefix(f"{title}\n") if title else text, rng
-        )
+        asks = prose_questions(passage.title, text.removeprefix(f"{title}\n") if title else text, rng)
         return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
 
     def _pair(self, number: int) -> Reference | None:
@@ -317,7 +314,7 @@ class ProseConversations(Conversations):
         ids = self.pieces.tokenizer.encode(text)
         if len(ids) > self.longest:
             return None
-        asks = asks + prose_questions.questions("", text, self.random, 3)
+        asks = asks + prose_questions("", text, self.random, 3)
         return Reference(number, text, ids, asks) if asks else None
 
 

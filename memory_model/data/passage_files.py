@@ -34,9 +34,7 @@ class PassageFiles(Sequence[Passage]):
         self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])
         self._start = np.concatenate(starts) if starts else np.zeros(0, np.int64)
         if not len(self._start):
-            raise InvalidInput(
-                "the corpus has no passage to train on: prepare more with `memory-model prepare-data`"
-            )
+            raise InvalidInput("the corpus has no passage to train on: docs/data.md says what it is")
         self._handles = [os.open(path, os.O_RDONLY) for path in files]
 
     def __len__(self) -> int:

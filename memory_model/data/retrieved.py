@@ -1,10 +1,10 @@
 """Sequences with one retrieved reference for each chunk: the data of continual training, made once and kept.
 
-The corpus' documents are put into a fixed random order, joined and cut into sequences; the same documents
-split into references are what is retrieved. Each chunk of 64 tokens takes the nearest reference (by the
-embedder) that the sequence does not contain to more than 90 % (paper 3.6) and that none of the four chunks
-before it has taken, since it reads theirs as well; five different memories, as it will be when decoding. The
-title in front of each reference does not count: it is ours, and would let a copy of the text pass as new.
+The corpus' documents are put into a fixed random order, joined and cut into sequences, each behind the context BOS
+(paper 3.2); the same documents split into references are what is retrieved. Each chunk of 64 tokens takes the nearest
+reference (by the embedder) that the sequence does not contain to more than 90 % (paper 3.6) and that none of the four
+chunks before it has taken, since it reads theirs as well; five different memories, as when decoding. The title
+in front of each reference does not count: it is ours, and would let a copy of the text pass as new.
 
 Everything lies in a folder named by what it was made from, written block by block, so that an interrupted
 preparation goes on where it stopped:
@@ -20,40 +20,30 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
-from memory_model.data.corpus.passages import Passage, held_out, read_passages
-from memory_model.data.overlap import exceeds
+from memory_model.data.corpus.passages import held_out, read_passages
 from memory_model.digest import file_sha256
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from memory_model.embedder import Embedder
+
 Progress = Callable[[str, int, int], None]
-"""Told (what is being made, done, of how many)."""
-
-
-class TextEmbedder(Protocol):
-    """What is needed of `memory_model.embedder.Embedder`."""
-
-    @property
-    def vectors_id(self) -> str:
-        """Equal ids give equal vectors."""
-
-    @property
-    def dim(self) -> int:
-        """Width of a vector."""
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors float32 [n, dim]."""
+"""Called with (what is being made, done, of how many)."""
+Tokens = Sequence[int] | np.ndarray
+_FORMAT = 2  # of the files; 2 put the context BOS before each sequence
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,8 @@ def corpus_files(corpus: Path, sources: Sequence[str] = ()) -> list[Path]:
     missing = [f for f in files if not f.is_file()]
     if missing or not files:
         raise MissingFile(
-            f"no corpus at {missing[0] if missing else corpus}: make it with `memory-model prepare-data`"
+            f"no corpus at {missing[0] if missing else corpus}: `python -m experiments prepare-data` makes one, "
+            "docs/data.md says what it is"
         )
     return files
 
@@ -121,20 +112,16 @@ def documents(files: Iterable[Path], seed: int = 0, without: Collection[str] = (
     found = []
     for path in files:
         kept = (p for p in read_passages(path) if not held_out(p.source, p.key))
-        for _, passages in groupby(kept, key=lambda p: p.key.partition("#")[0]):
-            document = _document(list(passages))
-            if document.title not in without:
-                found.append(document)
+        for _, group in groupby(kept, key=lambda p: p.key.partition("#")[0]):
+            passages = list(group)
+            if passages[0].title not in without:
+                found.append(Document(passages[0].title, "\n".join(p.text for p in passages)))
     random.Random(seed).shuffle(found)
     return found
 
 
-def _document(passages: Sequence[Passage]) -> Document:
-    return Document(passages[0].title, "\n".join(p.text for p in passages))
-
-
 def prepare(
-    files: Sequence[Path], tokenizer: Tokenizer, embedder: TextEmbedder, folder: Path, plan: RetrievalPlan,
+    files: Sequence[Path], tokenizer: Tokenizer, embedder: Embedder, folder: Path, plan: RetrievalPlan,
     progress: Progress | None = None, without: Collection[str] = (),
 ) -> RetrievedSequences:  # fmt: skip
     """The prepared data of a corpus, from `folder` as far as it is there already.
@@ -143,9 +130,8 @@ def prepare(
     corpus is shorter than one sequence.
     """
     sources = [file_sha256(path) for path in files]
-    made_from: list[Any] = [sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
-    if without:
-        made_from.append(sorted(without))
+    made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
+    made_from.append(sorted(without))
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     report = progress or (lambda what, done, total: None)
@@ -159,8 +145,8 @@ def prepare(
         return embedder.embed([tokenizer.decode(row[row >= 0].tolist()) for row in rows])
 
     vectors = _blocks(
-        place, "vectors", (len(references), embedder.dim), np.float32, 512,
-        lambda start, end: embed(references[start:end]), report,
+        place / "vectors.npy", (len(references), embedder.dim), np.float32, 512,
+        lambda start, end: embed(references[start:end]), _named(report, "embedding references"),
     )  # fmt: skip
     chunks = plan.tokens // plan.chunk_tokens
     index = faiss.IndexFlatIP(embedder.dim)
@@ -174,7 +160,10 @@ def prepare(
         near = near.reshape(len(block), chunks, -1)
         return np.array([_chosen(t, n, references, bodies, plan) for t, n in zip(block, near, strict=True)])
 
-    chosen = _blocks(place, "chosen", (len(sequences), chunks), np.int32, 32, choose, report)
+    chosen = _blocks(
+        place / "chosen.npy", (len(sequences), chunks), np.int32, 32, choose,
+        _named(report, "retrieving for each chunk"),
+    )  # fmt: skip
     return RetrievedSequences(sequences, references, chosen, plan.chunk_tokens, plan.shared)
 
 
@@ -203,16 +192,17 @@ def _cut(
         if plan.limit and tokens >= plan.limit:
             break
     report("cutting sequences and references", number + 1, number + 1)
-    whole = tokens // plan.tokens
+    own = plan.tokens - 1  # behind the context BOS
+    whole = tokens // own
     if not whole:
         raise InvalidInput(
-            f"the corpus has {tokens} tokens, one sequence {plan.tokens}: give more text or shorter sequences"
+            f"the corpus has {tokens} tokens, one sequence {own}: give more text or shorter sequences"
         )
     padded = np.full((len(references), plan.reference_tokens), -1, np.int32)
     for row, ids in enumerate(references):
         padded[row, : len(ids)] = ids
-    cut = np.concatenate(stream)[: whole * plan.tokens].reshape(whole, plan.tokens)
-    _save(place / "sequences.npy", cut)
+    text = np.concatenate(stream)[: whole * own].reshape(whole, own)
+    _save(place / "sequences.npy", np.pad(text, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
     _save(place / "bodies.npy", np.array(bodies, np.int32))
     _save(place / "references.npy", padded)
 
@@ -232,7 +222,7 @@ def _chosen(
             if number not in leaks:
                 ids = references[number]
                 body = ids[ids >= 0][bodies[number] :]
-                leaks[number] = exceeds(sequence, body, plan.most_overlap)
+                leaks[number] = overlap(sequence, body, plan.most_overlap) > plan.most_overlap
             if not leaks[number]:
                 taken = number
                 break
@@ -240,32 +230,79 @@ def _chosen(
     return chosen
 
 
+def overlap(sequence: Tokens, reference: Tokens, threshold: float | None = None) -> float:
+    """Share (0..1) of `reference` that `sequence` contains (paper 3.6, eq. 6).
+
+        overlap(t, r) = LCS of t and r, the tokens taken from t at most 2 |r| apart, over |r|
+
+    Both are token ids. With a threshold the result is exact only where it exceeds it, which is cheaper: most
+    references are ruled out by how many tokens of any order they share with the sequence. Raises InvalidInput for
+    an empty reference.
+    """
+    target, size = np.asarray(reference).tolist(), len(reference)
+    if not size:
+        raise InvalidInput("the overlap with an empty reference is not defined")
+    ids = np.asarray(sequence).tolist()
+    best = 0
+    if threshold is not None:
+        shared = sum((Counter(ids) & Counter(target)).values())
+        best = max(0, int(threshold * size))
+        if shared <= best:
+            return shared / size
+    masks: dict[int, int] = {}
+    for bit, token in enumerate(target):
+        masks[token] = masks.get(token, 0) | 1 << bit
+    # Tokens that the reference has not count for nothing; a window begins at each of the others.
+    kept = [(at, masks[token]) for at, token in enumerate(ids) if token in masks]
+    places = np.array([at for at, _ in kept], np.int64)
+    ends = np.searchsorted(places, places + 2 * size, side="right").tolist()
+    window = 0
+    while window < len(kept) and best < size:
+        length = _common([mask for _, mask in kept[window : ends[window]]], size)
+        best = max(best, length)
+        # A window's LCS exceeds that of one before it at most by the tokens that entered.
+        gain, end = best - length, ends[window]
+        window += 1
+        while window < len(kept) and ends[window] - end <= gain:
+            window += 1
+    return best / size
+
+
+def _common(masks: Sequence[int], size: int) -> int:
+    """Longest common subsequence of a reference of `size` tokens and the tokens whose places in it are `masks`.
+
+    Bit-parallel (Hyyrö, 2004): one row of `size` bits is one integer.
+    """
+    ones = (1 << size) - 1
+    v = ones
+    for mask in masks:
+        both = v & mask
+        v = ((v + both) | (v - both)) & ones
+    return size - v.bit_count()
+
+
+def _named(report: Progress, what: str) -> Callable[[int, int], None]:
+    """`report` for one thing that is made."""
+    return lambda done, total: report(what, done, total)
+
+
 def _blocks(
-    place: Path, name: str, shape: tuple[int, int], kind: type, block: int,
-    make: Callable[[int, int], np.ndarray], report: Progress,
+    path: Path, shape: tuple[int, int], kind: type, block: int, make: Callable[[int, int], np.ndarray],
+    report: Callable[[int, int], None],
 ) -> np.ndarray:  # fmt: skip
-    """The rows of `name`.npy, made `block` by block; what `progress.json` says is done is not made again."""
-    record = place / "progress.json"
+    """The rows of a file, made `block` by block; what progress.json says is done is not made again."""
+    record, name = path.with_name("progress.json"), path.stem
     done: dict[str, int] = json.loads(record.read_text()) if record.is_file() else {}
-    path = place / f"{name}.npy"
-    mode = "r+" if path.is_file() and name in done else "w+"
-    rows = np.lib.format.open_memmap(path, mode, kind, shape)
+    rows = np.lib.format.open_memmap(path, "r+" if path.is_file() and name in done else "w+", kind, shape)
     for start in range(done.get(name, 0), shape[0], block):
         end = min(start + block, shape[0])
         rows[start:end] = make(start, end)
         rows.flush()
-        _record(record, {**done, name: end})
-        report(_DOING[name], end, shape[0])
+        partial = record.with_suffix(".partial")
+        partial.write_text(json.dumps({**done, name: end}))
+        partial.replace(record)
+        report(end, shape[0])
     return np.load(path, mmap_mode="r")
-
-
-_DOING = {"vectors": "embedding references", "chosen": "retrieving for each chunk"}
-
-
-def _record(path: Path, done: Mapping[str, int]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(done))
-    partial.replace(path)
 
 
 def _save(path: Path, array: np.ndarray) -> None:

@@ -3,41 +3,58 @@
 Conditions:
 
     none              the question alone
-    memory            five memories, the right reference's among them, written, coded and decoded
-    memory_exact      the same without the codec
-    memory_retrieved  five memories that the question finds in a whole knowledge base, coded and decoded
-    rag               the right reference as text before the question (no distractors: the stronger baseline)
+    memory            five memories, the right reference's among them, through the codec
+    memory_exact      the same five without the codec
+    rag_five          the texts of the same five references before the question, in the same order
+    rag               the text of the right reference alone: no distractors, so an upper bound
+    memory_retrieved  five memories that the question finds in a knowledge base, through the codec
+    rag_retrieved     the texts of the same five
 
-The distractors are the row's own, or the knowledge of other rows; both given conditions read the same ones.
+`memory` against `rag_five`, and `memory_retrieved` against `rag_retrieved`, compare memory with text; both read
+the same references. The distractors are the row's own, or the knowledge of other rows. No text is cut.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean, stdev
+from typing import Any
 
 from memory_model.errors import InvalidInput
-from memory_model.eval.memories import MemoryBank
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
 from memory_model.eval.rows import Row
-from memory_model.eval.scores import exact_match, exact_values, is_refusal, says, token_f1
+from memory_model.eval.scores import (
+    Mean,
+    Paired,
+    exact_match,
+    exact_values,
+    is_refusal,
+    token_f1,
+)
+from memory_model.eval.subject import Subject
 from memory_model.nn.generate import answer_nll, greedy
 from memory_model.references import split
 
-CONDITIONS = ("none", "memory", "memory_exact", "memory_retrieved", "rag")
-Prompt = Callable[[str], list[int]]
+EVALUATOR = 2
+"""Raised whenever prompts, conditions or scores change: results of another version do not compare."""
+CONDITIONS = ("none", "memory", "memory_exact", "memory_retrieved", "rag", "rag_five", "rag_retrieved")
+PAIRS = (
+    ("memory", "rag_five"), ("memory", "rag"), ("memory_retrieved", "rag_retrieved"), ("memory_exact", "memory"),
+    ("rag_five", "rag"),
+)  # fmt: skip
+"""Conditions that are compared row by row."""
 
 
 @dataclass
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's. exact_values: share of numbers and names. two_way:
-    the right answer is likelier than the hallucinated one. refused: says that it does not know.
-    follows_memory, says_belief: of counterfactual rows. recall_at_k: the right reference was retrieved.
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. exact_values: share of numbers
+    and names. two_way: the right answer is likelier than the hallucinated one. refused: says that it does
+    not know; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others.
+    recall_at_5: the right reference was retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
@@ -46,160 +63,205 @@ class Scores:
     exact_values: list[float] = field(default_factory=list)
     two_way: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
-    follows_memory: list[float] = field(default_factory=list)
-    says_belief: list[float] = field(default_factory=list)
+    refused_rightly: list[float] = field(default_factory=list)
+    refused_wrongly: list[float] = field(default_factory=list)
     recall_at_5: list[float] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], answers: Sequence[str]) -> Scores:
+        """All scores that follow from the answers' texts."""
+        scores = cls()
+        for row, answer in zip(rows, answers, strict=True):
+            scores.add(row, answer)
+        return scores
 
     def add(self, row: Row, answer: str) -> None:
         """Score one answer."""
         self.answers.append(answer)
-        self.exact_match.append(exact_match(answer, row.right_answer))
-        self.f1.append(token_f1(answer, row.right_answer))
+        self.exact_match.append(max(exact_match(answer, right) for right in row.right_answers))
+        self.f1.append(max(token_f1(answer, right) for right in row.right_answers))
         self.refused.append(float(is_refusal(answer)))
-        share = exact_values(answer, row.right_answer) if row.answerable else None
-        if share is not None:
-            self.exact_values.append(share)
-        if row.believed_answer:
-            self.follows_memory.append(float(says(answer, row.right_answer)))
-            self.says_belief.append(float(says(answer, row.believed_answer)))
+        (self.refused_wrongly if row.answerable else self.refused_rightly).append(self.refused[-1])
+        shares = [exact_values(answer, right) for right in row.right_answers] if row.answerable else []
+        if known := [share for share in shares if share is not None]:
+            self.exact_values.append(max(known))
+
+    def means(self) -> dict[str, Mean]:
+        """Of the scores that apply; refused_rightly and refused_wrongly where there are rows of both kinds."""
+        parts = {"refused_rightly", "refused_wrongly"}
+        left_out = {"answers"} | (set() if self.refused_rightly and self.refused_wrongly else parts)
+        return {
+            name: Mean.of(values) for name, values in vars(self).items() if values and name not in left_out
+        }
 
     def summary(self) -> dict[str, float]:
-        """Means of the scores that apply."""
-        return {k: round(fmean(v), 4) for k, v in vars(self).items() if k != "answers" and v}
+        """Means by name, and the standard error of each as `NAME_error`: a condition in the JSON of `eval`."""
+        flat = ((name, found) for name, found in self.means().items())
+        return {key: v for name, m in flat for key, v in ((name, m.mean), (f"{name}_error", m.error))}
 
-    def point(self) -> dict[str, float]:
-        """The summary with `f1_error`, the standard error of the mean F1: what a point of a curve is kept with."""
-        spread = stdev(self.f1) if len(self.f1) > 1 else 0.0
-        return {**self.summary(), "f1_error": round(spread / max(1, len(self.f1)) ** 0.5, 4)}
+
+def compared(
+    scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PAIRS
+) -> dict[str, dict[str, Paired]]:
+    """Paired differences and ratios, by "first - second" and score, of the pairs that were measured."""
+    found = {}
+    for first, second in pairs:
+        if first in scores and second in scores:
+            a, b = scores[first], scores[second]
+            found[f"{first} - {second}"] = {
+                name: Paired.of(getattr(a, name), getattr(b, name))
+                for name in ("exact_match", "f1", "refused", "nll")
+                if getattr(a, name) and len(getattr(a, name)) == len(getattr(b, name))
+            }
+    return found
 
 
 class Evaluation:
     """Holds the model and the data; `run` scores one condition after the other.
 
-    knowledge_base: what `memory_retrieved` searches; candidates: how many of its references are put in order
-    by their words too, 0 for none. prefix: token ids before every prompt; by default the
-    modified BOS behind which memories were tuned to be read, `()` for a plain model that knows none.
+    distractors: references beside the right one. knowledge_base: what the retrieved conditions search; candidates:
+    how many of its references are put in order by their words too, 0 for none. Raises InvalidInput for conditions
+    that are unknown, that a plain model cannot have, or that need a knowledge base.
     """
 
     def __init__(
-        self, bank: MemoryBank, prompt: Prompt, rows: Sequence[Row], *, distractors: int = 4, seed: int = 0,
-        batch: int = 10, knowledge_base: KnowledgeBase | None = None, candidates: int = CANDIDATES,
-        prefix: Sequence[int] | None = None,
+        self, subject: Subject, rows: Sequence[Row], conditions: Sequence[str], *, distractors: int = 4,
+        seed: int = 0, batch: int = 10, knowledge_base: KnowledgeBase | None = None, candidates: int = CANDIDATES,
     ) -> None:  # fmt: skip
-        self.bank, self.loaded, self.prompt = bank, bank.loaded, prompt
-        self.rows, self.batch = list(rows), batch
-        self.knowledge_base, self.candidates = knowledge_base, candidates
-        self.prefix = self.loaded.writer.prefix if prefix is None else list(prefix)
+        if unknown := set(conditions) - set(CONDITIONS):
+            raise InvalidInput(f"unknown conditions {sorted(unknown)}, choose from {CONDITIONS}")
+        if not subject.prefix and any(c.startswith("memory") for c in conditions):
+            raise InvalidInput("the plain model reads no memories: use --conditions none,rag,rag_five")
+        if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
+            raise InvalidInput("retrieved conditions need a knowledge base: give --knowledge-base")
+        self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
+        self.loaded, self.bank, self.prompt = subject.loaded, subject.bank, subject.prompt()
+        self.batch, self.knowledge_base, self.candidates = batch, knowledge_base, candidates
         self.memories = self.loaded.config.memory.memories_per_chunk
         if not 0 <= distractors < self.memories:
             raise InvalidInput(f"distractors must be 0 to {self.memories - 1}, got {distractors}")
         self.given = self._given(distractors, random.Random(seed))
 
     def _given(self, distractors: int, rng: random.Random) -> list[list[str]]:
-        """For each row the references that it reads under `memory` and `memory_exact`."""
-        references: list[str] = []
-        pieces: dict[str, list[int]] = {}
-        for row in self.rows:
-            if row.knowledge not in pieces:
-                texts = self._references(row.knowledge)
-                pieces[row.knowledge] = list(range(len(references), len(references) + len(texts)))
-                references += texts
+        """For each row the references that it reads where they are given."""
+        pieces = {(row.knowledge, row.title): self._references(row.knowledge, row.title) for row in self.rows}
+        every = [text for texts in pieces.values() for text in texts]
         given = []
         for row in self.rows:
-            right = pieces[row.knowledge][: self.memories]
+            own = pieces[row.knowledge, row.title]
+            right = own[: self.memories]
             room = min(distractors, self.memories - len(right))
-            if row.distractors is not None:
-                own = [text for d in row.distractors for text in self._references(d)][:room]
-                texts = [*(references[n] for n in right), *own]
-                given.append(rng.sample(texts, len(texts)))
-                continue
-            others = [n for n in range(len(references)) if n not in right]
-            chosen = rng.sample(others, min(room, len(others)))
-            given.append([references[n] for n in rng.sample([*right, *chosen], len(right) + len(chosen))])
+            if row.distractors is None:
+                others = [text for text in every if text not in own]
+                chosen = rng.sample(others, min(room, len(others)))
+            else:
+                chosen = [text for d in row.distractors for text in self._references(d, row.title)][:room]
+            given.append(rng.sample([*right, *chosen], len(right) + len(chosen)))
         return given
 
-    def _references(self, knowledge: str) -> list[str]:
-        memory = self.loaded.config.memory
-        if self.loaded.tokenizer.count(knowledge) <= memory.reference_tokens:
-            return [knowledge]  # as it is: a reference keeps its line breaks
-        return split(knowledge, "", self.loaded.tokenizer.count, memory.reference_tokens)
+    def _references(self, knowledge: str, title: str) -> list[str]:
+        limit, count = self.loaded.config.memory.reference_tokens, self.loaded.tokenizer.count
+        whole = f"{title}\n{knowledge}" if title else knowledge
+        if count(whole) <= limit:
+            return [whole]  # as it is: a reference keeps its line breaks
+        return split(knowledge, title, count, limit)
 
     @cached_property
     def retrieved(self) -> list[list[str]]:
         """For each row the references that its question finds in the knowledge base, best first."""
-        base = self.knowledge_base
-        if base is None:
-            raise InvalidInput("memory_retrieved needs a knowledge base: give --knowledge-base")
-        memory = self.loaded.config.memory
-        asked = [query_of(r.question, self.loaded.tokenizer, memory.chunk_tokens) for r in self.rows]
-        found = base.nearest(asked, self.memories, candidates=self.candidates)
+        base, memory = self.knowledge_base, self.loaded.config.memory
+        assert base is not None
+        queries = [query_of(r.question, self.loaded.tokenizer, memory.chunk_tokens) for r in self.rows]
+        found = base.nearest(queries, self.memories, candidates=self.candidates)
         return [[base.references[n] for n in numbers] for numbers in found]
 
-    def unwritten(self, conditions: Sequence[str]) -> int:
-        """How many memories `write` has to write."""
-        exact = self.bank.missing(self._exact(conditions), exact=True)
-        return len(exact) + len(set(self.bank.missing(self.references(conditions))) - set(exact))
+    def reads(self, condition: str) -> list[list[str]]:
+        """For each row the references that it reads under a condition, as memories or as texts."""
+        if condition == "none":
+            return [[] for _ in self.rows]
+        if condition == "rag":
+            return [[f"{r.title}\n{r.knowledge.strip()}".strip()] for r in self.rows]
+        return self.retrieved if condition.endswith("_retrieved") else self.given
 
-    def write(self, conditions: Sequence[str], progress: Callable[[int], None] | None = None) -> None:
-        """Write the memories that the conditions read and the bank has not got.
+    def unwritten(self) -> int:
+        """How many memories `write` has to write."""
+        exact, coded = self._to_write()
+        missing = self.bank.missing(exact, exact=True)
+        return len(missing) + len(set(self.bank.missing(coded)) - set(missing))
+
+    def write(self, progress: Callable[[int], None] | None = None) -> None:
+        """Write the memories that the conditions read and the bank lacks.
 
         progress: called with the number of memories written since its last call.
         """
-        self.bank.write(self._exact(conditions), exact=True, progress=progress)
-        self.bank.write(self.references(conditions), progress=progress)
+        exact, coded = self._to_write()
+        self.bank.write(exact, exact=True, progress=progress)
+        self.bank.write(coded, progress=progress)
 
-    def _exact(self, conditions: Sequence[str]) -> list[str]:
-        return [text for row in self.given for text in row] if "memory_exact" in conditions else []
+    def _to_write(self) -> tuple[list[str], list[str]]:
+        memory = [c for c in self.conditions if c.startswith("memory")]
+        texts = {c: [text for row in self.reads(c) for text in row] for c in memory}
+        return texts.pop("memory_exact", []), [text for found in texts.values() for text in found]
 
-    def references(self, conditions: Sequence[str]) -> list[str]:
-        """The references whose memories the conditions read, each once."""
-        reads = self.given if {"memory", "memory_exact"} & set(conditions) else []
-        if "memory_retrieved" in conditions:
-            reads = [*reads, *self.retrieved]
-        return list(dict.fromkeys(text for row in reads for text in row))
-
-    def run(
-        self, conditions: Sequence[str], progress: Callable[[int], None] | None = None
-    ) -> dict[str, Scores]:
-        """Scores by condition; writes the memories that the bank has not got.
-
-        progress: called with the number of answers since its last call. Raises InvalidInput for an unknown
-        condition, or for memory_retrieved without a knowledge base.
-        """
-        unknown = set(conditions) - set(CONDITIONS)
-        if unknown:
-            raise InvalidInput(f"unknown conditions {sorted(unknown)}, choose from {CONDITIONS}")
-        self.write(conditions)
+    def run(self, progress: Callable[[int], None] | None = None) -> dict[str, Scores]:
+        """Scores by condition; progress: called with the number of answers since its last call."""
+        self.write()
         result = {}
-        for condition in conditions:
+        for condition in self.conditions:
             result[condition] = scores = Scores()
             for start in range(0, len(self.rows), self.batch):
                 numbers = range(start, min(start + self.batch, len(self.rows)))
                 self._score(condition, numbers, scores)
                 if progress is not None:
                     progress(len(numbers))
-            if condition == "memory_retrieved":
-                pairs = zip(self.rows, self.retrieved, strict=True)
-                scores.recall_at_5 = [float(row.knowledge in found) for row, found in pairs]
+            if condition.endswith("_retrieved"):
+                found = zip(self.rows, self.retrieved, strict=True)
+                scores.recall_at_5 = [float(any(_holds(t, row) for t in texts)) for row, texts in found]
         return result
 
     def _score(self, condition: str, numbers: Sequence[int], scores: Scores) -> None:
-        model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        rows = [self.rows[n] for n in numbers]
+        model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
+        rows, every = [self.rows[n] for n in numbers], self.reads(condition)
+        reads = [every[n] for n in numbers]
         memories = None
         if condition.startswith("memory"):
-            reads = self.retrieved if condition == "memory_retrieved" else self.given
-            memories = self.bank.read([reads[n] for n in numbers], exact=condition == "memory_exact")
-        before = [f"{row.knowledge.strip()}\n\n" if condition == "rag" else "" for row in rows]
+            memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
+        before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
         prompts = [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
-        stop = (tokenizer.eos_id, tokenizer.end_of_turn_id)
-        for row, ids in zip(rows, greedy(model, prompts, self.prefix, memories, stop), strict=True):
+        answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids)
+        for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())
-        right = [[*tokenizer.encode(row.right_answer), tokenizer.end_of_turn_id] for row in rows]
-        nll = answer_nll(model, prompts, right, self.prefix, memories)
+
+        def likelihood(answers: Sequence[str]) -> list[float]:
+            ids = [[*tokenizer.encode(answer), tokenizer.end_of_turn_id] for answer in answers]
+            return answer_nll(model, prompts, ids, prefix, memories)
+
+        nll = likelihood([row.right_answer for row in rows])
         scores.nll += nll
         if all(row.hallucinated_answer for row in rows):
-            wrong = [[*tokenizer.encode(row.hallucinated_answer), tokenizer.end_of_turn_id] for row in rows]
-            wrong_nll = answer_nll(model, prompts, wrong, self.prefix, memories)
-            scores.two_way += [float(a < b) for a, b in zip(nll, wrong_nll, strict=True)]
+            wrong = likelihood([row.hallucinated_answer for row in rows])
+            scores.two_way += [float(a < b) for a, b in zip(nll, wrong, strict=True)]
+
+
+def _holds(reference: str, row: Row) -> bool:
+    """Whether a reference is the row's knowledge, or the part of it with a right answer."""
+    body = " ".join(reference.partition("\n")[2].split())
+    whole, knowledge = " ".join(reference.split()), " ".join(row.knowledge.split())
+    if knowledge in whole:
+        return True
+    return bool(body) and body in knowledge and any(right in body for right in row.right_answers)
+
+
+def result_of(scores: Mapping[str, Scores], rows: Sequence[Row]) -> dict[str, Any]:
+    """What `eval --json` writes of them: means and errors by condition, pairs, and every answer."""
+    answers = [
+        {
+            "question": row.question, "right_answer": row.right_answer,
+            **{condition: found.answers[n] for condition, found in scores.items()},
+        }
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    pairs = {name: {score: vars(p) for score, p in by.items()} for name, by in compared(scores).items()}
+    conditions = {condition: found.summary() for condition, found in scores.items()}
+    return {"rows": len(rows), "conditions": conditions, "pairs": pairs, "answers": answers}

@@ -2,62 +2,73 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
+from memory_model.chat import text_start
+from memory_model.data import factbook
 from memory_model.errors import InvalidInput
-from memory_model.models.load import LoadedModel
+from memory_model.eval.conditions import EVALUATOR
+from memory_model.eval.scores import Mean, Paired
+from memory_model.eval.sections import ARTICLES, PROSE, Measured, file_key, is_kept, keep, since, today
+from memory_model.eval.subject import Subject
 
 WINDOW_TOKENS = 512
 
 
 def windows(
-    texts: Sequence[str], encode: Callable[[str], list[int]], window: int = WINDOW_TOKENS,
-    limit: int | None = None,
-) -> list[list[int]]:  # fmt: skip
-    """Token windows of exactly `window` tokens, the texts one after the other, two line breaks between them.
+    texts: Sequence[str], encode: Callable[[str], list[int]], count: int, window: int = WINDOW_TOKENS
+) -> list[list[int]]:
+    """The first `count` full token windows of the texts, one after the other, two line breaks between them.
 
-    What is left at the end is dropped. Raises InvalidInput when the texts do not fill one window.
+    Raises InvalidInput when the texts do not fill one window.
     """
-    between = encode("\n\n")
-    result: list[list[int]] = []
-    tokens: list[int] = []
-    for text in texts:
-        tokens += [*between, *encode(text)] if tokens else encode(text)
-        while len(tokens) >= window:
-            result.append(tokens[:window])
-            tokens = tokens[window:]
-        if limit is not None and len(result) >= limit:
-            return result[:limit]
-    if not result:
+    tokens = encode("\n\n".join(texts))
+    whole = min(count, len(tokens) // window)
+    if not whole:
         raise InvalidInput(f"the prose has {len(tokens)} tokens, one window needs {window}: give more text")
-    return result
+    return [tokens[n * window : (n + 1) * window] for n in range(whole)]
 
 
 @torch.inference_mode()
-def perplexity(
-    loaded: LoadedModel, token_windows: Sequence[Sequence[int]], prefix: Sequence[int],
-    progress: Callable[[int], None] | None = None,
-) -> float:  # fmt: skip
-    """Exponential of the mean negative log likelihood of all tokens but the first of each window.
+def window_loss(subject: Subject, window: Sequence[int]) -> float:
+    """Mean negative log likelihood (nats a token) of all tokens of a window but the first.
 
-    prefix: what the model is used behind (the modified BOS, or a plain BOS); text follows where text stands
-    when memories are read, after the interval of reference positions. One window at a time: the logits of
-    512 tokens over a vocabulary of 49,152 are 100 MB.
+    The text follows the subject's prefix (a plain model: BOS) and stands where text stands when memories are
+    read, after the interval of reference positions.
     """
+    loaded = subject.loaded
+    prefix = subject.prefix or (loaded.tokenizer.bos_id,)
     model, P = loaded.model, len(prefix)
-    first = P + loaded.config.memory.reference_tokens
-    total, count = 0.0, 0
-    for window in token_windows:
-        ids = torch.tensor([[*prefix, *window]])
-        positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
-        hidden, _ = model.hidden(ids, positions)
-        logits = model.head(hidden[0, P:-1]).float()
-        total += float(F.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum"))
-        count += len(window) - 1
-        if progress is not None:
+    first = text_start(prefix, loaded.config.memory)
+    ids = torch.tensor([[*prefix, *window]])
+    positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
+    hidden, _ = model.hidden(ids, positions)
+    return float(F.cross_entropy(model.head(hidden[0, P:-1]).float(), torch.tensor(window[1:])))
+
+
+def measure_prose(
+    tuned: Subject, base: Subject, data: Path, out: Path, count: int, progress: Callable[[int], None]
+) -> None:
+    """The section of prose into `out`, unless it is there: the articles of `data` that no training has.
+
+    progress: called with the number of windows, two times `count` in all.
+    """
+    texts = [document["text"] for document in factbook.read_jsonl(data / ARTICLES)]
+    cut = windows(texts, tuned.loaded.tokenizer.encode, count)
+    key = {"evaluator": EVALUATOR, **{k: tuned.about()[k] for k in ("model_id", "codec_id")}}
+    key |= {"data": file_key(data / ARTICLES), "rows": len(cut), "precision": "float32"}
+    if is_kept(out, f"{PROSE}/test", key):
+        return
+    started, losses = time.monotonic(), dict[str, list[float]]()
+    for name, subject in (("tuned", tuned), ("base", base)):
+        for window in cut:
+            losses.setdefault(name, []).append(window_loss(subject, window))
             progress(1)
-    return math.exp(total / count)
+    means = {name: {"nll": Mean.of(values)} for name, values in losses.items()}
+    pairs = {"tuned - base": {"nll": Paired.of(losses["tuned"], losses["base"])}}
+    keep(out, Measured(PROSE, "test", key, today(), since(started), len(cut), means, pairs))

@@ -2,51 +2,41 @@
 
 Documents are split as the service splits them, embedded with the device's embedder, and compared by brute
 force. Vectors are kept on disk in blocks named by what they were made from, so that an interrupted run goes
-on where it stopped and a changed document costs only its own blocks.
+on where it stopped and a changed document costs only its own block.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from memory_model.data import factbook
+from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
-BLOCK_REFERENCES = 256
 CANDIDATES = 50
 """Nearest by vector that the query's words put in order: the service's default (docs/decisions/0007)."""
+_BLOCK_REFERENCES = 256
 _QUERIES_AT_ONCE = 256
-
-
-class TextEmbedder(Protocol):
-    """What is needed of `memory_model.embedder.Embedder`."""
-
-    @property
-    def vectors_id(self) -> str:
-        """Equal ids give equal vectors."""
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors float32 [n, dim]."""
 
 
 class KnowledgeBase:
     """References and their unit vectors float32 [n, dim]."""
 
-    def __init__(self, references: Sequence[str], vectors: np.ndarray, embedder: TextEmbedder) -> None:
+    def __init__(self, references: Sequence[str], vectors: np.ndarray, embedder: Embedder) -> None:
         if not references or len(references) != len(vectors):
             raise InvalidInput(f"{len(vectors)} vectors for {len(references)} references")
         self.references, self.vectors, self.embedder = list(references), vectors, embedder
 
     @classmethod
     def of(
-        cls, references: Sequence[str], embedder: TextEmbedder, cache: Path,
+        cls, references: Sequence[str], embedder: Embedder, cache: Path,
         progress: Callable[[int], None] | None = None,
     ) -> KnowledgeBase:  # fmt: skip
         """Embed all references, or read their vectors from `cache` where they were embedded before.
@@ -55,13 +45,13 @@ class KnowledgeBase:
         """
         folder = cache / embedder.vectors_id[:16]
         folder.mkdir(parents=True, exist_ok=True)
-        blocks = []
-        for start in range(0, len(references), BLOCK_REFERENCES):
-            texts = list(references[start : start + BLOCK_REFERENCES])
+        blocks = [np.empty((0, 0), np.float32)] if not references else []
+        for start in range(0, len(references), _BLOCK_REFERENCES):
+            texts = list(references[start : start + _BLOCK_REFERENCES])
             blocks.append(_block(texts, embedder, folder))
             if progress is not None:
                 progress(len(texts))
-        return cls(references, np.concatenate(blocks) if blocks else np.empty((0, 0), np.float32), embedder)
+        return cls(references, np.concatenate(blocks), embedder)
 
     def nearest(self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES) -> list[list[int]]:
         """For each query the numbers of the k best references, best first, found as the service finds them.
@@ -70,24 +60,24 @@ class KnowledgeBase:
         """
         found: list[list[int]] = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
-            asked = list(queries[start : start + _QUERIES_AT_ONCE])
-            cosines = self.embedder.embed(asked) @ self.vectors.T
+            batch = list(queries[start : start + _QUERIES_AT_ONCE])
+            cosines = self.embedder.embed(batch) @ self.vectors.T
             near = np.argsort(-cosines, axis=1, kind="stable")[:, : max(k, candidates)]
-            for query, row, numbers in zip(asked, cosines, near.tolist(), strict=True):
-                texts = [text_words(self.references[n]) for n in numbers] if candidates else []
+            for query, row, numbers in zip(batch, cosines, near.tolist(), strict=True):
+                if not candidates:
+                    found.append(numbers[:k])
+                    continue
+                texts = [text_words(self.references[n]) for n in numbers]
                 titles = [query_words(self.references[n].partition("\n")[0]) for n in numbers]
-                places = (
-                    order(query_words(query), row[numbers].tolist(), texts, titles, LARGEST_DROP)
-                    if candidates
-                    else range(k)
-                )
-                found.append([numbers[place] for place in places[:k] if place < len(numbers)])
+                best = order(query_words(query), row[numbers].tolist(), texts, titles, LARGEST_DROP)
+                found.append([numbers[place] for place in best[:k]])
         return found
 
 
-def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int) -> list[str]:
-    """All references of documents {title, text}, at most `limit` tokens each, as the service splits them."""
-    return [r for d in documents for r in split(d["text"], d["title"], tokenizer.count, limit)]
+def references_of(documents: Path, tokenizer: Tokenizer, limit: int) -> list[str]:
+    """All references of a JSONL file of {title, text}, at most `limit` tokens each, as the service splits them."""
+    read = factbook.read_jsonl(documents)
+    return [r for d in read for r in split(d["text"], d["title"], tokenizer.count, limit)]
 
 
 def query_of(question: str, tokenizer: Tokenizer, chunk_tokens: int) -> str:
@@ -95,11 +85,9 @@ def query_of(question: str, tokenizer: Tokenizer, chunk_tokens: int) -> str:
     return tokenizer.decode(tokenizer.encode(question)[-chunk_tokens:]).strip()
 
 
-def _block(texts: list[str], embedder: TextEmbedder, folder: Path) -> np.ndarray:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(hashlib.sha256(text.encode()).digest())
-    path = folder / f"{digest.hexdigest()[:32]}.npy"
+def _block(texts: list[str], embedder: Embedder, folder: Path) -> np.ndarray:
+    digest = sha256(b"".join(sha256(text.encode()).digest() for text in texts)).hexdigest()
+    path = folder / f"{digest[:32]}.npy"
     if path.is_file():
         vectors = np.load(path)
         if vectors.ndim == 2 and len(vectors) == len(texts):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from memory_model.errors import InvalidInput
+from pydantic import StrictBool, TypeAdapter, ValidationError
 
-_TEXTS = ("knowledge", "question", "right_answer", "hallucinated_answer", "believed_answer")
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 
 @dataclass(frozen=True)
 class Row:
     """One question with the text that answers it.
 
-    hallucinated_answer: a wrong answer, for the two-way score. believed_answer: what the world says where
-    the knowledge says something else (counterfactual rows). distractors: the texts that are read beside the
-    knowledge; None draws them from the other rows. answerable: False when neither the knowledge nor the
+    hallucinated_answer: a wrong answer, for the two-way score. title: of the document that knowledge and distractors
+    are from, put before each reference. answers: other right answers. distractors: the texts that are read beside
+    the knowledge; None draws them from the other rows. answerable: False when neither the knowledge nor the
     distractors answer the question, so that the right answer is to say so.
     """
 
@@ -25,32 +27,31 @@ class Row:
     question: str
     right_answer: str
     hallucinated_answer: str = ""
-    believed_answer: str = ""
+    title: str = ""
+    answers: tuple[str, ...] = ()
     distractors: tuple[str, ...] | None = None
-    answerable: bool = True
+    answerable: StrictBool = True
+
+    @property
+    def right_answers(self) -> tuple[str, ...]:
+        """Every answer that counts as right, `right_answer` first."""
+        return (self.right_answer, *self.answers)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Row:
-        """A row of a data file; raises InvalidInput when a field is missing or of another type."""
+    def from_dict(cls, data: Any) -> Row:
+        """A row of a data file, whose other fields are ignored; raises InvalidInput naming the field that is wrong."""
         try:
-            texts = {name: data[name] for name in _TEXTS[:3]} | {n: data.get(n, "") for n in _TEXTS[3:]}
-            distractors = data.get("distractors")
-            answerable = data.get("answerable", True)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(
-                f"an evaluation row needs knowledge, question and right_answer: {error}"
-            ) from error
-        if not all(isinstance(t, str) for t in texts.values()) or not isinstance(answerable, bool):
-            raise InvalidInput("an evaluation row's fields must be texts, and answerable true or false")
-        if not texts["question"].strip() or not texts["knowledge"].strip():
-            raise InvalidInput("an evaluation row's knowledge and question must not be empty")
-        if distractors is not None and not (
-            isinstance(distractors, list) and all(isinstance(d, str) and d.strip() for d in distractors)
-        ):
-            raise InvalidInput("an evaluation row's distractors must be a list of texts that are not empty")
-        return cls(
-            **texts, distractors=None if distractors is None else tuple(distractors), answerable=answerable
-        )
+            row = _ROW.validate_python(data)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in wrong["loc"]) or "the whole"
+            raise InvalidInput(f"an evaluation row's {where}: {wrong['msg']}") from error
+        if not all(t.strip() for t in (row.knowledge, row.question, *row.answers, *(row.distractors or ()))):
+            raise InvalidInput("an evaluation row's texts must not be empty")
+        return row
+
+
+_ROW = TypeAdapter(Row)
 
 
 def read_rows(data: Any, limit: int | None = None) -> Iterator[Row]:
@@ -59,3 +60,13 @@ def read_rows(data: Any, limit: int | None = None) -> Iterator[Row]:
         raise InvalidInput("an evaluation file is a JSON list of {knowledge, question, right_answer}")
     for item in data[:limit]:
         yield Row.from_dict(item)
+
+
+def open_rows(path: Path, limit: int | None = None) -> list[Row]:
+    """Rows of a file; raises MissingFile, CorruptFile or InvalidInput."""
+    if not path.is_file():
+        raise MissingFile(f"no questions at {path}")
+    try:
+        return list(read_rows(json.loads(path.read_text(encoding="utf-8")), limit))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""Scores of short answers, every one a function of texts: SQuAD's, exact values, refusals, whose word it is.
+"""Scores of short answers as functions of texts, and means of scores with their standard errors.
 
 Knows nothing about models or memories.
 """
@@ -9,6 +9,11 @@ import re
 import string
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
@@ -18,9 +23,6 @@ _REFUSAL = re.compile(
     r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
     r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
 )
-
-REFUSAL = "I don't know."
-"""What a tuned model says when none of its memories answers."""
 
 
 def normalise(text: str) -> str:
@@ -79,3 +81,60 @@ def says(answer: str, claim: str) -> bool:
 def _plain(text: str) -> str:
     """Letters without their accents: Brasília is Brasilia."""
     return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+
+
+BINARY = frozenset({"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"})
+"""Scores that are 0 or 1 on every row."""
+_Z = 1.96  # of a 95 % interval
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of a score over `n` rows, and its standard error."""
+
+    mean: float
+    error: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Of one value a row; at least one."""
+        error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+        return cls(round(fmean(values), 4), round(error, 4), len(values))
+
+    def interval(self, *, binary: bool = False) -> tuple[float, float]:
+        """95 %: Wilson's for a share of rows (0 of 60 is not certainly 0), else mean ± 1.96 errors."""
+        if not binary:
+            return self.mean - _Z * self.error, self.mean + _Z * self.error
+        middle = self.mean + _Z**2 / (2 * self.n)
+        half = _Z * (self.mean * (1 - self.mean) / self.n + _Z**2 / (4 * self.n**2)) ** 0.5
+        return (middle - half) / (1 + _Z**2 / self.n), (middle + half) / (1 + _Z**2 / self.n)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two conditions on the same `n` rows: mean difference with its standard error, and ratio of the means.
+
+    ratio, low, high: with a 95 % bootstrap interval over rows; None where the second mean is 0 in any draw.
+    """
+
+    difference: float
+    error: float
+    n: int
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, first: Sequence[float], second: Sequence[float], seed: int = 0) -> Paired:
+        """Of one value a row each, in the same order."""
+        gap = Mean.of([a - b for a, b in zip(first, second, strict=True)])
+        pairs = np.array([first, second], np.float64)
+        rows = np.random.default_rng(seed).integers(0, gap.n, (_DRAWS, gap.n))
+        tops, bottoms = pairs[0][rows].mean(1), pairs[1][rows].mean(1)
+        if bottoms.min() <= 0:
+            return cls(gap.mean, gap.error, gap.n)
+        low, high = np.quantile(tops / bottoms, [0.025, 0.975])
+        ratio = pairs[0].mean() / pairs[1].mean()
+        return cls(gap.mean, gap.error, gap.n, *(round(float(x), 4) for x in (ratio, low, high)))

@@ -1,58 +1,216 @@
-"""Which question sets `memory-model quality` asks, under which conditions, and how many questions of each."""
+"""The measured sections of docs/quality.md: a JSON line each, measured again when what they follow from changed.
+
+A line holds the section's name, its key, date, seconds and rows; by condition and score a mean with standard error
+and n; and the paired comparisons (`conditions.compared`). A file may hold a part of the sections, so an interrupted
+run goes on with the next one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from memory_model.errors import InvalidInput
-from memory_model.eval.targets import PROSE
+from pydantic import TypeAdapter, ValidationError
 
-PROSE_WINDOWS = 40
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.eval.conditions import EVALUATOR, PAIRS, Scores, compared
+from memory_model.eval.rows import Row, open_rows
+from memory_model.eval.scores import Mean, Paired
+from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
+
+PROSE = "prose"
+GIVEN = ("memory", "rag_five", "rag", "none")
+RETRIEVED = ("memory_retrieved", "rag_retrieved")
+FACTS, ARTICLES = "factbook.jsonl", "squad_documents.jsonl"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One section of questions. plain: asked of the model before any tuning."""
+class Section:
+    """One set of questions under some conditions. part: "test" or "dev".
+
+    file, knowledge_base: in the folder of the data. answerable: only rows that are, or are not; None: all.
+    """
 
     name: str
-    file: Path
+    part: str
+    file: str
     conditions: tuple[str, ...]
     rows: int
-    plain: bool = False
+    knowledge_base: str = ""
+    answerable: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """NAME/PART."""
+        return f"{self.name}/{self.part}"
+
+    def read(self, data: Path, limit: int | None = None) -> list[Row]:
+        """Its rows in the folder of the data; raises MissingFile, CorruptFile, InvalidInput."""
+        rows = [r for r in open_rows(data / self.file) if self.answerable in (None, r.answerable)]
+        return rows[: min(self.rows, limit or self.rows)]
 
 
-_OWN = (
-    Asked("heldout", Path("heldout_questions.json"), ("none", "memory", "memory_exact", "rag"), 100),
-    Asked("retrieved", Path("heldout_questions.json"), ("memory_retrieved",), 100),
-    Asked("hard", Path("heldout_hard.json"), ("memory", "rag"), 60),
-    Asked("unanswerable", Path("unanswerable.json"), ("memory",), 60),
-    Asked("counterfactual", Path("counterfactual.json"), ("memory", "rag"), 60),
-    Asked("counterfactual_untuned", Path("counterfactual.json"), ("none", "rag"), 60, plain=True),
-)  # fmt: skip
-_NATURAL = (
-    Asked("natural", Path(), ("none", "memory", "memory_exact", "rag"), 100),
-    Asked("natural_untuned", Path(), ("none", "rag"), 100, plain=True),
+SECTIONS = (
+    Section("same_field", "test", "heldout_hard.json", (*GIVEN, "memory_exact"), 60),
+    Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 100),
+    Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 60),
+    Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 60),
+    Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
+    Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
+    Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
+    Section("squad_retrieved", "test", "squad_test.json", RETRIEVED, 60, ARTICLES, answerable=True),
+    Section("squad_unanswerable", "test", "squad_test.json", ("memory", "rag_five"), 40, answerable=False),
+    Section("squad", "dev", "squad_dev.json", GIVEN, 60, answerable=True),
+    Section("same_field", "dev", "hard_dev.json", GIVEN, 60),
+    Section("unanswerable", "dev", "unanswerable_dev.json", ("memory", "rag_five"), 60),
+    Section("unanswerable_twins", "dev", "unanswerable_dev_twins.json", ("memory", "rag_five"), 60),
+    Section("facts", "dev", "facts_dev.json", GIVEN, 100),
+    Section("squad_unanswerable", "dev", "squad_dev.json", ("memory", "rag_five"), 40, answerable=False),
+    Section("squad_retrieved", "dev", "squad_dev.json", RETRIEVED, 60, ARTICLES, answerable=True),
 )
+"""What `memory-model quality` measures, the most important first."""
 
 
-def plan(
-    data: Path, natural: Path | None, limit: int | None, only: tuple[str, ...] = ()
-) -> tuple[list[Asked], int]:
-    """(sections of questions, windows of prose); `only` names those to measure, none of them means all.
+@dataclass(frozen=True)
+class Measured:
+    """A line of the file. key: everything that the numbers follow from; about: what the page says of the model."""
 
-    data: folder of the committed sets. natural: a file of natural questions, or None to leave them out.
-    limit: at most so many rows of each. Raises InvalidInput for a section that there is not.
+    name: str
+    part: str
+    key: dict[str, Any]
+    date: str
+    seconds: float
+    rows: int
+    conditions: dict[str, dict[str, Mean]]
+    pairs: dict[str, dict[str, Paired]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, name: str, part: str, key: dict[str, Any], started: float, scores: dict[str, Scores],
+        about: dict[str, Any], pairs: Sequence[tuple[str, str]] = PAIRS,
+    ) -> Measured:  # fmt: skip
+        """Of the scores of a run that began at `started` (time.monotonic). pairs: conditions to compare."""
+        rows = len(next(iter(scores.values())).f1)
+        means = {condition: found.means() for condition, found in scores.items()}
+        shown: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
+        return cls(name, part, key, today(), since(started), rows, means, compared(scores, pairs), shown)
+
+    @property
+    def label(self) -> str:
+        """NAME/PART."""
+        return f"{self.name}/{self.part}"
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Evaluator, model and codec: numbers of another one do not stand on the same page."""
+        return tuple(self.key.get(name) for name in ("evaluator", "model_id", "codec_id"))
+
+    def mean(self, condition: str, score: str) -> Mean | None:
+        """A score, or None where it was not measured."""
+        return self.conditions.get(condition, {}).get(score)
+
+    def paired(self, first: str, second: str, score: str) -> Paired | None:
+        """A comparison, or None where it was not measured."""
+        return self.pairs.get(f"{first} - {second}", {}).get(score)
+
+
+def selected(names: str, data: Path, natural: Path | None = None) -> list[Section]:
+    """The sections of these names (comma-separated; "" for all) whose files are there.
+
+    A name takes both parts, NAME/dev or NAME/test one. natural: a file of rows that becomes a section "natural".
+    Raises InvalidInput for a section that there is not.
     """
-    sections = [replace(s, file=data / s.file) for s in _OWN]
+    found = [s for s in SECTIONS if (data / s.file).is_file()]
     if natural is not None:
-        sections += [replace(s, file=natural) for s in _NATURAL]
-    names = [s.name for s in sections] + [PROSE]
-    unknown = set(only) - set(names)
-    if unknown:
-        raise InvalidInput(f"no section {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    if limit is not None:
-        sections = [replace(s, rows=min(limit, s.rows)) for s in sections]
-    windows = PROSE_WINDOWS if limit is None else min(limit, PROSE_WINDOWS)
-    wanted = only or tuple(names)
-    return [s for s in sections if s.name in wanted], windows if PROSE in wanted else 0
+        found.append(Section("natural", "test", str(natural.resolve()), (*GIVEN, "memory_exact"), 100))
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    known = {PROSE} | {n for s in found for n in (s.name, s.label)}
+    if unknown := wanted - known:
+        raise InvalidInput(f"no section {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}")
+    return [s for s in found if not wanted or wanted & {s.name, s.label}]
+
+
+def key_of(
+    section: Section, about: dict[str, Any], data: Path, rows: int, embedder_id: str, **settings: Any
+) -> dict[str, Any]:
+    """What a section's numbers follow from. about: `Subject.about`; settings: distractors, seed, candidates, …."""
+    key = {
+        "evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id", "template")},
+        "data": file_key(data / section.file), "rows": rows, "conditions": list(section.conditions),
+        "answerable": section.answerable, **settings,
+    }  # fmt: skip
+    if section.knowledge_base:
+        key |= {
+            "embedder_id": embedder_id, "knowledge_base": file_key(data / section.knowledge_base),
+            "order": [STEM, WEIGHT, TITLE_WEIGHT, LARGEST_DROP],
+        }  # fmt: skip
+    return key
+
+
+def file_key(path: Path) -> str:
+    """The beginning of a file's SHA-256."""
+    return sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def read_measured(path: Path) -> dict[str, Measured]:
+    """Sections by NAME/PART, none where there is no file; raises CorruptFile naming the line."""
+    found = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.is_file() else [], 1):
+        try:
+            one = TypeAdapter(Measured).validate_json(line)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            where = f"{path}, line {number}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            raise CorruptFile(f"{where}; delete the line and measure again") from error
+        found[one.label] = one
+    return found
+
+
+def keep(path: Path, measured: Measured) -> None:
+    """Add a line to the file, or replace the section's; the file is replaced as a whole."""
+    _write(path, read_measured(path) | {measured.label: measured})
+
+
+def _write(path: Path, found: dict[str, Measured]) -> None:
+    order = [s.label for s in SECTIONS]
+    lines = sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(json.dumps(asdict(m), ensure_ascii=False) + "\n" for _, m in lines), "utf-8")
+    partial.replace(path)
+
+
+def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
+    """Whether `path` has the section NAME/PART with an equal key."""
+    found = read_measured(path).get(label)
+    return found is not None and found.key == key
+
+
+def taken_over(kept: Path, measured: Path) -> list[str]:
+    """Keep every section of `measured` in `kept`; returns the names of those that are dropped there.
+
+    Dropped is what another evaluator, model or codec gave than the new sections. Raises InvalidInput when these
+    are of several.
+    """
+    new, old = read_measured(measured), read_measured(kept)
+    if len({one.identity for one in new.values()}) > 1:
+        raise InvalidInput(f"{measured} has sections of several models: delete it and measure again")
+    stale = [name for name, one in old.items() if new and one.identity != next(iter(new.values())).identity]
+    _write(kept, {name: one for name, one in old.items() if name not in stale} | new)
+    return stale
+
+
+def today() -> str:
+    """The date that a measurement is kept with."""
+    return time.strftime("%Y-%m-%d")
+
+
+def since(started: float) -> float:
+    """Seconds since a time of `time.monotonic`."""
+    return round(time.monotonic() - started, 1)

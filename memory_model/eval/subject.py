@@ -1,10 +1,11 @@
-"""What is measured: a model with its codec, opened by name, and the knowledge base that its questions search."""
+"""What is measured: a model, the memories that it wrote, and what stands before its prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,67 @@ import torch
 from memory_model.chat import ChatTemplate
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.faiss import FaissCodec
-from memory_model.codec.payload import MemoryFormat
-from memory_model.data import factbook
+from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.data.batches import ChatPieces
-from memory_model.embedder import Embedder
-from memory_model.errors import InvalidInput, MissingFile
-from memory_model.eval.conditions import Evaluation
-from memory_model.eval.memories import MemoryBank
-from memory_model.eval.retrieval import KnowledgeBase, references_of
-from memory_model.eval.rows import Row
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
+from memory_model.nn.decoder import MemoryBatch
+from memory_model.nn.writing import stack_memories
 
 PLAIN = "none"
-"""Where an adapter is asked for: the model before any tuning, which reads no memory."""
+"""In place of an adapter: the model before any tuning, which reads no memory."""
+_WRITTEN_AT_ONCE = 16
+
+
+class MemoryBank:
+    """Memories by reference text, for one model and one codec. One thread at a time.
+
+    Each reference is written once, whatever reads it. Coded memories are kept as payloads and decoded when they
+    are read, because an exact one of the default model takes ten times the room.
+    """
+
+    def __init__(self, loaded: LoadedModel, memory_format: MemoryFormat) -> None:
+        self.loaded, self.format = loaded, memory_format
+        self._payloads: dict[str, bytes] = {}
+        self._exact: dict[str, ExplicitMemory] = {}
+
+    def missing(self, references: Iterable[str], *, exact: bool = False) -> list[str]:
+        """Those references that were not written yet, each once, in order."""
+        known = self._exact if exact else self._payloads
+        return [text for text in dict.fromkeys(references) if text not in known]
+
+    def write(
+        self, references: Iterable[str], *, exact: bool = False, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """Write and encode what is missing; `exact` also keeps the memories as they were before the codec.
+
+        progress: called with the number of references written since its last call.
+        """
+        todo = self.missing(references, exact=exact)
+        for start in range(0, len(todo), _WRITTEN_AT_ONCE):
+            texts = todo[start : start + _WRITTEN_AT_ONCE]
+            memories = self.loaded.writer.write(texts)
+            self._payloads |= dict(zip(texts, self.format.encode(memories), strict=True))
+            if exact:
+                self._exact |= dict(zip(texts, memories, strict=True))
+            if progress is not None:
+                progress(len(texts))
+
+    def decoded(self, references: Sequence[str]) -> list[ExplicitMemory]:
+        """The memories of references that were written before, as they are after the codec."""
+        return self.format.decode([self._payloads[text] for text in references])
+
+    def read(self, references: Sequence[Sequence[str]], *, exact: bool = False) -> MemoryBatch:
+        """Memories [B, 1, m] of B conversations, each a list of references that were written before."""
+        texts = list(dict.fromkeys(text for row in references for text in row))
+        found = [self._exact[text] for text in texts] if exact else self.decoded(texts)
+        memories = dict(zip(texts, found, strict=True))
+        return stack_memories([[memories[text] for text in row] for row in references], self.loaded.config)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, the memories it wrote, and what stands before its prompts (nothing before a plain model's)."""
+    """A model with its memories. prefix: token ids before every prompt; none before a plain model's."""
 
     bank: MemoryBank
     prefix: tuple[int, ...]
@@ -42,14 +85,20 @@ class Subject:
         return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix))
 
     @classmethod
-    def open(cls, adapter: Path | str | None = None, codec: Path | None = None) -> Subject:
-        """The default model with the shipped adapter and codec, with others, or plain (`adapter` "none")."""
+    def open(
+        cls, model: Path | None = None, adapter: Path | str | None = None, codec: Path | None = None
+    ) -> Subject:
+        """A model folder (None: the packaged default), with its own adapter and codec or with others.
+
+        adapter "none": the plain base model, which reads no memory.
+        """
+        folder = ModelFolder.open(model)
         if str(adapter) == PLAIN:
-            loaded = load_base()
+            loaded = load_base(folder)
             exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
             return cls(MemoryBank(loaded, exact), ())
-        loaded = load_model(adapter=adapter)
-        encoder = FaissCodec.load_encoder(codec or ModelFolder.open().need_codec())
+        loaded = load_model(folder, adapter)
+        encoder = FaissCodec.load_encoder(codec or folder.need_codec())
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
 
     @property
@@ -57,21 +106,16 @@ class Subject:
         """The model."""
         return self.bank.loaded
 
-    def evaluation(self, rows: Sequence[Row], conditions: Sequence[str], **options: Any) -> Evaluation:
-        """An evaluation with the model's own chat template; raises InvalidInput for memories of a plain model."""
-        if not self.prefix and any(c.startswith("memory") for c in conditions):
-            raise InvalidInput(
-                "the plain model reads no memories: score it with --conditions none,rag, or give an adapter"
-            )
+    def prompt(self) -> Callable[[str], list[int]]:
+        """One question as token ids in the model's own chat template, ready to be answered."""
         template = ChatTemplate(self.loaded.chat_template, self.loaded.tokenizer)
-        pieces = ChatPieces(self.loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
-        return Evaluation(self.bank, pieces.prompt, rows, prefix=self.prefix, **options)
+        return ChatPieces(self.loaded.tokenizer, lambda turns, reply: template.text(turns, reply)).prompt
 
     @contextmanager
     def half(self) -> Iterator[None]:
         """Products in bfloat16, writing's too, as tuning computes them; the layers' weights stay so afterwards.
 
-        Autocast alone would turn every weight for every token that is generated.
+        Autocast alone would convert every weight for every token that is generated.
         """
         for block in self.loaded.model.blocks:
             block.self_attn.bfloat16()
@@ -81,33 +125,10 @@ class Subject:
             yield
 
     def about(self) -> dict[str, Any]:
-        """What a report says of it: ids, heads and the bytes of codes in a full memory."""
-        config, codec = self.loaded.config, self.bank.format.codec
+        """What a result follows from: ids, template and the bytes of codes in a full memory."""
         return {
-            "model": config.name, "model_id": self.loaded.model_id, "codec_id": codec.codec_id,
-            "base_id": self.loaded.base_id,
-            "memory_heads": len(config.memory.heads), "memory_bytes": self.bank.format.full_bytes,
+            "model": self.loaded.config.name, "model_id": self.loaded.model_id,
+            "codec_id": self.bank.format.codec.codec_id,
+            "template": sha256(self.loaded.chat_template.encode()).hexdigest()[:16],
+            "memory_bytes": self.bank.format.full_bytes, "reads_memory": bool(self.prefix),
         }  # fmt: skip
-
-
-def open_embedder(folder: Path, default: Path, threads: int = 1) -> Embedder:
-    """The embedder in `folder`; the `default` folder is filled with the default embedder when it is missing."""
-    if not folder.exists():
-        if folder != default:
-            raise MissingFile(f"no embedder at {folder}: make it with `memory-model export`")
-        from memory_model.export.embedder import MINILM, export_embedder
-
-        export_embedder(MINILM, folder)
-    return Embedder(folder, threads=threads)
-
-
-def open_knowledge_base(
-    documents: Path, loaded: LoadedModel, embedder: Embedder, cache: Path,
-    begin: Callable[[int], None] | None = None, progress: Callable[[int], None] | None = None,
-) -> KnowledgeBase:  # fmt: skip
-    """All references of a JSONL file of documents, embedded; begin: told their number first."""
-    limit = loaded.config.memory.reference_tokens
-    references = references_of(factbook.read_jsonl(documents), loaded.tokenizer, limit)
-    if begin is not None:
-        begin(len(references))
-    return KnowledgeBase.of(references, embedder, cache, progress)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout
-from memory_model.chat import ChatTemplate, prefix_ids
+from memory_model.chat import ChatTemplate, prefix_ids, text_start
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.nn.writing import stack_memories
 
@@ -94,30 +94,28 @@ def second_moments(
     return found
 
 
-def _read(loaded: LoadedModel, ids: list[int], memories: Sequence[ExplicitMemory]) -> None:
-    """Read a reference as text."""
-    tokens = torch.tensor([ids])
-    positions = loaded.config.memory.reference_tokens + torch.arange(len(ids))[None]
+def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitMemory]) -> None:
+    """Read text behind the prefix, where the device reads it, with memories in the slots or none."""
+    memory = loaded.config.memory
+    prefix = prefix_ids(loaded.tokenizer, memory)
+    first = text_start(prefix, memory)
+    ids = torch.tensor([[*prefix, *text]])
+    positions = torch.tensor([[*range(len(prefix)), *range(first, first + len(text))]])
     if memories:
+        chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
         read = stack_memories([memories], loaded.config)
-        loaded.model.hidden(tokens, positions, memory=read, chunk_BT=torch.zeros_like(tokens))
+        loaded.model.hidden(ids, positions, memory=read, chunk_BT=chunk)
     else:
-        loaded.model.hidden(tokens, positions)
+        loaded.model.hidden(ids, positions)
 
 
 def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
     """Read a question and its answer with memories in the slots."""
-    tokenizer, memory = loaded.tokenizer, loaded.config.memory
-    prefix = prefix_ids(tokenizer, memory)
-    prompt = ChatTemplate(loaded.chat_template, tokenizer).prompt(
-        [{"role": "user", "content": row["question"]}]
-    )
+    tokenizer = loaded.tokenizer
+    template = ChatTemplate(loaded.chat_template, tokenizer)
+    prompt = template.prompt([{"role": "user", "content": row["question"]}])
     text = [*prompt.ids, *tokenizer.encode(row["right_answer"]), tokenizer.end_of_turn_id]
-    first = len(prefix) + memory.reference_tokens
-    positions = torch.cat((torch.arange(len(prefix)), first + torch.arange(len(text))))[None]
-    chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
-    read = stack_memories([memories], loaded.config)
-    loaded.model.hidden(torch.tensor([prefix + text]), positions, memory=read, chunk_BT=chunk)
+    _read(loaded, text, memories)
 
 
 class _Listening:

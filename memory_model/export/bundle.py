@@ -22,7 +22,6 @@ from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
-from memory_model.export.codec import export_codec
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.rounding import Calibrated
@@ -112,7 +111,6 @@ def export_bundle(
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
             memory_codec.save(staging / "codec.npz")
-            export_codec(memory_codec, staging)
             bundle = write_bundle(
                 out, staging, model_id=loaded.model_id, codec_id=memory_codec.codec_id, embedder_id=embedder_id,
                 precision=chosen.label, capacity=capacity, licence=loaded.licence, config=loaded.config,

@@ -125,14 +125,3 @@ def empty_decoder(config: ModelConfig) -> Decoder:
         model = Decoder(config)
     model.set_memory(config)  # its tables of rows are values
     return model
-
-
-def random_model(config: ModelConfig, seed: int = 0) -> Decoder:
-    """A decoder with random weights of unit-variance activations, for shapes without published weights."""
-    generator = torch.Generator().manual_seed(seed)
-    model = Decoder(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
-    return model.eval().requires_grad_(False)

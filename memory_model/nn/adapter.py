@@ -8,7 +8,7 @@ Saved as safetensors, float16, with the memory budget and the base's SHA-256 in 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -97,31 +97,6 @@ class Adapter:
         save_file(tensors, partial, metadata={"memory3": json.dumps(header, sort_keys=True)})
         partial.chmod(0o644)  # safetensors makes it readable for its owner only
         partial.replace(path)
-
-    @classmethod
-    def mean(cls, adapters: Sequence[Adapter]) -> Adapter:
-        """Every number the mean of the adapters': of checkpoints of one run this is often better than each of them.
-
-        It means something only where one was tuned from the other, or both from a third. Raises InvalidInput for
-        adapters of other bases, budgets or shapes.
-        """
-        first = adapters[0]
-        if any(other._form() != first._form() for other in adapters):
-            raise InvalidInput(
-                "adapters of different bases, memory budgets, layers, ranks or scales have no mean"
-            )
-        factors = {
-            name: tuple(torch.stack([one.factors[name][side] for one in adapters]).mean(0) for side in (0, 1))
-            for name in first.factors
-        }
-        details = {"mean_of": [one.details for one in adapters]}
-        made = cast(dict[str, tuple[Tensor, Tensor]], factors)
-        return cls(made, first.scale, first.memory, first.base_sha256, details)
-
-    def _form(self) -> tuple[Any, ...]:
-        """What adapters must have in common to be put together."""
-        factors = {name: (a.shape, b.shape) for name, (a, b) in self.factors.items()}
-        return self.base_sha256, self.memory, self.scale, factors
 
     @torch.no_grad()
     def merge(self, model: Decoder) -> None:

@@ -4,7 +4,7 @@ Letters: B batch, T query tokens, S cached + query tokens, C chunks, N reference
 M memory rows a chunk sees, D hidden, H query heads, K KV heads, G = H / K, d head dimension.
 
 A token's cache row says nothing about its position: positions are explicit, keys are cached rotated
-(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 2).
+(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 4).
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
     return fused.rotate(x_BHTd, cos_BTd[:, None], sin_BTd[:, None])
 
 
+def for_products(x: Tensor) -> Tensor:
+    """Input x of several matrix products in the type that they compute with, converted once for all of them."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
 class Attention(nn.Module):
     """Grouped-query attention; heads listed in the budget of this layer also attend to memories."""
 
@@ -102,6 +108,7 @@ class Attention(nn.Module):
         """Unrotated q [B, H, T, d], k and v [B, K, T, d]; q and k normed where the model norms them."""
         B, T, _ = x_BTD.shape
         d = self.config.head_dim
+        x_BTD = for_products(x_BTD)
         q, k, v = (p(x_BTD).view(B, T, -1, d) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
@@ -120,9 +127,13 @@ class Attention(nn.Module):
         past: KeyValue | None,
         memory: MemoryBatch | None,
         chunk_BT: Tensor | None,
+        projected: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, KeyValue]:
-        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks."""
-        q_BHTd, k_BKTd, v_BKTd = self.project(x_BTD)
+        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks.
+
+        projected: what `project` gave for x_BTD, if it was called already.
+        """
+        q_BHTd, k_BKTd, v_BKTd = projected or self.project(x_BTD)
         q_BHTd, k_BKTd = (self.rotate(x, cos_BTd, sin_BTd) for x in (q_BHTd, k_BKTd))
         if past is not None:
             k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
@@ -152,7 +163,7 @@ class Attention(nn.Module):
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor, memory: MemoryBatch, chunk_BT: Tensor
     ) -> Tensor:  # fmt: skip
-        """All memory heads h of this layer over memories and context in one softmax (paper eq. 2).
+        """All memory heads h of this layer over memories and context in one softmax (paper eq. 4).
 
         Chunks are not looped over: a query meets the rows of all chunks of its sequence, and the mask leaves
         those of its own; with one chunk (the usual case) nothing is computed in vain.
@@ -196,6 +207,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """MLP output [..., D] of x [..., D]."""
+        x = for_products(x)
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from memory_model.chat import text_start
 from memory_model.nn.decoder import Decoder, KeyValue, MemoryBatch
 
 
@@ -29,7 +30,7 @@ class _LeftPadded:
     def of(cls, model: Decoder, prefix: Sequence[int], texts: Sequence[Sequence[int]]) -> _LeftPadded:
         """Rows of the texts; padding stands between prefix and text and is seen by nobody else."""
         B, P, T = len(texts), len(prefix), max(len(t) for t in texts)
-        first = P + model.config.memory.reference_tokens
+        first = text_start(prefix, model.config.memory)
         ids, positions = torch.zeros(B, P + T, dtype=torch.long), torch.zeros(B, P + T, dtype=torch.long)
         real = torch.ones(B, P + T, dtype=torch.bool)
         ids[:, :P], positions[:, :P] = torch.tensor(prefix), torch.arange(P)

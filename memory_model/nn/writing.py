@@ -1,6 +1,6 @@
 """Write explicit memories: encode references, keep the most attended key-values of the memory heads.
 
-Paper 3.3 (modified BOS, parallel positions) and 3.4 (which tokens). A reference is encoded alone behind
+Paper 3.2 (modified BOS, parallel positions) and 3.3 (which tokens). A reference is encoded alone behind
 the prefix `<bos>Reference:`, the pass stops at the last memory layer, and for every head of the budget
 the tokens that receive the most attention are kept, measured without causal mask and without rotary
 position, prefix and padding excluded. Keys are kept rotated, rows in order of position.
@@ -9,7 +9,6 @@ position, prefix and padding excluded. Keys are kept rotated, rows in order of p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,16 +22,12 @@ from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.tokenizer import Tokenizer
 
-Weights = Literal["softmax", "exponential"]
-
 BATCH_TOKENS = 2048
 """Of one forward pass: sixteen references of full length. More does not help a processor."""
 
 
-def received_attention(
-    q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor, weights: Weights = "softmax"
-) -> Tensor:
-    """w_j of paper 3.4: attention that token j receives from all tokens, float32 [N, h, R].
+def received_attention(q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor) -> Tensor:
+    """w_j of paper 3.3: attention that token j receives from all tokens, float32 [N, h, R].
 
     Unrotated queries of each group and unrotated keys, no causal mask; summed over query tokens and over
     the query heads of the group. Padding neither gives nor receives (its weight is -inf).
@@ -40,17 +35,12 @@ def received_attention(
     scores = torch.einsum("nhgid,nhjd->nhgij", q_NhGRd.float(), k_NhRd.float()) / k_NhRd.shape[-1] ** 0.5
     receives, gives = real_NR[:, None, None, None, :], real_NR[:, None, None, :, None]
     scores = scores.masked_fill(~receives, float("-inf"))
-    if weights == "softmax":
-        received = (scores.softmax(dim=-1) * gives).sum(dim=(2, 3))
-    else:
-        # The sum of exponentials, kept as a logarithm: the order is the same and nothing overflows.
-        received = scores.masked_fill(~gives, float("-inf")).flatten(2, 3).logsumexp(dim=2)
+    received = (scores.softmax(dim=-1) * gives).sum(dim=(2, 3))
     return received.masked_fill(~real_NR[:, None], float("-inf"))
 
 
 def sparsify(
     q_NhGRd: Tensor, k_NhRd: Tensor, rotated_NhRd: Tensor, v_NhRd: Tensor, real_NR: Tensor, filled_ht: Tensor,
-    weights: Weights = "softmax",
 ) -> MemoryBatch:  # fmt: skip
     """The sparse tokens of all memory heads of one layer, flat as the budget table lists them: [N, rows, d].
 
@@ -61,7 +51,7 @@ def sparsify(
     R, most = k_NhRd.shape[2], filled_ht.shape[1]
     keep = min(most, R)
     if bool((filled_ht.sum(1) < R).any()):
-        received = received_attention(q_NhGRd, k_NhRd, real_NR, weights)
+        received = received_attention(q_NhGRd, k_NhRd, real_NR)
         rank = received.argsort(dim=2, descending=True, stable=True).argsort(dim=2)
         kept_NhR = (rank < filled_ht.sum(1)[None, :, None]) & real_NR[:, None]
     else:
@@ -79,20 +69,16 @@ def sparsify(
     )
 
 
-def write_memories(
-    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights = "softmax"
-) -> MemoryBatch:
+def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
     """Memories [N, budget, d] of padded references; differentiable, batched over references.
 
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
     """
     with model.computing(ids_NR.device):
-        return _write(model, ids_NR, lengths_N, prefix, weights)
+        return _write(model, ids_NR, lengths_N, prefix)
 
 
-def _write(
-    model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int], weights: Weights
-) -> MemoryBatch:
+def _write(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
@@ -110,19 +96,20 @@ def _write(
     for i, layer in enumerate(model.blocks[: last + 1]):
         attention = layer.self_attn
         normed = layer.input_layernorm(x)
+        projected = attention.project(normed)
         if attention.memory_heads:
-            q, k, v = attention.project(normed)
+            q, k, v = projected
             heads = attention.memory_heads
             q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
             k_own, v_own = k[:, heads, P:], v[:, heads, P:]
             rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
-            rows = sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht, weights)
+            rows = sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht)
             keys.append(rows.keys)
             values.append(rows.values)
             valid.append(rows.valid)
         if i == last:
             break
-        attended, _ = attention(normed, cos, sin, mask, None, None, None)
+        attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
         x = x + attended
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     present = torch.cat(valid, dim=1)
@@ -134,7 +121,7 @@ class MemoryWriter:
     """Texts in, explicit memories out; the cloud's half of the model. Not thread-safe: one call at a time."""
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, weights: Weights = "softmax",
+        self, model: Decoder, tokenizer: Tokenizer,
         batch_tokens: int = BATCH_TOKENS, precision: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         """Works on the device that the model is on.
@@ -144,7 +131,6 @@ class MemoryWriter:
         """
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.weights = weights
         self.batch_tokens = batch_tokens
         self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
@@ -200,7 +186,7 @@ class MemoryWriter:
         padded, lengths = (t.to(device) for t in pad_ids(ids))
         reduced = self.precision != torch.float32
         with torch.autocast(device.type, self.precision, enabled=reduced):
-            return write_memories(self.model, padded, lengths, self.prefix, self.weights)
+            return write_memories(self.model, padded, lengths, self.prefix)
 
 
 def rows_that_fit(lengths: Sequence[int], batch_tokens: int) -> int:

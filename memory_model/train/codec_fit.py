@@ -19,7 +19,8 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from memory_model.codec.faiss import FaissCodec, fit_factory, unexplained_variance
+from memory_model.chat import text_start
+from memory_model.codec.faiss import FaissCodec, check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, ModelConfig
@@ -85,6 +86,8 @@ def fit(
     recipe = Recipe.parse(factory, loaded.config.memory)
     memory = loaded.config.memory
     fitting = len(texts) - max(1, len(texts) // 10)
+    if recipe.faiss:  # before hours of writing
+        check_factory(recipe.faiss, loaded.config.head_dim, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
 
     def step(done: int) -> None:
@@ -191,7 +194,7 @@ def reading_metrics(
         for handle in handles:
             handle.remove()
         P, T = len(prefix), batch.ids.shape[1]
-        first = P + config.memory.reference_tokens
+        first = text_start(prefix, config.memory)
         cos, sin = model.rotary(torch.arange(first, first + T)[None])
         # A token is read while the one before it is processed: the position that predicts an answer's token.
         predicts = torch.zeros_like(batch.labels, dtype=torch.bool)

@@ -2,9 +2,8 @@
 
 Paper, remark on memory heads: in a converted model a small part of the heads does the reading. A model
 whose budget lists every candidate head is measured once with all memories and once without each head's;
-the loss says what the head carries. `tables` then spends a fixed number of vectors on the best heads in
-different ways, compared by the same measure, and heads are added one by one, each the one that helps most:
-leaving one head out undervalues heads that do the same work, since the other one steps in.
+the loss says what the head carries. Then heads are added one by one, each the one that helps most: leaving one
+head out undervalues heads that do the same work, since the other one steps in.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from pathlib import Path
 
 import torch
 
-from memory_model.config import MemoryConfig, MemoryHead
+from memory_model.config import MemoryHead
 from memory_model.data.batches import Batch
 from memory_model.errors import CorruptFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import read_loss
-
-_MOST_HEADS = 30
-"""Of a budget that is tried: more heads with fewer tokens were always worse."""
 
 
 class HeadRuler:
@@ -56,51 +52,31 @@ class HeadRuler:
                 total += float(read_loss(self.model, batch, self.prefix, reduced))
         return total / len(self.batches)
 
-    @torch.no_grad()
-    def loss_of_table(self, table: MemoryConfig) -> float:
-        """The answers' loss when memories are written and read with another budget, same weights."""
-        before = self.model.config
-        self.model.set_memory(before.with_memory(table))
-        try:
-            total = 0.0
-            for batch in self.batches:
-                with self._half():
-                    written = write_memories(
-                        self.model, batch.reference_ids, batch.reference_lengths, self.prefix
-                    )
-                    total += float(read_loss(self.model, batch, self.prefix, written.select(batch.memories)))
-            return total / len(self.batches)
-        finally:
-            self.model.set_memory(before)
-
 
 @dataclass
 class Ranking:
     """Losses (nats a token) that were measured so far, heads written `layer.head`.
 
-    losses: without each head; budgets: of other tables; chosen: with the heads up to and including this one.
+    losses: without each head; chosen: with the heads up to and including this one.
     """
 
     model_id: str
     batches: int
-    vectors: int
     loss_whole: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
-    budgets: dict[str, float] = field(default_factory=dict)
     chosen: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, path: Path, model_id: str, batches: int, vectors: int) -> Ranking:
+    def begun(cls, path: Path, model_id: str, batches: int) -> Ranking:
         """What `path` holds of the same model and sizes, else an empty ranking; raises CorruptFile."""
-        new = cls(model_id, batches, vectors)
+        new = cls(model_id, batches)
         if not path.is_file():
             return new
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise CorruptFile(f"{path} is no file of `memory-model rank-heads`: {error}") from error
-        same = (found.model_id, found.batches, found.vectors) == (model_id, batches, vectors)
-        return found if same else new
+        return found if (found.model_id, found.batches) == (model_id, batches) else new
 
     def save(self, path: Path) -> None:
         """Write the file, to a temporary name first."""
@@ -127,10 +103,6 @@ def rank(ruler: HeadRuler, found: Ranking, select: int, pool: int = 0) -> Iterat
             found.losses[name] = round(ruler.loss([h for h in ruler.heads if h != head]), 4)
             yield
     ranked = [heads[name] for name, _ in found.ranked()]
-    for label, table in tables(ranked, found.vectors, ruler.model.config.memory).items():
-        if label not in found.budgets:
-            found.budgets[label] = round(ruler.loss_of_table(table), 4)
-            yield
     candidates = ranked[: pool or None]
     while len(found.chosen) < min(select, len(candidates)):
         have = [heads[name] for name in found.chosen]
@@ -138,15 +110,3 @@ def rank(ruler: HeadRuler, found: Ranking, select: int, pool: int = 0) -> Iterat
         loss, best = min(tried)
         found.chosen[f"{best.layer}.{best.head}"] = round(loss, 4)
         yield
-
-
-def tables(heads: Sequence[MemoryHead], vectors: int, memory: MemoryConfig) -> dict[str, MemoryConfig]:
-    """Budgets of at most `vectors` vectors: the first n heads with as many tokens as fit, for several n."""
-    result = {}
-    longest = memory.reference_tokens
-    for count in range(1, min(_MOST_HEADS, len(heads)) + 1):
-        tokens = min(longest, vectors // 2 // count)
-        if tokens >= 8 and (tokens < longest or count * 2 * tokens * 1.2 > vectors):
-            own = tuple(MemoryHead(h.layer, h.head, tokens) for h in heads[:count])
-            result[f"{count} heads x {tokens} tokens"] = replace(memory, heads=own)
-    return result

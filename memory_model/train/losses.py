@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from memory_model.chat import text_start
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
 from memory_model.nn.adapter import original
 from memory_model.nn.decoder import Decoder, MemoryBatch
@@ -226,7 +227,7 @@ def read(
     B, T = ids_BT.shape
     P, device = len(prefix), ids_BT.device
     ids = torch.cat((torch.tensor(prefix, device=device).expand(B, P), ids_BT), dim=1)
-    first = P + model.config.memory.reference_tokens
+    first = text_start(prefix, model.config.memory)
     positions = torch.cat((torch.arange(P), torch.arange(first, first + T))).to(device)[None]
     chunks = None
     if memory is not None and chunks_BT is not None:

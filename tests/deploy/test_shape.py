@@ -9,7 +9,9 @@ from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.scenario_file import find_scenario
 from edge_client import EdgeModel
 from memory_model.bundle import Bundle
-from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
+from tests.flow.tiny_service import TinyEncoder
+from tests.memory_service.running import document, running
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +54,23 @@ def test_without_memories_there_is_no_figure(bundle):
         decoding.measure_modes(model, prompts(bundle, 2, 40), settings)
 
 
-def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle, monkeypatch, tmp_path):
+@pytest.fixture
+def address(bundle, tmp_path):
+    """Of a service whose memories the tiny model wrote."""
+    with running(tmp_path / "store", TinyEncoder(tiny_loaded(), bundle.embedder())) as (client, server):
+        documents = [document(str(n), f"Code {n * 37}.", title=f"Town {n}") for n in range(12)]
+        client.ingest("default", *documents)
+        yield f"127.0.0.1:{server.port}"
+
+
+def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(
+    bundle, address, monkeypatch, tmp_path
+):
     monkeypatch.setattr(decoding, "copy_gb_per_s", lambda threads: 10.0)
     scenario = find_scenario("shape")
-    settings = AnswerSettings(bundle=bundle.folder, rounds=2, warm_up=0, prompt_tokens=64, answer_tokens=40)
+    settings = scenario.settings(
+        bundle=bundle.folder, target=address, rounds=2, warm_up=0, prompt_tokens=64, answer_tokens=40
+    )
     result = scenario.measure(settings)
     assert set(scenario.promised) <= set(result)
     assert (result["model"], result["precision"], result["provider"]) == ("tiny", "float32", "cpu")

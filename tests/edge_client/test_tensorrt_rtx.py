@@ -13,19 +13,17 @@ from onnx import TensorProto, helper
 from edge_client.errors import EngineMismatch, EngineNotBuilt, GraphUnsupported, TensorRtMissing
 from edge_client.onnx_nodes import read_nodes
 from edge_client.tensorrt_api import TensorRt, build_engine, load_tensorrt
-from edge_client.tensorrt_build import build_bundle, build_graph, graph_profiles
+from edge_client.tensorrt_build import build_bundle, build_graph
 from edge_client.tensorrt_check import CpuRun, check_engine
 from edge_client.tensorrt_operators import check_graph, operators_of
 from edge_client.tensorrt_profiles import GraphInput, Range, decoder_profiles, graph_profile
+from experiments.random_base import random_weight
 from memory_model.bundle import Bundle
 from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.export.codec import export_codec
 from memory_model.export.decoder import decoder_graph
 from memory_model.export.weights import Precision
-from memory_model.models.random_weights import random_weight
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config
-from tests.memory_model.paper_codec import paper_codec
 
 QUICK = 0  # the effort of a build: every graph is parsed and compiled, kernels are not searched for
 
@@ -61,13 +59,6 @@ def test_the_builder_takes_the_decoder_in_every_precision(
     assert len(built.plan) > 1000
     assert steps
     assert kept
-
-
-def test_the_builder_takes_the_codec(rtx: TensorRt, tmp_path: Path) -> None:
-    path = export_codec(paper_codec(80), tmp_path)
-    assert path is not None
-    profiles = graph_profiles("codec.onnx", memory3_2b(), 2048, 0, CpuRun(path).inputs)
-    assert len(build_engine(rtx, path, profiles, effort=QUICK).plan) > 1000
 
 
 @pytest.mark.parametrize(

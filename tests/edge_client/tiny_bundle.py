@@ -14,8 +14,9 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.export.bundle import export_bundle
-from memory_model.models.load import LoadedModel, random_model
+from memory_model.models.load import LoadedModel
 from memory_model.tokenizer import Tokenizer as LlmTokenizer
+from tests.memory_model.tiny import random_model
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 TEMPLATE = (

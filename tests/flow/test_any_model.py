@@ -47,7 +47,7 @@ def memory_model(*arguments: object) -> None:
 def make(base: Path, folder: Path, heads: str, embedder: Path, codec: Path | None = None) -> Made:
     """`new`, `fit-codec`, `export`; codec: one to take in place of fitting."""
     made = Made(folder / "model", folder / "bundle")
-    memory_model("new", base, "--out", made.model, "--heads", heads)
+    memory_model("new", base, "--out", made.model, "--heads", heads, "--reference-tokens", 96)
     if codec is None:
         facts = folder / "facts.jsonl"
         lines = (ROOT / "data" / "factbook.jsonl").read_text("utf-8").splitlines()

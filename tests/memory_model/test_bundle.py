@@ -17,7 +17,10 @@ from memory_model.codec.fit import fit_groups
 from memory_model.digest import file_sha256
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
 from memory_model.export.bundle import decoding_only, export_bundle
+from memory_model.tokenizer import SpecialTokens
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
+
+SPECIAL = SpecialTokens(256, 257, 257)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +177,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, made: Bundle
     with pytest.raises(InvalidInput, match="not a bundle"):
         write_bundle(
             out, staging, model_id="a", codec_id="b", embedder_id="c", precision="int8", capacity=1, licence="x",
-            config=tiny_config(),
+            config=tiny_config(), special_tokens=SPECIAL,
         )  # fmt: skip
     assert (out / "diary.txt").read_text() == "keep"
 
@@ -184,5 +187,5 @@ def test_a_bundle_without_a_needed_file_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"needs decoder\.onnx"):
         write_bundle(
             tmp_path / "bundle", staging, model_id="a", codec_id="b", embedder_id="c", precision="int8", capacity=1,
-            licence="x", config=tiny_config(),
+            licence="x", config=tiny_config(), special_tokens=SPECIAL,
         )  # fmt: skip

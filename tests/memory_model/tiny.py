@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
-from memory_model.models.load import random_model
 from memory_model.nn.decoder import Decoder
 
 PREFIX = [1, 7, 9]
@@ -26,3 +25,14 @@ def tiny_model(config: ModelConfig | None = None, seed: int = 0) -> Decoder:
     """The tiny shape with random weights."""
     torch.manual_seed(seed)
     return random_model(config or tiny_config(), seed)
+
+
+def random_model(config: ModelConfig, seed: int = 0) -> Decoder:
+    """A decoder with random weights of unit-variance activations, for shapes without published weights."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Decoder(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+    return model.eval().requires_grad_(False)

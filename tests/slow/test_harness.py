@@ -16,7 +16,7 @@ TASK = ROOT / "docs" / "examples" / "harness"
 CASES = """
 import json, math
 from lm_eval.api.instance import Instance
-from memory_model.eval.harness import Memory3LM
+from experiments.harness import Memory3LM
 from memory_model.eval.subject import Subject
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
@@ -91,7 +91,7 @@ def test_the_local_task_runs_from_the_command_line(harness: Path, tmp_path: Path
     (tmp_path / "references.json").write_text(json.dumps([knowledge]))
     done = subprocess.run(
         [
-            *(harness, "-m", "memory_model.eval.harness", "run", "--model", "memory3"),
+            *(harness, "-m", "experiments.harness", "run", "--model", "memory3"),
             *("--model_args", f"memory={tmp_path / 'references.json'}", "--tasks", "heldout_countries"),
             *("--include_path", TASK, "--apply_chat_template", "--limit", "1", "--output_path", tmp_path / "out"),
         ],

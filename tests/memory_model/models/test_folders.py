@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from experiments.random_base import write_random_folder
 from memory_model.codec.codec import ExactCodec
 from memory_model.config import parse_budget, smollm2_135m
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
@@ -20,7 +21,6 @@ from memory_model.models.folder import DEFAULT, ModelFolder
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.load import load_base, load_model
-from memory_model.models.random_weights import write_random_folder
 from memory_model.nn.adapter import attach, collect
 from memory_model.tokenizer import SpecialTokens
 from tests.edge_client.tiny_bundle import tiny_bert

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from memory_model.cli import app
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.continual import ContinualBatches
-from memory_model.data.corpus.passages import Passage, held_out, write_passages
-from memory_model.data.overlap import overlap
-from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, prepare
+from memory_model.data.corpus.passages import Passage, held_out, write_rows
+from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, overlap, prepare
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
@@ -75,7 +74,7 @@ def corpus(folder: Path, count: int = 60) -> Path:
             text = " ".join(rng.choices(own, k=rng.randint(3, 25))) + "."
             passages.append(Passage("tales", f"t{n}#{part}", f"Tale {n}", text))
     folder.mkdir(parents=True, exist_ok=True)
-    write_passages(folder / "tales.jsonl", passages)
+    write_rows(folder / "tales.jsonl", passages)
     return folder
 
 
@@ -120,6 +119,11 @@ def test_each_chunk_takes_the_nearest_reference_that_does_not_leak_and_is_not_re
             assert taken == expected or same
     assert skipped["leaks"] > 5, "no reference of a sequence's own documents was near: nothing was tested"
     assert skipped["read"] > 0
+
+
+def test_every_sequence_begins_with_the_context_bos(data: RetrievedSequences) -> None:
+    assert (data.sequences[:, 0] == TOKENIZER.bos_id).all()
+    assert not (data.sequences[:, 1:] == TOKENIZER.bos_id).any()
 
 
 def test_what_is_held_out_is_neither_read_nor_learned(data: RetrievedSequences) -> None:

@@ -9,9 +9,9 @@ import torch
 
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile
-from memory_model.train.head_ranking import HeadRuler, Ranking, rank, tables
+from memory_model.train.head_ranking import HeadRuler, Ranking, rank
 from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
-from tests.memory_model.test_conversations import facts
+from tests.memory_model.data.test_conversations import facts
 from tests.memory_model.tiny import PREFIX
 
 READER = MemoryHead(2, 1, 32)
@@ -32,37 +32,29 @@ def ruler() -> HeadRuler:
 
 
 def test_ranking_finds_the_only_head_that_can_read() -> None:
-    found = Ranking("m", 1, 128)
+    found = Ranking("m", 1)
     steps = sum(1 for _ in rank(ruler(), found, select=4))
     changed = [name for name, loss in found.losses.items() if abs(loss - found.loss_whole) > 1e-4]
     assert changed == ["2.1"]
     assert sorted(found.chosen) == sorted(found.losses)
     assert list(found.chosen.values())[-1] == pytest.approx(found.loss_whole, abs=1e-3), "nothing is missing"
-    assert steps == len(found.losses) + len(found.budgets) + len(found.chosen)
+    assert steps == len(found.losses) + len(found.chosen)
 
 
 def test_an_interrupted_ranking_goes_on_where_it_was(tmp_path: Path) -> None:
-    path, whole = tmp_path / "heads.json", Ranking("m", 1, 128)
+    path, whole = tmp_path / "heads.json", Ranking("m", 1)
     measure = ruler()
     for _ in rank(measure, whole, select=2):
         pass
     for _ in range(20):
-        found = Ranking.begun(path, "m", 1, 128)
+        found = Ranking.begun(path, "m", 1)
         for _ in rank(measure, found, select=2):
             found.save(path)
             break
         else:
             break
     assert found == whole
-    assert Ranking.begun(path, "another", 1, 128).losses == {}
+    assert Ranking.begun(path, "another", 1).losses == {}
     path.write_text("[]")
     with pytest.raises(CorruptFile, match="rank-heads"):
-        Ranking.begun(path, "m", 1, 128)
-
-
-def test_tables_spend_the_vectors_that_are_there() -> None:
-    made = tables([MemoryHead(layer, 0, 128) for layer in range(10)], 1536, MemoryConfig())
-    assert "6 heads x 128 tokens" in made
-    assert "8 heads x 96 tokens" in made
-    assert all(1536 * 0.8 < table.vectors <= 1536 for table in made.values())
-    assert made["7 heads x 109 tokens"].memory_layers == tuple(range(7))
+        Ranking.begun(path, "m", 1)

@@ -13,7 +13,7 @@ from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.train.losses import batch_gradients, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.test_conversations import facts, keeping, prose
+from tests.memory_model.data.test_conversations import facts, keeping, prose
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
 

@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from memory_model.chat import ChatTemplate
-from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
 from memory_model.nn.adapter import Adapter, attach, collect
 from memory_model.train.tuner import Step, Tuner, TuningPlan
-from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_loaded
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
@@ -176,21 +175,6 @@ def test_an_adapter_of_whole_weights_is_refused_by_name(tmp_path: Path) -> None:
         Adapter.load(path)
 
 
-def test_the_mean_of_adapters_is_that_of_their_numbers_and_only_of_alike_ones() -> None:
-    def made(value: float, rank: int = 2, base: str = "abc") -> Adapter:
-        factors = {"layers.0.x": (torch.full((rank, 3), value), torch.full((4, rank), 2 * value))}
-        return Adapter(factors, 1.0, tiny_config().memory, base, {"from": value})
-
-    mean = Adapter.mean([made(1.0), made(3.0)])
-    a, b = mean.factors["layers.0.x"]
-    assert (a == 2.0).all()
-    assert (b == 4.0).all()
-    assert mean.details == {"mean_of": [{"from": 1.0}, {"from": 3.0}]}
-    for other in (made(1.0, rank=3), made(1.0, base="def")):
-        with pytest.raises(InvalidInput, match="no mean"):
-            Adapter.mean([made(1.0), other])
-
-
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     tuned = tiny_model()
     attach(tuned, rank=2, alpha=2.0, first_layer=2)
@@ -206,32 +190,6 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Adapter.load(path)
     with pytest.raises(MissingFile, match="adapt"):
         Adapter.load(tmp_path / "none")
-
-
-def test_the_factbook_has_every_country_once_and_its_held_out_ones_are_listed() -> None:
-    documents = factbook.read_jsonl(ROOT / "data" / "factbook.jsonl")
-    assert len(documents) == len({d["key"] for d in documents}) > 240
-    listed = {c["key"] for c in json.loads((ROOT / "data" / "heldout.json").read_text())}
-    assert listed == {d["key"] for d in documents if factbook.held_out(d["key"])}
-    rows = json.loads((ROOT / "data" / "heldout_questions.json").read_text())
-    assert len(rows) == 200
-    titles = {d["title"] for d in documents if d["key"] in listed}
-    for row in rows:
-        assert row["knowledge"].splitlines()[0] in titles
-        assert row["right_answer"] in row["knowledge"]
-
-
-def test_dates_are_no_part_of_an_answer() -> None:
-    asked = factbook.questions("Norway", "Norway\nPopulation: 5,207,689 (July 2015 est.)\nNA field: NA")
-    assert [[q.answer for q in ways] for ways in asked] == [["5,207,689"] * 2]
-    assert asked[0][0].question == "What is the population of Norway?"
-
-
-def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "kb.jsonl"
-    path.write_text('{"key": "a"}\n{broken\n')
-    with pytest.raises(CorruptFile, match="line 2"):
-        factbook.read_jsonl(path)
 
 
 def test_the_learning_rate_warms_up_stays_and_decays() -> None:

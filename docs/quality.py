@@ -1,0 +1,190 @@
+"""The tables of docs/quality.md from the measured sections: `python -m docs.quality`, or `make quality`.
+
+A target is reached only when the whole 95 % interval lies beyond its bar, and missed only when it lies short of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.eval.scores import BINARY, Mean, Paired
+from memory_model.eval.sections import PROSE, Measured, read_measured, taken_over
+
+MEASURED, KEPT = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl")
+PAGE = Path("docs/quality.md")
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+DEVICE_PRECISION = "int4-64-table-int8"
+"""What `memory-model export` writes by default."""
+_ROWS = (
+    ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
+    ("same_field", "exact_match", "same field: exact"), ("squad", "f1", "SQuAD: F1"),
+    ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
+    ("squad_retrieved", "f1", "SQuAD, retrieved: F1"), ("unanswerable", "refused", "unanswerable: refused"),
+    ("unanswerable_twins", "refused", "answerable twins: refused"),
+    ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
+)  # fmt: skip
+_COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a figure of a test set must be and what we aim for.
+
+    of: one condition, or two that are compared by the difference or the ratio of their means.
+    """
+
+    what: str
+    section: str
+    of: tuple[str, ...]
+    score: str
+    must: float
+    aim: float
+    higher: bool = True
+    kind: Literal["mean", "difference", "ratio", "exponential"] = "mean"
+
+    def value(self, sections: Mapping[str, Measured]) -> tuple[float, float, float] | None:
+        """The figure and its 95 % interval, or None where it was not measured."""
+        section = sections.get(f"{self.section}/test")
+        if section is None:
+            return None
+        if self.kind == "mean":
+            m = section.mean(self.of[0], self.score)
+            return (m.mean, *m.interval(binary=self.score in BINARY)) if m else None
+        p = section.paired(self.of[0], self.of[1], self.score)
+        if p is None or (self.kind == "ratio" and p.ratio is None):
+            return None
+        if self.kind == "ratio":
+            return p.ratio or 0.0, p.low or 0.0, p.high or 0.0
+        low, high = _interval(p)
+        if self.kind == "exponential":
+            return math.exp(p.difference), math.exp(low), math.exp(high)
+        return p.difference, low, high
+
+    def verdict(self, low: float, high: float) -> str:
+        """Of an interval: `aim reached`, `must reached`, `missed`, or `undecided` where it crosses the bar."""
+        sign = 1 if self.higher else -1
+        worst, best = sorted((sign * low, sign * high))
+        if worst >= sign * self.must:
+            return "aim reached" if worst >= sign * self.aim else "must reached"
+        return "missed" if best < sign * self.must else "undecided"
+
+
+TARGETS = (
+    Bar("facts: F1", "facts", ("memory",), "f1", 0.95, 0.98),
+    Bar("facts: exact", "facts", ("memory",), "exact_match", 0.92, 0.95),
+    Bar("same field: exact", "same_field", ("memory",), "exact_match", 0.75, 0.95),
+    Bar("same field: exact, memory - the same five as text", "same_field", ("memory", "rag_five"), "exact_match", 0, 0,
+        kind="difference"),
+    Bar("unanswerable: refused", "unanswerable", ("memory",), "refused", 0.6, 0.85),
+    Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
+    Bar("SQuAD: F1, memory / the same five as text", "squad", ("memory", "rag_five"), "f1", 0.9, 1.0, kind="ratio"),
+    Bar("SQuAD: F1, memory / the right text alone", "squad", ("memory", "rag"), "f1", 0.75, 0.95, kind="ratio"),
+    Bar("SQuAD, retrieved: F1, memory / the same as text", "squad_retrieved", ("memory_retrieved", "rag_retrieved"),
+        "f1", 0.9, 1.0, kind="ratio"),
+    Bar("facts: F1 without the codec - F1 with it", "facts", ("memory_exact", "memory"), "f1", 0.02, 0.005,
+        higher=False, kind="difference"),
+    Bar("facts: F1 of the device's int4 weights - F1 of float32", "int4", (DEVICE_PRECISION, "float32"), "f1", -0.02,
+        -0.005, kind="difference"),
+    Bar("facts: F1 of recall `exact` - F1 of `overlap`", "overlap", ("exact", "overlap"), "f1", 0.02, 0.005,
+        higher=False, kind="difference"),
+    Bar("perplexity of prose, tuned / base", PROSE, ("tuned", "base"), "nll", 1.15, 1.02, higher=False,
+        kind="exponential"),
+)  # fmt: skip
+"""The bars of the page, in its order."""
+
+
+def page(old: str, sections: Mapping[str, Measured]) -> str:
+    """The page `old` with the part between its marks written anew.
+
+    Raises InvalidInput for no sections, or sections of several models or evaluators; CorruptFile without the marks.
+    """
+    if not sections:
+        raise InvalidInput("nothing was measured: run `memory-model quality` first")
+    if len({s.identity for s in sections.values()}) > 1:
+        raise InvalidInput(
+            "the kept sections are of several models or evaluators: measure the old ones again"
+        )
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise CorruptFile(f"the page has no lines {BEGIN} and {END} to write between")
+    one = next(iter(sections.values()))
+    dates = sorted(s.date for s in sections.values())
+    precision = " and ".join(sorted({str(s.key.get("precision", "float32")) for s in sections.values()}))
+    size = next((f", {s.about['memory_bytes']:,} bytes a memory" for s in sections.values() if s.about), "")
+    measured = (
+        f"Model {one.key['model_id'][:12]}, codec {one.key['codec_id'][:12]}{size}; products in {precision}; "
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}.",
+        "## Test sets", _table(sections, "test"), "## Development sets", _table(sections, "dev"),
+        "## Against the targets",
+        "95 % intervals of the test sets. A bar is reached or missed only if the whole interval is on one side.",
+        "\n".join(_targets(sections)), "## What this means", "\n".join(_meanings(sections)),
+        "## What it cannot do", "\n".join(_failures(sections)),
+    )  # fmt: skip
+    return f"{before}{BEGIN}\n" + "\n\n".join(measured) + f"\n\n{END}{after}"
+
+
+def _table(sections: Mapping[str, Measured], part: str) -> str:
+    lines = [
+        "| questions: score | memory | the same five as text | the right text alone | nothing | n |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, score, title in _ROWS:
+        if found := sections.get(f"{name}/{part}"):
+            cells = [next((m for c in names if (m := found.mean(c, score))), None) for names in _COLUMNS]
+            shown = [f"{m.mean:.3f} ± {m.error:.3f}" if m else "" for m in cells]
+            lines.append(f"| {title} | {' | '.join(shown)} | {found.rows} |")
+    return "\n".join(lines)
+
+
+def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
+    yield "| what | measured | must | aim | |\n|---|---|---|---|---|"
+    for bar in TARGETS:
+        sign, found = "≥" if bar.higher else "≤", bar.value(sections)
+        shown, verdict = "", "not measured"
+        if found:
+            value, low, high = found
+            shown, verdict = f"{value:.3f} ({low:.3f} to {high:.3f})", bar.verdict(low, high)
+        yield f"| {bar.what} | {shown} | {sign} {bar.must:g} | {sign} {bar.aim:g} | {verdict} |"
+
+
+def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
+    """What the row-by-row comparisons of the test sets show."""
+    for name, score, title in _ROWS:
+        found = sections.get(f"{name}/test")
+        for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
+            if found and (p := found.paired(first, second, score)):
+                low, high = _interval(p)
+                shown = (
+                    "higher with memory than" if low > 0 else "lower with memory than" if high < 0 else None
+                )
+                shown = f"{shown} with" if shown else "no difference shown between memory and"
+                yield f"- {title}: {shown} the same references as text ({p.difference:+.3f} ± {p.error:.3f})."
+
+
+def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:
+    for bar in TARGETS:
+        if (found := bar.value(sections)) and bar.verdict(*found[1:]) == "missed":
+            yield f"- {bar.what}: {found[0]:.2f}, must be at {'least' if bar.higher else 'most'} {bar.must:g}."
+
+
+def _interval(p: Paired) -> tuple[float, float]:
+    return Mean(p.difference, p.error, p.n).interval()
+
+
+def report(measured: Path = MEASURED, kept: Path = KEPT, out: Path = PAGE) -> None:
+    """Keep what `memory-model quality` measured, and write the tables of the page."""
+    if measured.is_file() and (dropped := taken_over(kept, measured)):
+        print(f"dropped, of another model, codec or evaluator: {', '.join(dropped)}")
+    out.write_text(page(out.read_text("utf-8"), read_measured(kept)), encoding="utf-8")
+    print(out)
+
+
+if __name__ == "__main__":
+    report()

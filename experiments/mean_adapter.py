@@ -1,0 +1,50 @@
+"""The mean of adapters: the step between two stages of the shipped model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from memory_model.cli.options import console
+from memory_model.errors import InvalidInput
+from memory_model.nn.adapter import Adapter
+
+
+def mean_of(adapters: Sequence[Adapter]) -> Adapter:
+    """Every number the mean of the adapters', of which one was tuned from the other, or both from a third.
+
+    Raises InvalidInput for adapters of other bases, budgets or shapes.
+    """
+    first = adapters[0]
+    forms = [
+        (a.base_sha256, a.memory, a.scale, {n: (x.shape, y.shape) for n, (x, y) in a.factors.items()})
+        for a in adapters
+    ]
+    if any(form != forms[0] for form in forms):
+        raise InvalidInput(
+            "adapters of different bases, memory budgets, layers, ranks or scales have no mean"
+        )
+    factors = {
+        name: (
+            torch.stack([one.factors[name][0] for one in adapters]).mean(0),
+            torch.stack([one.factors[name][1] for one in adapters]).mean(0),
+        )
+        for name in first.factors
+    }
+    details = {"mean_of": [one.details for one in adapters]}
+    return Adapter(factors, first.scale, first.memory, first.base_sha256, details)
+
+
+def mean_adapter(
+    adapters: Annotated[list[Path], typer.Argument(help="Adapter files of one line of tuning.")],
+    out: Annotated[Path, typer.Option(help="Adapter file to write.")],
+) -> None:
+    """Write the mean of adapters, number by number: of two checkpoints of one run often better than either."""
+    mean = mean_of([Adapter.load(path) for path in adapters])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    mean.save(out)
+    console.print(f"mean of {len(adapters)} adapters in [bold]{out}[/bold]")

@@ -1,0 +1,145 @@
+"""Questions about paragraphs (SQuAD, XQuAD) as evaluation rows, split by article into training, development and test.
+
+A row reads a part of a paragraph and four other parts of the same article. `part_of` says which part of the split an
+article belongs to, whatever file it comes from, so nothing that is trained on is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from memory_model.cli.options import console
+from memory_model.data.conversations import REFUSAL
+from memory_model.errors import CorruptFile
+from memory_model.references import split
+
+RowData = dict[str, Any]
+"""A row of an evaluation file (`memory_model.eval.rows.Row`)."""
+PARTS = ("training", "dev", "test")
+_BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+_PART_TOKENS = 110  # of a paragraph's part, so that it fits a reference of 128 tokens with its title
+
+
+def part_of(article: str) -> str:
+    """Whether an article is for training, development or test; fixed by its title, whatever the file."""
+    first = sha256(f"memory3 {article}".encode()).digest()[0]
+    return "test" if first < 40 else "dev" if first < 80 else "training"
+
+
+def read_paragraphs(path: Path) -> list[dict[str, Any]]:
+    """{article, paragraph, questions: [{question, answers, plausible}]} of a file of SQuAD or in that form.
+
+    Raises CorruptFile.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict):
+            return [
+                {"article": a["title"].replace("_", " "), "paragraph": p["context"], "questions": [
+                    {"question": q["question"], "answers": [x["text"] for x in q["answers"]],
+                     "plausible": [x["text"] for x in q.get("plausible_answers", [])]} for q in p["qas"]]}
+                for a in data["data"] for p in a["paragraphs"]
+            ]  # fmt: skip
+        return [{k: p[k] for k in ("article", "paragraph", "questions")} for p in data]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(f"{path} has no paragraphs with questions: {error!r}") from error
+
+
+def paragraph_documents(paragraphs: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Each part of a paragraph as a document {key, title, text} of a knowledge base."""
+    return [
+        {"key": f"{p['article']}#{number}.{place}", "title": p["article"], "text": text}
+        for number, p in enumerate(paragraphs)
+        for place, text in enumerate(_parts(p["paragraph"]))
+    ]
+
+
+def paragraph_rows(paragraphs: Sequence[dict[str, Any]], count: int | None = None) -> list[RowData]:
+    """Rows {knowledge, question, right_answer, answers, title, answerable, distractors} of an article's parts.
+
+    knowledge: the part of a paragraph that holds an answer; of an unanswerable question, one that holds what a
+    careless reader would say. The distractors do not hold it. count: of these rows, three answerable to two
+    unanswerable, one from each article in turn; None: all.
+    """
+    rng = random.Random("paragraphs")
+    articles: dict[str, list[str]] = {}
+    for p in paragraphs:
+        articles.setdefault(p["article"], []).extend(_parts(p["paragraph"]))
+    found: dict[bool, dict[str, list[RowData]]] = {True: {}, False: {}}
+    for p in paragraphs:
+        for asked in p["questions"]:
+            answers = list(dict.fromkeys(asked["answers"]))
+            named = answers or asked.get("plausible", [])
+            right = next((t for t in _parts(p["paragraph"]) if any(a in t for a in named[:1])), None)
+            others = [t for t in articles[p["article"]] if not any(a.lower() in t.lower() for a in named)]
+            if right is None or len(others) < _BESIDE:
+                continue
+            row = row_data(right, asked["question"], (answers or [REFUSAL])[0], rng.sample(others, _BESIDE))
+            row |= {"answers": answers[1:], "title": p["article"], "answerable": bool(answers)}
+            found[bool(answers)].setdefault(p["article"], []).append(row)
+    drawn = {}
+    for answerable, by_article in found.items():
+        pools = [rng.sample(rows, len(rows)) for rows in by_article.values()]
+        drawn[answerable] = [row for row in chain(*zip_longest(*pools)) if row is not None]
+    if count is None:
+        return drawn[True] + drawn[False]
+    return drawn[True][: count * 3 // 5] + drawn[False][: count - count * 3 // 5]
+
+
+def write_paragraph_sets(files: Sequence[Path], folder: Path, training: Path, count: int) -> dict[str, int]:
+    """Split files by article: squad_dev.json, squad_test.json of `count` rows each and squad_documents.jsonl.
+
+    training: where all rows of the training articles go. Returns the number of rows by name.
+    """
+    every = [p for file in files for p in read_paragraphs(file)]
+    part = {name: [p for p in every if part_of(p["article"]) == name] for name in PARTS}
+    training.parent.mkdir(parents=True, exist_ok=True)
+    counts = write_sets(training.parent, {training.stem: paragraph_rows(part["training"])})
+    counts |= write_sets(folder, {f"squad_{name}": paragraph_rows(part[name], count) for name in PARTS[1:]})
+    documents = paragraph_documents(part["dev"] + part["test"])
+    lines = "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents)
+    (folder / "squad_documents.jsonl").write_text(lines, encoding="utf-8")
+    return counts | {"squad_documents": len(documents)}
+
+
+def _parts(paragraph: str) -> list[str]:
+    return split(paragraph, "", lambda text: -(-len(text) // 4), _PART_TOKENS)
+
+
+def row_data(knowledge: str, question: str, answer: str, distractors: list[str]) -> RowData:
+    """A row that reads the knowledge and the distractors."""
+    return {
+        "knowledge": knowledge, "question": question, "right_answer": answer, "distractors": distractors
+    }  # fmt: skip
+
+
+def write_sets(folder: Path, sets: dict[str, list[RowData]]) -> dict[str, int]:
+    """Write NAME.json of each set; returns the number of rows of each."""
+    for name, rows in sets.items():
+        text = json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    return {name: len(rows) for name, rows in sets.items()}
+
+
+def split_questions(
+    files: Annotated[list[Path], typer.Argument(help="SQuAD, or lists of {article, paragraph, questions}.")],
+    out: Annotated[Path, typer.Option(help="Folder for the other parts and their documents.")] = Path("data"),
+    training: Annotated[Path, typer.Option(help="File to write, all questions for training.")] = Path(
+        "build/questions/squad_training.json"
+    ),
+    rows: Annotated[int, typer.Option(help="Of the development and the test file each.")] = 100,
+) -> None:
+    """Split questions about paragraphs by article into training, development and test.
+
+    An article's part follows from its title alone, so another file of the same articles never crosses over.
+    """
+    counts = write_paragraph_sets(files, out, training, rows)
+    console.print(", ".join(f"{count} rows in {name}" for name, count in counts.items()))

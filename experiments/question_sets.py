@@ -1,0 +1,142 @@
+"""The question sets under `data/`: what each row reads beside the right reference, and which part it belongs to.
+
+    hard           the four distractors hold the same field of other countries
+    unanswerable   two references of the country without the field, two of others with it, one with neither
+    twins          the same five references, and a question about that country which one of them answers
+
+All are drawn from the factbook, tests from held-out countries, development sets from the others, and fixed by seeds.
+Questions about paragraphs: `experiments.paragraphs`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.paragraphs import RowData, row_data
+from memory_model.data import factbook
+from memory_model.data.conversations import REFUSAL
+from memory_model.data.questions import Question
+from memory_model.eval.scores import says
+from memory_model.references import split
+
+_BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A reference, its country, and the fields whose facts it holds."""
+
+    country: str
+    text: str
+    fields: dict[str, str]
+
+
+def holders(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]) -> list[Holder]:
+    """All references of the documents, as they are split for memories."""
+    return [
+        Holder(d["title"], text, {field: value for field, value, _ in factbook.facts(text)})
+        for d in documents
+        for text in split(d["text"], d["title"], count_tokens)
+    ]
+
+
+def fact_sets(
+    documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
+) -> dict[str, list[RowData]]:
+    """Every factbook file of `data/` by name: tests about held-out countries, development sets about the others."""
+    kept = [d for d in documents if factbook.held_out(d["key"])]
+    others = [d for d in documents if not factbook.held_out(d["key"])]
+    test, dev = holders(kept, count_tokens), holders(others, count_tokens)
+    found = {
+        "heldout_questions": factbook.evaluation_rows(kept, count_tokens, 200),
+        "heldout_hard": hard_rows(test, 100), "unanswerable": unanswerable_rows(test, 60),
+        "facts_dev": factbook.evaluation_rows(others, count_tokens, 100, seed=1),
+        "hard_dev": hard_rows(dev, 60), "unanswerable_dev": unanswerable_rows(dev, 60),
+    }  # fmt: skip
+    twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
+    return found | {
+        name: twin_rows(found[name.removesuffix("_twins")], references) for name, references in twins.items()
+    }
+
+
+def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
+    """Rows whose distractors hold the asked field of other countries, with other values."""
+    rng = random.Random(f"hard {seed}")
+    rows = []
+    for holder, field, asked in _drawn(references, rng):
+        others = _others(references, holder, field, rng)
+        if len(others) < _BESIDE:
+            continue
+        rows.append(row_data(holder.text, asked.question, asked.answer, [o.text for o in others[:_BESIDE]]))
+        if len(rows) == count:
+            break
+    return rows
+
+
+def unanswerable_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:
+    """Rows that nothing answers.
+
+    Two references of the country without the field, two of others with it, and one with neither.
+    """
+    rng = random.Random(f"unanswerable {seed}")
+    rows = []
+    for holder, field, asked in _drawn(references, rng):
+        own = [
+            r.text for r in references
+            if r.country == holder.country and field not in r.fields and not says(r.text, asked.answer)
+        ]  # fmt: skip
+        others = [r.text for r in _others(references, holder, field, rng)]
+        far = [r.text for r in references if r.country != holder.country and field not in r.fields]
+        if len(own) < 2 or len(others) < 2 or not far:
+            continue
+        texts = [*rng.sample(own, 2), *others[:2], rng.choice(far)]
+        rng.shuffle(texts)
+        rows.append(row_data(texts[0], asked.question, REFUSAL, texts[1:]) | {"answerable": False})
+        if len(rows) == count:
+            break
+    return rows
+
+
+def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int = 0) -> list[RowData]:
+    """For each unanswerable row the same five references with a question that one of them answers.
+
+    The twin asks about the same country wherever two of the five are of one, which is where refusing is learnt
+    by the country's name alone.
+    """
+    rng = random.Random(f"twins {seed}")
+    by_text = {r.text: r for r in references}
+    found = []
+    for row in rows:
+        read = [by_text[text] for text in (row["knowledge"], *row["distractors"])]
+        countries = [r.country for r in read]
+        asked = [
+            (r, q) for r in read if countries.count(r.country) == 2
+            for ways in factbook.questions(r.country, r.text) for q in ways
+            if all(o is r or o.country != r.country or q.line.partition(": ")[0] not in o.fields for o in read)
+        ]  # fmt: skip
+        if asked:
+            holder, q = rng.choice(asked)
+            found.append(
+                row_data(holder.text, q.question, q.answer, [r.text for r in read if r is not holder])
+            )
+    return found
+
+
+def _drawn(references: Sequence[Holder], rng: random.Random) -> Iterator[tuple[Holder, str, Question]]:
+    """Every short fact once, in random order: its reference, its field, and one way to ask for it."""
+    pool = [(r, ways) for r in references for ways in factbook.questions(r.country, r.text)]
+    for holder, ways in rng.sample(pool, len(pool)):
+        asked = rng.choice(ways)
+        yield holder, asked.line.partition(": ")[0], asked
+
+
+def _others(references: Sequence[Holder], holder: Holder, field: str, rng: random.Random) -> list[Holder]:
+    """One reference of each other country that holds the field with another value, in random order."""
+    found = {
+        r.country: r for r in references
+        if r.country != holder.country and r.fields.get(field, holder.fields[field]) != holder.fields[field]
+    }  # fmt: skip
+    return rng.sample(list(found.values()), len(found))

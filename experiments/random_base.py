@@ -1,0 +1,117 @@
+"""A Hugging Face folder with random weights, for shapes whose weights are not published, such as the paper's.
+
+What such a model says means nothing, what it costs is real. It is never in memory whole.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from safetensors.torch import save_file
+
+from memory_model.cli.options import console, progress_bars
+from memory_model.config import ModelConfig, weight_shapes
+from memory_model.errors import InvalidInput
+from memory_model.models.architectures import hugging_face_config
+from memory_model.models.folder import Checkpoint
+from memory_model.tokenizer import Tokenizer
+
+SHARD_BYTES = 1 << 30
+
+
+def random_weight(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """A weight (float32) by name and seed: normal with variance 1 / inputs; norms are ones, biases zeros."""
+    if len(shape) == 1:
+        return np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
+    weight = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
+    weight *= np.float32(shape[1] ** -0.5)
+    return weight
+
+
+def write_random_folder(
+    config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+) -> Path:  # fmt: skip
+    """Write the folder in bfloat16, one shard at a time; returns it.
+
+    like: whose tokenizer and chat template it gets. progress: called with (tensors written, tensors). Raises
+    InvalidInput where `out` holds something or the tokenizer has more tokens than the shape.
+    """
+    out = Path(out)
+    if out.exists() and any(out.iterdir()):
+        raise InvalidInput(f"{out} exists and is not empty: choose another folder")
+    backend, special = (
+        Tokenizer.from_json(like.tokenizer_json, like.special_tokens).backend,
+        like.special_tokens,
+    )
+    if backend.get_vocab_size() > config.vocabulary:
+        raise InvalidInput(
+            f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    shapes = weight_shapes(config)
+    places: dict[str, str] = {}
+    shard: dict[str, torch.Tensor] = {}
+    for number, (name, shape) in enumerate(shapes.items(), 1):
+        stored = name if name.startswith("lm_head") else f"model.{name}"
+        shard[stored] = torch.from_numpy(random_weight(name, shape, seed)).bfloat16()
+        if sum(tensor.nbytes for tensor in shard.values()) >= SHARD_BYTES or number == len(shapes):
+            file = f"model-{len(set(places.values())) + 1:05}.safetensors"
+            save_file(shard, out / file)
+            places |= dict.fromkeys(shard, file)
+            shard.clear()
+        progress(number, len(shapes))
+    settings = {
+        "bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos),
+        "chat_template": like.chat_template,
+    }  # fmt: skip
+    for file, data in (
+        ("model.safetensors.index.json", {"weight_map": places}),
+        ("tokenizer_config.json", settings),
+        ("config.json", hugging_face_config(config)),
+    ):
+        (out / file).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (out / "tokenizer.json").write_text(like.tokenizer_json, encoding="utf-8")
+    return out
+
+
+def random_base(
+    shape: Annotated[
+        str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
+    ],
+    out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
+) -> None:
+    """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
+
+    It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
+    2.4 B parameters take 4.8 GB of disk and 2 GB of memory.
+    """
+    from memory_model.cli.options import read_json
+    from memory_model.config import PRESETS
+    from memory_model.errors import InvalidInput
+    from memory_model.models.architectures import config_of
+    from memory_model.models.folder import ModelFolder
+
+    if shape.endswith(".json"):
+        config = config_of(read_json(Path(shape)), Path(shape).parent.name)
+    elif shape in PRESETS:
+        config = PRESETS[shape]()
+    else:
+        raise InvalidInput(
+            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
+        )
+    with progress_bars() as progress:
+        task = progress.add_task(f"random weights of {config.name}", total=None)
+        write_random_folder(
+            config, out, ModelFolder.open().checkpoint, seed=seed,
+            progress=lambda done, every: progress.update(task, completed=done, total=every),
+        )  # fmt: skip
+    console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")

@@ -1,0 +1,123 @@
+"""The committed question sets are what their names promise, and are made anew from the same documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.question_sets import (
+    fact_sets,
+    hard_rows,
+    holders,
+    twin_rows,
+    unanswerable_rows,
+)
+from memory_model.data import factbook
+from memory_model.data.conversations import REFUSAL
+from memory_model.eval.rows import read_rows
+from memory_model.eval.scores import is_refusal
+from memory_model.models.folder import ModelFolder
+from memory_model.tokenizer import Tokenizer
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+TITLES = ("Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta")
+FIELDS = ("Capital - name", "Coastline", "Airports", "Climate")
+
+
+def documents(titles: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A country's four facts, two references each."""
+    return [{"key": t, "title": t, "text": "\n".join(f"{f}: {f[:4]} of {t}" for f in FIELDS)} for t in titles]
+
+
+def small() -> list[Any]:
+    made = documents(TITLES)
+    return holders(made, lambda text: 60 * len(text.splitlines()))
+
+
+def committed(name: str) -> list[dict[str, Any]]:
+    return list(json.loads((DATA / f"{name}.json").read_text()))
+
+
+def test_hard_distractors_hold_the_asked_field_of_other_countries_with_other_values() -> None:
+    rows = hard_rows(small(), 10)
+    assert len(rows) == 10
+    for row in rows:
+        field = next(f for f in FIELDS if f"{f}: {row['right_answer']}" in row["knowledge"])
+        assert len(set(row["distractors"])) == 4
+        for text in row["distractors"]:
+            assert f"{field}: " in text
+            assert row["right_answer"] not in text
+
+
+def test_nothing_that_an_unanswerable_row_reads_answers_it() -> None:
+    for row in unanswerable_rows(small(), 10):
+        country = next(t for t in TITLES if t in row["question"])
+        field = next(
+            f for f in FIELDS
+            if any(q.question == row["question"] for q in factbook.questions(country, f"{f}: x")[0])
+        )  # fmt: skip
+        read = [row["knowledge"], *row["distractors"]]
+        assert not any(country in text and f"{field}: " in text for text in read)
+        assert any(country in text for text in read)
+        assert any(f"{field}: " in text for text in read)
+
+
+def test_rows_follow_from_the_documents_and_the_seed() -> None:
+    assert hard_rows(small(), 5) == hard_rows(small(), 5)
+    assert hard_rows(small(), 5, seed=1) != hard_rows(small(), 5)
+
+
+def test_a_twin_reads_the_same_references_and_exactly_one_of_them_answers() -> None:
+    references = small()
+    rows = unanswerable_rows(references, 10)
+    twins = twin_rows(rows, references)
+    assert len(twins) == len(rows)
+    for row, twin in zip(rows, twins, strict=True):
+        assert {row["knowledge"], *row["distractors"]} == {twin["knowledge"], *twin["distractors"]}
+        country = next(t for t in TITLES if t in twin["question"])
+        field = next(f for f in FIELDS if twin["right_answer"].startswith(f[:4]))
+        holding = [t for t in (twin["knowledge"], *twin["distractors"]) if country in t and f"{field}: " in t]
+        assert holding == [twin["knowledge"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("heldout_hard", 100), ("hard_dev", 60), ("unanswerable", 60), ("unanswerable_dev", 60),
+     ("unanswerable_twins", 59), ("unanswerable_dev_twins", 60)],
+)  # fmt: skip
+def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> None:
+    rows = list(read_rows(committed(name)))
+    assert len(rows) == count
+    for row in rows:
+        assert row.distractors is not None
+        assert len(row.distractors) == 4
+        assert row.answerable == (name not in ("unanswerable", "unanswerable_dev"))
+
+
+def test_refusing_is_right_on_every_unanswerable_row() -> None:
+    assert {row["right_answer"] for row in committed("unanswerable")} == {REFUSAL}
+    assert is_refusal(REFUSAL)
+
+
+def test_hard_questions_are_about_countries_held_out_of_tuning() -> None:
+    titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
+    for row in committed("heldout_hard"):
+        assert {t.split("\n")[0] for t in (row["knowledge"], *row["distractors"])} <= titles
+
+
+def test_development_questions_are_about_countries_that_training_has() -> None:
+    titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
+    for name in ("facts_dev", "hard_dev", "unanswerable_dev", "unanswerable_dev_twins"):
+        for row in committed(name):
+            texts = (row["knowledge"], *row.get("distractors", []))
+            assert not {t.split("\n")[0] for t in texts} & titles
+
+
+@pytest.mark.slow
+def test_the_committed_sets_follow_from_the_committed_documents() -> None:
+    count = Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json).count
+    for name, rows in fact_sets(factbook.read_jsonl(DATA / "factbook.jsonl"), count).items():
+        assert rows == committed(name), name

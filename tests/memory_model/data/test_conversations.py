@@ -1,0 +1,199 @@
+"""What conversations ask, when they refuse, what the teacher sees, and that every source resumes exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from memory_model.chat import ChatTemplate
+from memory_model.cli.training_data import mixture_of
+from memory_model.data.batches import IGNORE, Batch, BatchSource, ChatPieces
+from memory_model.data.conversations import (
+    REFUSAL,
+    AskedConversations,
+    FactConversations,
+    ProseConversations,
+    Sizes,
+    references_of,
+)
+from memory_model.data.corpus.asked import Asked
+from memory_model.data.corpus.passages import Passage
+from memory_model.data.keeping import KeepingBatches
+from memory_model.data.mixture import Mixture
+from memory_model.errors import InvalidInput
+from memory_model.nn.adapter import attach, original
+from memory_model.train.losses import batch_gradients, read
+from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.tiny import PREFIX
+
+FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
+DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(8)]
+PASSAGES = [
+    Passage("s", f"p{n}", f"Town {n}", f"Town {n} is a small place. It was founded in 18{n:02} by Anna Berg of Oslo.")
+    for n in range(12)
+]  # fmt: skip
+SIZES = Sizes(written=6, conversations=6)
+
+
+def pieces() -> ChatPieces:
+    loaded = tiny_loaded()
+    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
+    return ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
+
+
+def facts(sizes: Sizes = SIZES, longest: int = 32, **options: float) -> FactConversations:
+    references = references_of(DOCUMENTS, tiny_loaded().tokenizer, limit=32)
+    return FactConversations(references, pieces(), 1, sizes, longest=longest, **options)  # type: ignore[arg-type]
+
+
+def prose(sizes: Sizes = SIZES) -> ProseConversations:
+    return ProseConversations(PASSAGES, pieces(), 1, sizes, longest=32)
+
+
+def people(sizes: Sizes = SIZES) -> AskedConversations:
+    rows = [
+        Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}")
+        for n in range(8)
+    ]
+    return AskedConversations(rows, PASSAGES, pieces(), 1, sizes, longest=32)
+
+
+def keeping() -> KeepingBatches:
+    return KeepingBatches(PASSAGES, tiny_loaded().tokenizer, 1, rows=2, window=24, matched=8)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return a.task == b.task and torch.equal(a.ids, b.ids) and torch.equal(a.memories, b.memories)
+
+
+@pytest.mark.parametrize("make", [facts, prose, people, keeping])
+def test_a_source_goes_on_exactly_from_its_state(make: Callable[[], BatchSource]) -> None:
+    source = make()
+    source.next()
+    state = source.state()
+    expected = [source.next() for _ in range(3)]
+    again = make()
+    again.restore(state)
+    assert all(same(again.next(), batch) for batch in expected)
+
+
+def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> None:
+    maker = facts(Sizes(written=6, conversations=6, unanswerable=0.5, as_text=0.0), whole=1.0)
+    decode = maker.pieces.tokenizer.decode
+    refused = 0
+    for _ in range(10):
+        batch = maker.next()
+        for ids, labels, read_slots in zip(
+            batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True
+        ):
+            texts = "\n".join(decode(batch.reference_ids[m].tolist()) for m in read_slots if m >= 0)
+            spoken = decode(ids.tolist())
+            for answer in decode(
+                labels[labels != IGNORE].tolist(), skip_special=False
+            ).split("<|im_end|>")[:-1]:  # fmt: skip
+                if answer == REFUSAL:
+                    refused += 1
+                else:
+                    assert answer in texts, (answer, spoken)
+    assert refused > 5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_prose_has_a_share_of_unanswerable_questions_of_its_own(share: float, tmp_path: Path) -> None:
+    loaded, sizes = tiny_loaded(), Sizes(written=6, conversations=6, as_text=0.0, unanswerable=0.9 - share)
+    data, corpus = tmp_path / "data.jsonl", tmp_path / "corpus"
+    data.write_text("".join(json.dumps(d) + "\n" for d in DOCUMENTS))
+    corpus.mkdir()
+    (corpus / "s.jsonl").write_text("".join(json.dumps(asdict(p)) + "\n" for p in PASSAGES))
+    mixed = mixture_of(
+        "prose:1", loaded, data, corpus, 0, distil=False, sizes=sizes,
+        prose_sizes=replace(sizes, unanswerable=share),
+    )  # fmt: skip
+    answered = [batch.labels[batch.labels != IGNORE].tolist() for batch in (mixed.next() for _ in range(4))]
+    refused = sum(loaded.tokenizer.decode(ids).count(REFUSAL) for ids in answered)
+    assert (refused > 5) == (share > 0)
+
+
+def test_a_conversation_with_the_reference_as_text_reads_no_memory() -> None:
+    batch = facts(Sizes(written=6, conversations=6, as_text=1.0, unanswerable=0.0)).next()
+    assert (batch.memories == -1).all()
+    assert batch.teacher is None
+    text = tiny_loaded().tokenizer.decode(batch.ids[0].tolist())
+    assert any(f"L{n}" in text.split("?")[0] for n in range(8))
+
+
+def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_text_in_front() -> None:
+    maker = facts(Sizes(written=6, conversations=6, as_text=0.0, unanswerable=0.3, taught=1.0))
+    for _ in range(5):
+        batch = maker.next()
+        assert batch.teacher is not None
+        teacher = batch.teacher
+        there = teacher.ids[teacher.places[:, 0], teacher.places[:, 1] + 1]
+        here = batch.ids[teacher.matched[:, 0], teacher.matched[:, 1] + 1]
+        assert torch.equal(there, here)
+        labelled = batch.labels[teacher.matched[:, 0], teacher.matched[:, 1] + 1]
+        assert torch.equal(labelled, here)
+        assert teacher.ids.shape[1] > batch.ids.shape[1]
+
+
+def test_distillation_pulls_the_student_and_not_the_teacher() -> None:
+    loaded = tiny_loaded()
+    parameters = attach(loaded.model, 2, 2.0, 0)
+    batch = facts(Sizes(written=6, conversations=4, as_text=0.0, unanswerable=0.0, taught=1.0)).next()
+    batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE))
+    assert batch_gradients(loaded.model.float(), batch, PREFIX).teacher > 0
+    assert any(float(p.grad.abs().sum()) > 0 for p in parameters if p.grad is not None)
+    assert batch_gradients(loaded.model, batch, PREFIX, distillation=0.0).teacher == 0.0
+
+
+def test_keeping_costs_nothing_until_the_adapter_changes_the_model() -> None:
+    loaded = tiny_loaded()
+    parameters = attach(loaded.model, 2, 2.0, 0)
+    model = loaded.model.float()
+    batch = keeping().next()
+    assert batch_gradients(model, batch, PREFIX).teacher == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter += 0.2
+    losses = batch_gradients(model, batch, PREFIX)
+    assert losses.teacher > 1e-3
+    assert losses.answers == 0.0
+    with original(model):
+        switched_off = read(model, batch.ids, PREFIX, None, None)
+    assert not torch.allclose(switched_off, read(model, batch.ids, PREFIX, None, None))
+
+
+def test_what_people_asked_stands_among_questions_made_by_rule() -> None:
+    maker = people()
+    drawn = [reference for _ in range(20) for reference in maker.draw()]
+    real = [r for r in drawn if r.questions[0][0].question.startswith("when was town")]
+    assert 0.5 < len(real) / len(drawn) < 0.8
+    assert all(len(r.questions) == 1 and r.questions[0][0].answer in r.text for r in real)
+    with pytest.raises(InvalidInput, match="no passage"):
+        AskedConversations([], PASSAGES, pieces(), 1, SIZES)
+
+
+def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
+    sources: dict[str, tuple[float, BatchSource]] = {"facts": (3.0, facts()), "keeping": (1.0, keeping())}
+    mixed = Mixture(sources, 0)
+    tasks = [mixed.next().task for _ in range(40)]
+    assert 20 <= tasks.count("facts") <= 38
+    with pytest.raises(InvalidInput, match="mixed"):
+        Mixture({"facts": (1.0, facts())}, 0).restore(mixed.state())
+    with pytest.raises(InvalidInput, match="positive"):
+        Mixture({"facts": (0.0, facts())}, 0)
+
+
+def test_varied_references_stay_short_and_answer_what_is_asked() -> None:
+    maker = facts(longest=100, whole=0.0)
+    seen = [reference for _ in range(20) for reference in maker.draw()]
+    assert any("\n" not in r.text for r in seen), "some are prose"
+    for reference in seen:
+        assert len(reference.ids) <= 100
+        for ways in reference.questions:
+            assert all(q.answer in reference.text for q in ways)

@@ -1,0 +1,47 @@
+"""Passages of a corpus: which are held out, and how their files are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memory_model.data.corpus.asked import Asked, read_asked
+from memory_model.data.corpus.passages import Passage, held_out, read_passages, write_rows
+from memory_model.errors import CorruptFile, MissingFile
+
+
+def test_about_three_percent_of_the_documents_are_held_out() -> None:
+    share = sum(held_out("gcide", f"word {n}") for n in range(10_000)) / 10_000
+    assert 0.025 < share < 0.035
+
+
+def test_the_passages_of_a_document_fall_on_one_side() -> None:
+    keys = [f"document {n}" for n in range(200)]
+    assert any(held_out("foldoc", key) for key in keys)
+    for key in keys:
+        assert held_out("foldoc", f"{key}#0") == held_out("foldoc", f"{key}#17") == held_out("foldoc", key)
+
+
+def test_an_article_is_held_out_in_both_sources_that_may_have_it() -> None:
+    keys = [f"Article {n}" for n in range(200)]
+    assert [held_out("wikipedia", k) for k in keys] == [
+        held_out("wikipedia-articles", f"{k}#3") for k in keys
+    ]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    passages = [Passage("s", "Œuvre#0", "Œuvre", "ä"), Passage("s", "b#0", "b", "c")]
+    assert write_rows(tmp_path / "s.jsonl", passages) == 2
+    assert list(read_passages(tmp_path / "s.jsonl")) == passages
+    asked = [Asked("q?", "ä", "T\nä", "s", "k#0")]
+    write_rows(tmp_path / "asked" / "q.jsonl", asked)
+    assert list(read_asked(tmp_path / "asked" / "q.jsonl")) == asked
+    with pytest.raises(MissingFile, match="prepare-data"):
+        list(read_passages(tmp_path / "none.jsonl"))
+
+
+def test_a_broken_line_is_told_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"source": "a", "key": "b", "title": "c", "text": "d"}\n{"key": 1}\n')
+    with pytest.raises(CorruptFile, match="line 2"):
+        list(read_passages(tmp_path / "a.jsonl"))

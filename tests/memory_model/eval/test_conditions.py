@@ -1,0 +1,259 @@
+"""An evaluation reads the memories it says, retrieves what the knowledge base holds, and scores every condition."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from memory_model.data.conversations import REFUSAL
+from memory_model.errors import InvalidInput
+from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, result_of
+from memory_model.eval.prose import window_loss, windows
+from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
+from memory_model.eval.rows import Row, read_rows
+from memory_model.eval.subject import MemoryBank, Subject
+from memory_model.models.load import LoadedModel
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+
+TEXTS = [f"Land{n}\nArea: {n} km" for n in range(8)]
+ROWS = [Row(text, f"Area of Land{n}?", f"{n} km") for n, text in enumerate(TEXTS[:6])]
+
+
+class LetterEmbedder:
+    """Unit vectors of which letters and digits a text holds; counts what it is asked for."""
+
+    vectors_id = "letters" * 8
+
+    def __init__(self) -> None:
+        self.embedded = 0
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        self.embedded += len(texts)
+        counts = np.array([[t.lower().count(chr(c)) for c in range(48, 123)] for t in texts], np.float32)
+        return counts / np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1e-9)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return tiny_loaded()
+
+
+def evaluation(
+    loaded: LoadedModel, conditions: Sequence[str], rows: Sequence[Row] = ROWS, **options: object
+) -> Evaluation:
+    subject = Subject.of(loaded, format_of(loaded))
+    return Evaluation(subject, rows, conditions, batch=4, **options)  # type: ignore[arg-type]
+
+
+def knowledge_base(folder: Path, embedder: LetterEmbedder | None = None) -> KnowledgeBase:
+    return KnowledgeBase.of(TEXTS, embedder or LetterEmbedder(), folder)
+
+
+def test_every_row_reads_its_own_reference_and_four_others(loaded: LoadedModel) -> None:
+    for row, reads in zip(ROWS, evaluation(loaded, ()).given, strict=True):
+        assert len(reads) == len(set(reads)) == 5
+        assert row.knowledge in reads
+
+
+def test_a_rows_own_distractors_are_read_instead_of_random_ones(loaded: LoadedModel) -> None:
+    rows = [Row("A: 1", "A?", "1", distractors=("B: 2", "C: 3"))]
+    assert sorted(evaluation(loaded, (), rows).given[0]) == ["A: 1", "B: 2", "C: 3"]
+    assert len(evaluation(loaded, (), rows, distractors=1).given[0]) == 2
+
+
+def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel, tmp_path: Path) -> None:
+    result = evaluation(loaded, CONDITIONS, knowledge_base=knowledge_base(tmp_path)).run()
+    assert list(result) == list(CONDITIONS)
+    for condition, scores in result.items():
+        summary = scores.summary()
+        assert len(scores.answers) == len(scores.nll) == len(ROWS)
+        assert math.isfinite(summary["nll"])
+        assert ("recall_at_5" in summary) == condition.endswith("_retrieved")
+        assert {f"{name}_error" for name in scores.means()} < set(summary)
+        assert "refused_wrongly" not in summary, "all rows are of one kind"
+
+
+def test_the_exact_codec_costs_nothing_and_memories_change_what_is_likely(loaded: LoadedModel) -> None:
+    result = evaluation(loaded, ("none", "memory", "memory_exact")).run()
+    assert result["memory"].nll == pytest.approx(result["memory_exact"].nll, abs=5e-3)  # float16 payloads
+    assert result["memory"].nll != pytest.approx(result["none"].nll, abs=1e-6)
+
+
+def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    base = KnowledgeBase.of(TEXTS[:5], LetterEmbedder(), tmp_path)
+    rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
+    run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base, candidates=0)
+    result = run.run()
+    assert sorted(run.retrieved[0]) == sorted(run.given[0])
+    assert result["memory_retrieved"].recall_at_5 == [1.0]
+    # the order of memories is without meaning: they share one interval of positions
+    assert result["memory_retrieved"].nll == pytest.approx(result["memory"].nll, abs=1e-4)
+
+
+def test_recall_counts_the_rows_whose_reference_was_found(loaded: LoadedModel, tmp_path: Path) -> None:
+    rows = [ROWS[0], Row("Nowhere\nArea: 9 km", "Nowhere?", "9 km")]
+    found = evaluation(loaded, ("rag_retrieved",), rows, knowledge_base=knowledge_base(tmp_path)).run()
+    assert found["rag_retrieved"].recall_at_5 == [1.0, 0.0]
+
+
+def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    row = Row("One. Two is 7. Three.", "Two?", "7", title="T")
+    for text, found in (("T\nTwo is 7.", 1.0), ("T\nThree.", 0.0), ("T\nOne. Two is 7. Three. Four.", 1.0)):
+        base = KnowledgeBase.of([text], LetterEmbedder(), tmp_path)
+        scores = evaluation(loaded, ("rag_retrieved",), [row], knowledge_base=base).run()
+        assert scores["rag_retrieved"].recall_at_5 == [found]
+
+
+def test_text_conditions_put_the_references_that_memory_reads_before_the_question(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
+    run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
+    monkeypatch.setattr(run, "prompt", lambda text: prompts.append(text) or loaded.tokenizer.encode(text))
+    run.run()
+    five = run.given[0]
+    assert sorted(five) == ["T\nbody", "T\nother", "T\nthird"]
+    assert prompts == ["Q?", "\n\n".join([*five, "Q?"]), "T\nbody\n\nQ?", "Q?"]
+
+
+def test_long_knowledge_is_read_whole_in_several_references(loaded: LoadedModel) -> None:
+    rows = [Row("First part here is.\nSecond part is here.", "Q?", "A", title="T", distractors=("x", "y"))]
+    assert sorted(evaluation(loaded, (), rows).given[0]) == [
+        "T\nFirst part here is.", "T\nSecond part is here.", "T\nx", "T\ny",
+    ]  # fmt: skip
+
+
+def test_any_of_several_right_answers_counts() -> None:
+    rows = [Row("k", "Q?", "ten", answers=("10 men",)), Row("k", "Q?", REFUSAL, answerable=False)]
+    scores = Scores.of(rows, ["10 men", "I don't know."])
+    assert scores.exact_match == [1.0, 1.0]
+    assert scores.exact_values == [1.0]
+    assert scores.summary()["refused_rightly"] == 1.0
+    assert scores.summary()["refused_wrongly"] == 0.0
+
+
+def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
+    rows = [Row("k", f"q{n}", "Paris") for n in range(4)]
+    told = {
+        "memory": Scores.of(rows, ["Paris", "Rome", "Rome", "Paris"]),
+        "rag_five": Scores.of(rows, ["Paris"] * 3 + ["Rome"]),
+    }
+    assert told["memory"].summary()["f1"] == 0.5
+    assert told["memory"].summary()["f1_error"] == 0.2887
+    found = compared(told)["memory - rag_five"]["f1"]
+    assert (found.difference, found.error, found.n) == (-0.25, 0.4787, 4)
+    result = result_of(told, rows)
+    assert result["pairs"]["memory - rag_five"]["f1"]["difference"] == -0.25
+    assert result["answers"][1] == {
+        "question": "q1", "right_answer": "Paris", "memory": "Rome", "rag_five": "Paris"
+    }  # fmt: skip
+
+
+def test_memories_are_written_once_for_all_conditions(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = loaded.writer.write
+    monkeypatch.setattr(
+        loaded.writer, "write", lambda texts, **options: written.extend(texts) or write(texts, **options)
+    )
+    run = evaluation(loaded, ("memory", "memory_exact"))
+    assert run.unwritten() == len(ROWS)
+    run.run()
+    assert run.unwritten() == 0
+    run.run()
+    assert sorted(written) == sorted({row.knowledge for row in ROWS})
+
+
+def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:
+    plain = Subject(MemoryBank(loaded, format_of(loaded)), ())
+    tuned = Subject.of(loaded, format_of(loaded))
+    scores = Evaluation(plain, ROWS, ("none", "rag")).run()
+    behind_prefix = Evaluation(tuned, ROWS, ("none",)).run()
+    assert scores["none"].nll != pytest.approx(behind_prefix["none"].nll, abs=1e-6)
+    with pytest.raises(InvalidInput, match="reads no memories"):
+        Evaluation(plain, ROWS, ("memory",))
+
+
+def test_wrong_conditions_and_rows_are_refused_by_name(loaded: LoadedModel) -> None:
+    with pytest.raises(InvalidInput, match="unknown conditions"):
+        evaluation(loaded, ("memoryy",))
+    with pytest.raises(InvalidInput, match="--knowledge-base"):
+        evaluation(loaded, ("memory_retrieved",))
+    with pytest.raises(InvalidInput, match="distractors must be 0 to 4"):
+        evaluation(loaded, (), distractors=5)
+    for bad in (
+        {"knowledge": "a", "question": "b"},
+        {"knowledge": "a", "question": " ", "right_answer": "c"},
+        {"knowledge": "a", "question": "b", "right_answer": 3},
+        {"knowledge": "a", "question": "b", "right_answer": "c", "distractors": ["", "x"]},
+        {"knowledge": "a", "question": "b", "right_answer": "c", "answerable": "no"},
+        ["a"],
+    ):
+        with pytest.raises(InvalidInput):
+            list(read_rows([bad]))
+    with pytest.raises(InvalidInput, match="JSON list"):
+        list(read_rows({"rows": []}))
+
+
+def test_vectors_are_embedded_once_and_read_again_afterwards(tmp_path: Path) -> None:
+    embedder = LetterEmbedder()
+    first = knowledge_base(tmp_path, embedder)
+    second = knowledge_base(tmp_path, embedder)
+    assert embedder.embedded == len(TEXTS)
+    assert np.array_equal(first.vectors, second.vectors)
+    KnowledgeBase.of([*TEXTS, "new"], embedder, tmp_path)  # another block: not what was kept
+    assert embedder.embedded == 2 * len(TEXTS) + 1
+
+
+def test_nearest_references_are_those_of_the_largest_cosine(tmp_path: Path) -> None:
+    base = knowledge_base(tmp_path)
+    queries = ["Land3 3 3", "Area 7 km"]
+    cosines = base.embedder.embed(queries) @ base.vectors.T
+    for row, found in zip(cosines, base.nearest(queries, 3, candidates=0), strict=True):
+        assert found == sorted(range(len(TEXTS)), key=lambda n: -row[n])[:3]
+    assert base.nearest(["Land3"], 1, candidates=8) == [[3]]
+    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], (
+        "the others are not of the land that is named"
+    )
+
+
+def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    assert query_of("x" * 20 + " end", loaded.tokenizer, 4) == "end"
+    document = {"title": "T", "text": "One fact here.\nAnother fact there.\nA third one."}
+    (tmp_path / "documents.jsonl").write_text(json.dumps(document))
+    references = references_of(tmp_path / "documents.jsonl", loaded.tokenizer, 32)
+    assert len(references) > 1
+    assert all(r.startswith("T\n") for r in references)
+
+
+def test_windows_are_full_and_follow_the_texts() -> None:
+    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 9, 5) == [
+        [ord(c) for c in "abcd\n"],
+        [ord(c) for c in "\nefgh"],
+    ]
+    assert len(windows(["a" * 100], lambda t: [1] * len(t), 3, 5)) == 3
+    with pytest.raises(InvalidInput, match="give more text"):
+        windows(["abc"], lambda t: [1] * len(t), 1, 5)
+
+
+def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first(loaded: LoadedModel) -> None:
+    text, subject = [5, 9, 30, 7, 12], Subject(MemoryBank(loaded, format_of(loaded)), (256,))
+    hidden, _ = loaded.model.hidden(
+        torch.tensor([[256, *text]]), torch.tensor([[0, *range(33, 38)]])
+    )  # text follows the 32 positions of references
+    logits = loaded.model.head(hidden)[0].log_softmax(-1)
+    loss = -sum(float(logits[n, text[n]]) for n in range(1, 5)) / 4
+    assert window_loss(subject, text) == pytest.approx(loss, rel=1e-5)

@@ -1,0 +1,198 @@
+"""Sections are measured again when their key changes; the page judges intervals, not means."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.quality import BEGIN, END, TARGETS, Bar, page, report
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.eval.conditions import Scores
+from memory_model.eval.scores import Mean
+from memory_model.eval.sections import (
+    SECTIONS,
+    Measured,
+    is_kept,
+    keep,
+    key_of,
+    read_measured,
+    selected,
+    taken_over,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+ABOUT = {"model": "tiny", "model_id": "m1", "codec_id": "c", "template": "t", "memory_bytes": 4000}
+MARKED = f"# Quality\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
+
+
+def measured(name: str = "same_field", part: str = "test", model_id: str = "m1", right: int = 30) -> Measured:
+    """A section of 40 rows, `right` of them answered exactly with memory, 20 with the five texts."""
+    scores = {
+        condition: Scores(
+            exact_match=[1.0] * hits + [0.0] * (40 - hits), f1=[1.0] * hits + [0.0] * (40 - hits)
+        )
+        for condition, hits in (("memory", right), ("rag_five", 20), ("rag", 38))
+    }
+    key = {"evaluator": 2, "model_id": model_id, "codec_id": "c", "precision": "float32"}
+    return replace(Measured.of(name, part, key, 0.0, scores, ABOUT), seconds=1.0)
+
+
+def test_a_section_is_kept_only_under_an_equal_key(tmp_path: Path) -> None:
+    path, one = tmp_path / "quality.jsonl", measured()
+    keep(path, one)
+    assert is_kept(path, "same_field/test", one.key)
+    assert not is_kept(path, "same_field/dev", one.key)
+    assert not is_kept(path, "same_field/test", one.key | {"evaluator": 3})
+
+
+def test_a_key_covers_everything_that_the_numbers_follow_from(tmp_path: Path) -> None:
+    for name in ("heldout_questions.json", "factbook.jsonl"):
+        (tmp_path / name).write_text("[]")
+    section = next(s for s in SECTIONS if s.name == "facts_retrieved")
+    settings: dict[str, Any] = {"distractors": 4, "seed": 0, "candidates": 50, "precision": "float32"}
+
+    def key(
+        about: dict[str, Any] = ABOUT, rows: int = 9, embedder_id: str = "e", **changed: Any
+    ) -> dict[str, Any]:
+        return key_of(section, about, tmp_path, rows, embedder_id, **{**settings, **changed})
+
+    keys = [key(), key(rows=8), key(embedder_id="f"), *(key(**{name: 9}) for name in settings)]
+    keys += [key(ABOUT | {name: "x"}) for name in ("model_id", "codec_id", "template")]
+    fewer = replace(section, conditions=section.conditions[:1])
+    keys.append(key_of(fewer, ABOUT, tmp_path, 9, "e", **settings))
+    for name in ("heldout_questions.json", "factbook.jsonl"):
+        (tmp_path / name).write_text(f"[{len(name)}]")
+        keys.append(key())
+    assert len({json.dumps(key) for key in keys}) == len(keys)
+
+
+def test_sections_read_back_as_they_were_kept_in_the_order_of_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "quality.jsonl"
+    for one in (measured("facts"), measured("same_field", "dev"), measured()):
+        keep(path, one)
+    again = replace(measured(), seconds=7.0)
+    keep(path, again)
+    assert list(read_measured(path)) == ["same_field/test", "facts/test", "same_field/dev"]
+    assert read_measured(path)["same_field/test"] == again
+
+
+def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "quality.jsonl"
+    keep(path, measured())
+    path.write_text(path.read_text() + '{"name": "facts"}\n')
+    with pytest.raises(CorruptFile, match="line 2: part: Field required"):
+        read_measured(path)
+
+
+def test_numbers_of_another_model_are_dropped_when_new_ones_are_taken_over(tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept.jsonl", tmp_path / "new.jsonl"
+    keep(kept, measured("facts", model_id="m0"))
+    keep(kept, measured("squad"))
+    keep(new, measured())
+    assert taken_over(kept, new) == ["facts/test"]
+    assert list(read_measured(kept)) == ["same_field/test", "squad/test"]
+    keep(new, measured("facts", model_id="m0"))
+    with pytest.raises(InvalidInput, match="several models"):
+        taken_over(kept, new)
+
+
+def test_sections_are_chosen_by_name_or_by_name_and_part() -> None:
+    data = ROOT / "data"
+    assert selected("", data) == list(SECTIONS)
+    assert [s.label for s in selected("facts,squad/dev", data)] == ["facts/test", "squad/dev", "facts/dev"]
+    assert selected("prose", data) == []
+    natural = selected("natural", data, ROOT / "data" / "halueval_dev.json")
+    assert len(natural[0].read(data, limit=3)) == 3
+    with pytest.raises(InvalidInput, match="no section natural"):
+        selected("natural", data)
+
+
+def test_every_section_has_its_rows() -> None:
+    for section in SECTIONS:
+        assert len(section.read(ROOT / "data")) >= section.rows - 1, section.label
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher", "verdict"),
+    [
+        (0.96, 0.99, True, "aim reached"),
+        (0.92, 0.99, True, "must reached"),
+        (0.88, 0.99, True, "undecided"),
+        (0.80, 0.89, True, "missed"),
+        (0.80, 0.85, False, "aim reached"),
+        (0.88, 0.92, False, "undecided"),
+        (0.91, 0.92, False, "missed"),
+    ],
+)
+def test_a_bar_is_reached_or_missed_only_by_a_whole_interval(
+    low: float, high: float, higher: bool, verdict: str
+) -> None:
+    aim = 0.95 if higher else 0.85
+    assert Bar("x", "facts", ("memory",), "f1", 0.9, aim, higher).verdict(low, high) == verdict
+
+
+def test_none_of_sixty_is_not_certainly_none() -> None:
+    assert Mean(0.0, 0.0, 60).interval(binary=True)[1] > 0.05
+    assert Mean(0.5, 0.1, 60).interval() == pytest.approx((0.304, 0.696))
+
+
+def test_the_page_shows_both_parts_apart_and_judges_the_tests() -> None:
+    text = page(MARKED, {"same_field/test": measured(), "same_field/dev": measured(part="dev", right=40)})
+    tests, development = text.split("## Development sets")
+    assert "| same field: exact | 0.750 ± 0.069 | 0.500 ± 0.080 | 0.950 ± 0.035 |  | 40 |" in tests
+    assert "| same field: exact | 1.000 ± 0.000 |" in development
+    assert "| same field: exact | 0.750 (0.598 to 0.858) | ≥ 0.75 | ≥ 0.95 | undecided |" in text
+    assert (
+        "- same field: exact: higher with memory than with the same references as text (+0.250 ± 0.069)."
+        in text
+    )
+    assert "| facts: F1 |  | ≥ 0.95 | ≥ 0.98 | not measured |" in text
+    assert "4,000 bytes a memory" in text
+    assert text.startswith("# Quality\n")
+    assert text.endswith("the rest\n")
+    assert "old" not in text
+
+
+def test_a_page_is_refused_without_numbers_without_marks_and_of_two_models() -> None:
+    with pytest.raises(InvalidInput, match="memory-model quality"):
+        page(MARKED, {})
+    with pytest.raises(CorruptFile, match="measured: begin"):
+        page("# Quality", {"same_field/test": measured()})
+    with pytest.raises(InvalidInput, match="several models"):
+        page(MARKED, {"same_field/test": measured(), "facts/test": measured("facts", model_id="m0")})
+
+
+def test_the_report_command_writes_the_tables_and_keeps_the_numbers(tmp_path: Path) -> None:
+    new, kept, out = tmp_path / "new.jsonl", tmp_path / "data" / "kept.jsonl", tmp_path / "quality.md"
+    out.write_text(MARKED)
+    keep(new, measured())
+    report(new, kept, out)
+    assert read_measured(kept) == {"same_field/test": measured()}
+    assert "| same field: exact | 0.750" in out.read_text()
+
+
+def test_the_committed_page_is_what_the_committed_numbers_say() -> None:
+    text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
+    assert page(text, read_measured(ROOT / "docs/data/quality.jsonl")) == text, "run `make quality`"
+    assert len(text.splitlines()) <= 120
+
+
+def test_the_examples_on_the_page_are_rows_of_the_sets() -> None:
+    text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
+    examples = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| ") and "?" in line]
+    every = [
+        r for path in (ROOT / "data").glob("*.json") for r in json.loads(path.read_text()) if "question" in r
+    ]
+    rows = {(row["question"], row["right_answer"]) for row in every}
+    assert len(examples) == 6
+    for _, question, answer in examples:
+        assert (question.strip(), answer.strip()) in rows
+
+
+def test_every_bar_is_of_a_section_that_something_measures() -> None:
+    known = {s.name for s in SECTIONS if s.part == "test"} | {"prose", "int4", "overlap"}
+    assert {bar.section for bar in TARGETS} <= known

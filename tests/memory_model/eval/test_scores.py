@@ -1,0 +1,105 @@
+"""Answer scores follow SQuAD's normalisation; values are compared letter for letter; refusals are recognised."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_model.data.conversations import REFUSAL
+from memory_model.eval.scores import (
+    exact_match,
+    exact_values,
+    is_refusal,
+    says,
+    token_f1,
+    values,
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "same", "f1"),
+    [
+        ("The  Eiffel Tower.", "eiffel tower", 1.0, 1.0),
+        ("28,748 sq km", "28748 sq. km", 1.0, 1.0),
+        ("red and blue", "blue", 0.0, 0.5),
+        ("no", "yes", 0.0, 0.0),
+        ("", "", 1.0, 1.0),
+        ("", "yes", 0.0, 0.0),
+    ],
+)
+def test_scores_of_known_answers(answer: str, right: str, same: float, f1: float) -> None:
+    assert exact_match(answer, right) == same
+    assert token_f1(answer, right) == pytest.approx(f1)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_f1_is_symmetric_and_one_for_equal_texts(a: str, b: str) -> None:
+    assert token_f1(a, b) == pytest.approx(token_f1(b, a))
+    assert token_f1(a, a) == 1.0
+    assert 0.0 <= token_f1(a, b) <= 1.0
+
+
+def test_values_are_numbers_with_their_separators_and_capitalised_words() -> None:
+    assert values("Independence Day, 4 July 1776; about 28,748 sq km (4.5%), est. 2010-15") == [
+        "Independence", "Day", "4", "July", "1776", "28,748", "4.5", "2010-15",
+    ]  # fmt: skip
+    assert values("no value here") == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "share"),
+    [
+        ("It is 28,748 sq km.", "28,748 sq km", 1.0),
+        ("128,748 sq km", "28,748 sq km", 0.0),  # another number that merely ends alike
+        ("28748 sq km", "28,748 sq km", 0.0),
+        ("4 July", "Independence Day, 4 July", 0.5),
+        ("12 and 12", "12 nm, 12 km", 1.0),
+        ("12 nm", "12 nm, 12 km", 0.5),
+        ("textiles", "food processing", None),
+    ],
+)
+def test_shares_of_exact_values(answer: str, right: str, share: float | None) -> None:
+    assert exact_values(answer, right) == share
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40))
+def test_an_answer_that_holds_the_right_one_among_other_words_has_all_its_values(
+    before: str, right: str, after: str
+) -> None:
+    share = exact_values(f"{before} {right} {after}", right)
+    assert share is None if not values(right) else share == 1.0
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_shares_of_values_lie_between_none_and_all(answer: str, right: str) -> None:
+    share = exact_values(answer, right)
+    assert (share is None) == (not values(right))
+    assert share is None or 0.0 <= share <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (REFUSAL, True),
+        ("I don’t know", True),
+        ("I do not know the capital.", True),
+        ("Sorry, I cannot answer this.", True),
+        ("Unknown.", True),
+        ("Paris", False),
+        ("They don't know.", False),
+        ("I know it: Paris", False),
+        ("Unknown Soldier Square", False),
+        ("", False),
+    ],
+)
+def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
+    assert is_refusal(answer) is refused
+
+
+def test_an_answer_says_a_claim_when_its_words_stand_together_in_order() -> None:
+    assert says("It is Mexico City, of course.", "mexico city")
+    assert not says("The City of Mexico", "Mexico City")
+    assert says("the capital is Brasília", "Brasilia")
+    assert not says("Romeo", "Rome")
+    assert not says("anything", "")

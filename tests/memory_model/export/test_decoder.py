@@ -1,0 +1,291 @@
+"""The exported decoder gives the logits of the torch decoder, whatever is cut into chunks and put into slots."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from edge_client.decoder import OnnxDecoder
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.errors import InvalidInput
+from memory_model.export.decoder import OPERATORS, decoder_graph, decoder_graphs, save_decoder
+from memory_model.export.quantize import quantize
+from memory_model.export.weights import Precision
+from memory_model.nn.decoder import Decoder, MemoryBatch
+from tests.edge_client.tiny_bundle import random_memory
+from tests.memory_model.tiny import random_model
+
+BLOCK = 32
+BUDGETS = {
+    "one head": ((1, 1, 128),),
+    "whole layers": tuple((layer, head, 8) for layer in (0, 1) for head in range(3)),
+    "unequal heads": ((0, 2, 20), (1, 0, 5), (1, 2, 64), (2, 1, 20)),
+}
+PREFIX, WINDOW = 3, 128
+
+
+def config_of(budget: str = "one head", **changes: object) -> ModelConfig:
+    heads = tuple(MemoryHead(*row) for row in BUDGETS.get(budget, ()))
+    fields: dict[str, object] = {
+        "name": "tiny", "layers": 3, "query_heads": 6, "kv_heads": 3, "head_dim": 32, "mlp_width": 96,
+        "vocabulary": 200, "rope_base": 10000.0, "norm_epsilon": 1e-5, "tied_embeddings": True,
+        "memory": MemoryConfig(heads),
+    }  # fmt: skip
+    return ModelConfig(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def weights_of(model: Decoder) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def exported(
+    model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
+) -> OnnxDecoder:
+    path = folder / "decoder.onnx"
+    graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
+    graphs[spelling].save(path, external=True)
+    return OnnxDecoder(path)
+
+
+def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
+    return [random_memory(config, seed * 100 + n) for n in range(count)] if config.memory.heads else []
+
+
+def reference_logits(
+    model: Decoder, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+) -> np.ndarray:
+    """The torch decoder's logits, all tokens in one pass; cuts are (start, end, number of the memory set or -1)."""
+    c = model.config
+    shape = (1, len(sets), c.memory.memories_per_chunk, c.memory.budget, c.head_dim)
+    keys, values, valid = np.zeros(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape[:-1], bool)
+    for chunk, chosen in enumerate(sets):
+        for slot, m in enumerate(chosen):
+            keys[0, chunk, slot], values[0, chunk, slot] = m.keys, m.values
+            valid[0, chunk, slot, c.memory.valid_rows(m.tokens)] = True
+    batch = MemoryBatch(torch.tensor(keys), torch.tensor(values), torch.tensor(valid))
+    positions = torch.tensor([[i if i < PREFIX else i + WINDOW for i in range(len(ids))]])
+    chunk_of = torch.full((1, len(ids)), -1)
+    for start, end, number in cuts:
+        chunk_of[0, start:end] = number
+    with torch.no_grad():
+        reads = batch if c.memory.heads else None
+        hidden, _ = model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of)
+        return model.head(hidden)[0].numpy()
+
+
+def run_cuts(
+    decoder: OnnxDecoder, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+) -> np.ndarray:
+    rows = []
+    for start, end, number in cuts:
+        if number >= 0:
+            decoder.inject(sets[number])
+        first = start if start < PREFIX else start + WINDOW
+        rows.append(decoder.run(ids[start:end], first, all_logits=True).copy())
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("budget", [*BUDGETS, "none"])
+@pytest.mark.parametrize("count", [0, 3, 5])
+@pytest.mark.parametrize("spelling", OPERATORS)
+def test_logits_equal_torch_in_chunks_and_steps(
+    budget: str, count: int, spelling: str, tmp_path: Path
+) -> None:
+    model = random_model(config_of(budget))
+    sets = [memories(model.config, count, seed) for seed in (1, 2)]
+    cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, 1) for i in range(83, 88))]
+    ids = np.random.default_rng(count).integers(0, 200, 88).tolist()
+    got = run_cuts(exported(model, tmp_path, spelling=spelling), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+
+
+def test_biases_and_an_untied_head_are_exported(tmp_path: Path) -> None:
+    model = random_model(config_of("unequal heads", attention_bias=True, tied_embeddings=False))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "norm.weight")):
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    ids = list(range(40))
+    sets = [memories(model.config, 4, 7)]
+    cuts = [(0, 3, -1), (3, 40, 0)]
+    got = run_cuts(exported(model, tmp_path), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_memories_swapped_while_generating_count_from_the_next_token_on(budget: str, tmp_path: Path) -> None:
+    """Text before the swap keeps the key-values it was given by the old memories, in torch as on the device."""
+    model = random_model(config_of(budget))
+    sets = [memories(model.config, n, seed) for seed, n in enumerate((5, 0, 2, 5))]
+    cuts = [(0, 3, -1), (3, 40, 0), *((i, i + 1, 0) for i in range(40, 50)),
+            *((i, i + 1, 1) for i in range(50, 60)), *((i, i + 1, 2) for i in range(60, 70)), (70, 130, 3)]  # fmt: skip
+    ids = np.random.default_rng(5).integers(0, 200, 130).tolist()
+    got = run_cuts(exported(model, tmp_path), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("count", [0, 3])
+def test_poison_in_unused_rows_does_not_leak(budget: str, count: int, tmp_path: Path) -> None:
+    model = random_model(config_of(budget))
+    chosen = memories(model.config, count, 3)
+    ids = np.random.default_rng(0).integers(0, 200, 30).tolist()
+
+    def run(poison: bool) -> np.ndarray:
+        decoder = exported(model, tmp_path)
+        caches = decoder.caches
+        decoder.run(ids[:20], WINDOW)
+        decoder.inject(chosen)
+        if poison:
+            for name in caches.names():
+                view, tensor = caches.view(name), caches._of[name]
+                caches._buffers[name][view.size :] = np.nan  # what no view shows
+                first = caches.slot_rows(tensor.layout)
+                view[:, first + decoder.length :] = 1e30  # what the mask hides
+                if first:
+                    hidden = np.isinf(caches.slot_masks[tensor.layout])
+                    for head in range(len(view)):
+                        view[head, :first][hidden[head if len(hidden) > 1 else 0]] = -1e30
+        return decoder.run(ids[20:], WINDOW + 20, all_logits=True).copy()
+
+    np.testing.assert_array_equal(run(poison=True), run(poison=False))
+
+
+def test_order_of_memories_does_not_matter(tmp_path: Path) -> None:
+    model = random_model(config_of("unequal heads"))
+    decoder = exported(model, tmp_path)
+    chosen = memories(model.config, 5, 11)
+    results = []
+    for order in (chosen, chosen[::-1]):
+        decoder.rewind(0)
+        decoder.inject(order)
+        results.append(decoder.run(list(range(20)), WINDOW).copy())
+    np.testing.assert_allclose(*results, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_low_bit_weights_equal_their_dequantized_float_model(precision: str, tmp_path: Path) -> None:
+    """Quantization is the only difference: a float model of the rounded weights gives the same logits.
+
+    Up to 8 bits for activations inside the kernel, that is: hence the tolerance.
+    """
+    model = random_model(config_of("one head", tied_embeddings=False))
+    bits = 4 if precision == "int4" else 8
+    rounded = random_model(model.config)
+    with torch.no_grad():
+        for name, parameter in rounded.named_parameters():
+            if parameter.ndim == 2:
+                stored = quantize(parameter.numpy().T, 8 if "embed" in name else bits)
+                parameter.copy_(torch.tensor(stored.dequantize().T))
+    sets, cuts = [memories(model.config, 5, 1)], [(0, 3, -1), (3, 60, 0)]
+    ids = np.random.default_rng(2).integers(0, 200, 60).tolist()
+    got = run_cuts(exported(model, tmp_path, precision), ids, cuts, sets)
+    want = reference_logits(rounded, ids, cuts, sets)
+    assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
+
+
+def test_the_file_holds_standard_operators_only_and_a_tied_table_once(tmp_path: Path) -> None:
+    for precision in ("float32", "int8", "int4"):
+        exported(random_model(config_of()), tmp_path, precision, spelling="standard")
+        model = onnx.load(tmp_path / "decoder.onnx")
+        assert {node.domain for node in model.graph.node} == {""}
+        assert [(o.domain, o.version) for o in model.opset_import] == [("", 21)]
+    graph = decoder_graph(weights_of(random_model(config_of())), config_of()).model().graph
+    assert [list(t.dims) for t in graph.initializer].count([200, 192]) == 1
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "int4"])
+def test_both_spellings_read_one_file_of_weights_and_agree(
+    precision: str, tied: bool, tmp_path: Path
+) -> None:
+    """The CPU opens its own spelling where there is one; the other stays for accelerators."""
+    model = random_model(config_of("unequal heads", tied_embeddings=tied))
+    path = tmp_path / "decoder.onnx"
+    graphs = decoder_graphs(weights_of(model), model.config, precision, 300)
+    names = {file.name for file in save_decoder(graphs, path)}
+    assert names == {"decoder.onnx", "decoder.cpu.onnx", "decoder.onnx.data"} == set(os.listdir(tmp_path))
+    alone = decoder_graph(weights_of(model), model.config, precision, 300)
+    alone.save(tmp_path / "alone.onnx", external=True)
+    largest = (tmp_path / "alone.onnx.data").stat().st_size
+    assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.5 * largest  # only the tables of angles twice
+    chosen, ids = memories(model.config, 4, 1), list(range(50))
+    logits = []
+    for file in (path, tmp_path / "alone.onnx"):
+        decoder = OnnxDecoder(file)
+        decoder.inject(chosen)
+        logits.append(decoder.run(ids, WINDOW, all_logits=True).copy())
+    np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
+    assert OnnxDecoder(path).graph.fused
+    assert not decoder.graph.fused
+
+
+def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None:
+    model = random_model(config_of())
+    graphs = decoder_graphs(weights_of(model), model.config, Precision("float16", compute="float16"))
+    assert list(graphs) == ["standard"]
+
+
+def test_equal_weights_give_equal_files(tmp_path: Path) -> None:
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        exported(random_model(config_of()), tmp_path / name, "int8")
+        files.append([(tmp_path / name / f).read_bytes() for f in ("decoder.onnx", "decoder.onnx.data")])
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.006), (4, 0.09)])
+def test_quantization_is_as_near_as_its_bits_allow(bits: int, error: float) -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)
+    q = quantize(weight, bits)
+    assert np.linalg.norm(q.dequantize() - weight) / np.linalg.norm(weight) < error
+    assert q.codes.min() >= -(2 ** (bits - 1))
+    assert q.codes.max() < 2 ** (bits - 1)
+    assert (q.scales > 0).all()
+
+
+def test_zero_and_extreme_weights_are_quantized() -> None:
+    weight = np.zeros((BLOCK, 3), np.float32)
+    weight[0, 1], weight[:, 2] = -1e30, 1e-30
+    for bits in (4, 8):
+        assert np.isfinite(quantize(weight, bits).dequantize()).all()
+        assert (quantize(weight, bits).dequantize()[:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("block", [32, 64, 128])
+def test_the_last_block_of_a_weight_may_be_shorter(block: int) -> None:
+    """576 inputs are 4.5 blocks of 128: the rest is rounded with a scale of its own, as if it were a whole block."""
+    weight = np.random.default_rng(3).standard_normal((2 * block + 33, 4)).astype(np.float32)
+    whole, rest = quantize(weight[: 2 * block], 4, block), quantize(weight[2 * block : 2 * block + 32], 4, 32)
+    got = quantize(weight[: 2 * block + 32], 4, block)
+    np.testing.assert_array_equal(got.codes, np.concatenate((whole.codes, rest.codes)))
+    np.testing.assert_array_equal(got.scales, np.concatenate((whole.scales, rest.scales)))
+    assert quantize(weight, 4, block).scales.shape == (-(-len(weight) // block), 4)
+
+
+@pytest.mark.parametrize("bits", [0, 3, 16])
+def test_other_bits_are_refused(bits: int) -> None:
+    with pytest.raises(InvalidInput, match="4 or 8 bits"):
+        quantize(np.zeros((32, 2), np.float32), bits)
+
+
+def test_what_cannot_be_exported_is_named() -> None:
+    config = config_of()
+    weights = weights_of(random_model(config))
+    with pytest.raises(InvalidInput, match="precision must be"):
+        decoder_graph(weights, config, "int2")
+    with pytest.raises(InvalidInput, match="capacity 3"):
+        decoder_graph(weights, config, capacity=3)
+    with pytest.raises(InvalidInput, match=r"one of \(32, 64, 128\) inputs, not 48"):
+        quantize(np.zeros((96, 2), np.float32), 4, block=48)
+    broken = dict(weights)
+    broken["layers.0.self_attn.q_proj.weight"] = np.full((192, 192), np.nan, np.float32)
+    with pytest.raises(InvalidInput, match="NaN"):
+        decoder_graph(broken, config, "int8")

@@ -1,0 +1,123 @@
+"""Calibrated rounding keeps a layer's outputs; what it is calibrated with is what the exported layers read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from memory_model.chat import text_start
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.export.activations import read_rows, second_moments
+from memory_model.export.decoder import decoder_graph
+from memory_model.export.quantize import quantize
+from memory_model.export.rounding import Calibrated, calibrated
+from memory_model.export.weights import Precision
+from memory_model.models.folder import DEFAULT
+from tests.edge_client.tiny_bundle import tiny_loaded
+
+ROWS = [
+    {"knowledge": f"Land {n} has {n} hills.", "question": f"How many hills has {n}?", "right_answer": f"{n}"}
+    for n in range(6)
+]
+
+
+@pytest.mark.parametrize("block", [32, 64])
+def test_calibrated_codes_keep_outputs_better_than_the_nearest(block: int) -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((2000, 12)) @ rng.standard_normal((12, 96)) + 0.1 * rng.standard_normal(
+        (2000, 96)
+    )
+    weight = rng.standard_normal((96, 40)).astype(np.float32)
+    moment = (inputs.T @ inputs / len(inputs)).astype(np.float32)
+
+    def error(dequantized: np.ndarray) -> float:
+        return float(np.linalg.norm(inputs @ (dequantized - weight)))
+
+    found = calibrated(weight, 4, block, moment)
+    assert error(found.dequantize()) < 0.5 * error(quantize(weight, 4, block).dequantize())
+    assert found.codes.min() >= -8
+    assert found.codes.max() <= 7
+
+
+def test_eight_bits_and_unknown_layers_are_rounded_to_the_nearest() -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    rounding = Calibrated({"known": np.eye(64, dtype=np.float32)})
+    for name, bits in (("known", 8), ("unknown", 4)):
+        np.testing.assert_array_equal(
+            rounding(name, weight, bits, 32).codes, quantize(weight, bits, 32).codes
+        )
+
+
+def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
+    loaded = tiny_loaded()
+    met: dict[str, int] = {}
+
+    def rounding(name: str, weight: np.ndarray, bits: int, block: int):  # type: ignore[no-untyped-def]
+        met[name] = len(weight)
+        return quantize(weight, bits, block)
+
+    weights = {n: t.detach().numpy() for n, t in loaded.model.state_dict().items()}
+    decoder_graph(weights, loaded.config, "int4", 128, rounding=rounding)
+    steps: list[tuple[int, int]] = []
+    moments = second_moments(loaded, ROWS, lambda done, of: steps.append((done, of)))
+    assert {name: len(m) for name, m in moments.items()} == met
+    assert steps == [(n + 1, len(ROWS)) for n in range(len(ROWS))]
+    for moment in moments.values():
+        np.testing.assert_allclose(moment, moment.T, atol=1e-6)
+        assert np.trace(moment) == pytest.approx(1.5, rel=1e-3)
+
+
+def test_text_is_read_where_the_device_reads_it() -> None:
+    loaded = tiny_loaded()
+    prefix = loaded.writer.prefix
+    read: list[list[int]] = []
+    hidden = loaded.model.hidden
+
+    def recorded(ids: Tensor, positions: Tensor, **memory: Any) -> Any:
+        assert ids[0, : len(prefix)].tolist() == prefix
+        read.append(positions[0].tolist())
+        return hidden(ids, positions, **memory)
+
+    loaded.model.hidden = recorded  # type: ignore[method-assign]
+    second_moments(loaded, ROWS)
+    first = text_start(prefix, loaded.config.memory)
+    assert len(read) > len(ROWS), "questions with memories, and references as text"
+    for positions in read:
+        assert positions == [*range(len(prefix)), *range(first, first + len(positions) - len(prefix))]
+
+
+def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:
+    rows = read_rows(DEFAULT / "calibration.jsonl")
+    names = [c["title"] for c in json.loads((Path(__file__).parents[3] / "data/heldout.json").read_text())]
+    assert len(rows) >= 64
+    for row in rows:
+        assert not any(row["knowledge"].startswith(f"{name}\n") for name in names)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]\n", '{"knowledge": "a"}\n', "\u00ff"])
+def test_rows_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(CorruptFile):
+        read_rows(tmp_path / "rows.jsonl")
+    with pytest.raises(MissingFile):
+        read_rows(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    "label", ["float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half"]
+)
+def test_a_precision_is_read_from_its_label(label: str) -> None:
+    assert Precision.parse(label).label == label
+
+
+@pytest.mark.parametrize(
+    "label", ["", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast"]
+)
+def test_other_labels_are_refused(label: str) -> None:
+    with pytest.raises(InvalidInput):
+        Precision.parse(label)

@@ -1,0 +1,195 @@
+"""The torch decoder equals transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
+from memory_model.errors import InvalidInput
+from memory_model.models.load import load_base
+from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
+from memory_model.nn.writing import pad_ids, write_memories
+from tests.memory_model.tiny import PREFIX, random_model, tiny_config, tiny_model
+
+
+def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
+    """transformers' Llama with the same weights."""
+    theirs = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocabulary, hidden_size=config.hidden, intermediate_size=config.mlp_width,
+            num_hidden_layers=config.layers, num_attention_heads=config.query_heads,
+            num_key_value_heads=config.kv_heads, head_dim=config.head_dim, rms_norm_eps=config.norm_epsilon,
+            rope_parameters={"rope_theta": config.rope_base, "rope_type": "default"},
+            tie_word_embeddings=config.tied_embeddings, max_position_embeddings=8192,
+        )
+    )  # fmt: skip
+    weights = {f"model.{k}" if not k.startswith("lm_head") else k: v for k, v in model.state_dict().items()}
+    missing, unexpected = theirs.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    theirs.tie_weights()
+    return theirs.eval()
+
+
+def logits(model: Decoder, ids: torch.Tensor, positions: torch.Tensor, **reading: object) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.head(model.hidden(ids, positions, **reading)[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_decoder_equals_transformers_llama(tied: bool) -> None:
+    config = tiny_config(tied_embeddings=tied)
+    model = tiny_model(config)
+    ids = torch.randint(0, config.vocabulary, (2, 20))
+    positions = torch.cat((torch.arange(4), torch.arange(30, 46)))[None].expand(2, -1)
+    with torch.inference_mode():
+        theirs = llama_of(config, model)(input_ids=ids, position_ids=positions).logits
+    torch.testing.assert_close(logits(model, ids, positions), theirs, atol=2e-5, rtol=1e-4)
+
+
+def test_the_real_weights_equal_transformers_llama_and_know_berlin() -> None:
+    loaded = load_base()
+    text = "The capital of France is Paris, and the capital of Germany is"
+    ids = torch.tensor([loaded.tokenizer.encode(text)])
+    positions = torch.arange(ids.shape[1])[None]
+    ours = logits(loaded.model, ids, positions)
+    with torch.inference_mode():
+        theirs = llama_of(loaded.config, loaded.model)(input_ids=ids, position_ids=positions).logits
+    torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=1e-3)
+    assert loaded.tokenizer.decode([int(ours[0, -1].argmax())]) == " Berlin"
+
+
+def test_a_cache_gives_what_one_pass_gives() -> None:
+    model = tiny_model()
+    ids = torch.randint(0, 64, (1, 12))
+    positions = torch.arange(12)[None]
+    whole = logits(model, ids, positions)
+    with torch.inference_mode():
+        _, past = model.hidden(ids[:, :7], positions[:, :7])
+        hidden, _ = model.hidden(ids[:, 7:], positions[:, 7:], past=past)
+        torch.testing.assert_close(model.head(hidden), whole[:, 7:], atol=1e-5, rtol=1e-4)
+
+
+def naive_write(model: Decoder, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Paper 3.3-3.4 for one reference, head by head, token by token."""
+    config = model.config
+    n, P, d = len(ids), len(PREFIX), config.head_dim
+    x = model.embed_tokens(torch.tensor([PREFIX + ids]))
+    positions = torch.arange(P + n)[None]
+    cos, sin = model.rotary(positions)
+    mask = torch.ones(P + n, P + n, dtype=torch.bool).tril()[None]
+    keys, values, valid = [], [], []
+    for i, layer in enumerate(model.layers):
+        q, k, v = layer.self_attn.project(layer.input_layernorm(x))
+        for head in config.memory.heads_of(i):
+            weights = torch.zeros(n)
+            for query_head in range(head.head * config.group, (head.head + 1) * config.group):
+                for a in range(n):
+                    scores = torch.stack([q[0, query_head, P + a] @ k[0, head.head, P + b] for b in range(n)])
+                    weights += (scores / d**0.5).softmax(0)
+            kept = sorted(weights.argsort(descending=True)[: head.tokens].tolist())
+            rotated = rotate(k, cos, sin)[0, head.head, P:]
+            rows = torch.zeros(2, head.tokens, d)
+            rows[0, : len(kept)], rows[1, : len(kept)] = rotated[kept], v[0, head.head, P:][kept]
+            keys.append(rows[0])
+            values.append(rows[1])
+            valid.append(torch.arange(head.tokens) < len(kept))
+        attended, _ = layer.self_attn(layer.input_layernorm(x), cos, sin, mask, None, None, None)
+        x = x + attended
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return torch.cat(keys), torch.cat(values), torch.cat(valid)
+
+
+def test_batched_writing_equals_the_papers_formulas() -> None:
+    model = tiny_model()
+    rng = np.random.default_rng(0)
+    references = [rng.integers(0, 64, n).tolist() for n in (16, 3, 9, 1)]
+    with torch.inference_mode():
+        written = write_memories(model, *pad_ids(references), PREFIX)
+        for row, ids in enumerate(references):
+            keys, values, valid = naive_write(model, ids)
+            torch.testing.assert_close(written.keys[row], keys, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(written.values[row], values, atol=1e-5, rtol=1e-4)
+            assert torch.equal(written.valid[row], valid)
+
+
+def random_memories(config: ModelConfig, leading: tuple[int, ...], seed: int = 0) -> MemoryBatch:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (*leading, config.memory.budget, config.head_dim)
+    keys, values = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
+    valid = torch.rand(shape[:-1], generator=generator) < 0.8
+    return MemoryBatch(keys, values, valid)
+
+
+def test_every_chunk_reads_only_its_own_memories_as_equation_2_says() -> None:
+    """One batched pass over three chunks equals chunk after chunk with a cache, each with its memories."""
+    model = tiny_model()
+    memory = random_memories(model.config, (2, 3, 5))
+    P, T, chunk = len(PREFIX), 20, 8
+    ids = torch.cat((torch.tensor(PREFIX).expand(2, P), torch.randint(0, 64, (2, T))), dim=1)
+    positions = torch.cat((torch.arange(P), torch.arange(P + 16, P + 16 + T)))[None].expand(2, -1)
+    owner = torch.cat((torch.full((P,), -1), torch.arange(T) // chunk)).expand(2, -1)
+    whole = logits(model, ids, positions, memory=memory, chunk_BT=owner)
+    with torch.inference_mode():
+        _, past = model.hidden(ids[:, :P], positions[:, :P])
+        for c in range(3):
+            span = slice(P + c * chunk, P + min(T, (c + 1) * chunk))
+            own = MemoryBatch(
+                memory.keys[:, c : c + 1], memory.values[:, c : c + 1], memory.valid[:, c : c + 1]
+            )
+            zero = torch.zeros_like(ids[:, span])
+            hidden, past = model.hidden(ids[:, span], positions[:, span], None, past, own, zero)
+            torch.testing.assert_close(model.head(hidden), whole[:, span], atol=2e-5, rtol=1e-3)
+
+
+def test_memories_that_are_not_there_change_nothing() -> None:
+    model = tiny_model()
+    ids, positions = torch.randint(0, 64, (1, 9)), torch.arange(9)[None]
+    empty = random_memories(model.config, (1, 1, 5))
+    empty.valid[:] = False
+    empty.keys[:] = 1e4
+    read = logits(model, ids, positions, memory=empty, chunk_BT=torch.zeros(1, 9, dtype=torch.long))
+    torch.testing.assert_close(read, logits(model, ids, positions), atol=1e-5, rtol=1e-4)
+
+
+def test_heads_without_a_budget_do_not_see_memory() -> None:
+    """With the output of the memory heads cut off, memories cannot change the logits."""
+    config = tiny_config()
+    model = tiny_model(config)
+    with torch.no_grad():
+        for head in config.memory.heads:
+            start = head.head * config.group * config.head_dim
+            model.layers[head.layer].self_attn.o_proj.weight[
+                :, start : start + config.group * config.head_dim
+            ] = 0
+    ids, positions = torch.randint(0, 64, (1, 9)), torch.arange(9)[None]
+    chunk = torch.zeros(1, 9, dtype=torch.long)
+    read = logits(model, ids, positions, memory=random_memories(config, (1, 1, 5)), chunk_BT=chunk)
+    torch.testing.assert_close(read, logits(model, ids, positions), atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_flow_through_writing() -> None:
+    model = tiny_model().requires_grad_(True)
+    written = write_memories(model, *pad_ids([[3, 4, 5], [6]]), PREFIX)
+    written.values.sum().backward()
+    assert model.layers[0].self_attn.v_proj.weight.grad is not None
+    assert model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
+
+
+def test_the_papers_uniform_budget_is_one_batched_operation_for_all_heads() -> None:
+    config = tiny_config(
+        memory=MemoryConfig(heads=uniform_budget(2, 3, 8), reference_tokens=16, chunk_tokens=8)
+    )
+    model = random_model(config)
+    with torch.inference_mode():
+        written = write_memories(model, *pad_ids([[5] * 16, [6, 7, 8]]), PREFIX)
+    assert written.keys.shape == (2, 48, 8)
+    assert written.valid.sum(1).tolist() == [48, 18]
+
+
+def test_query_heads_must_share_key_value_heads_evenly() -> None:
+    with pytest.raises(InvalidInput, match="evenly"):
+        tiny_config(kv_heads=4)
