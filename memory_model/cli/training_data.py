@@ -13,13 +13,11 @@ CACHE = Path("build/continual")
 TASKS = "facts, prose, asked, continual, warmup, keeping"
 
 
-def base_to_tune(heads: str, start: Any = None, model: Path | None = None) -> Any:
+def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
     """The plain model with the budget that `--heads` says, else that of the adapter `start`, else its folder's."""
     from memory_model.config import parse_budget
-    from memory_model.models.folder import ModelFolder
     from memory_model.models.load import load_base
 
-    folder = ModelFolder.open(model)
     budget = parse_budget(heads, folder.config()) if heads else start.memory if start else folder.memory
     return load_base(folder, memory=budget)
 

@@ -1,10 +1,10 @@
-"""Tune a model to read memories, and draw the losses of runs."""
+"""Tune a model to read memories."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from memory_model.cli.options import (
     DataOption,
     DeviceOption,
     EmbedderOption,
+    ModelOption,
     SeedOption,
     ThreadsOption,
     console,
@@ -25,11 +26,19 @@ from memory_model.cli.training_data import CACHE, TASKS, base_to_tune, mixture_o
 
 
 def adapt(
-    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run in it is resumed.")],
+    model: ModelOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run, resumed if it was interrupted; default: MODEL/adapt, and the finished adapter "
+            "becomes the model folder's."
+        ),
+    ] = None,
     heads: Annotated[
         str,
         typer.Option(
-            help="'all', or layer.head:tokens,… such as 18.2:128,20.2:128; default: those of --start, else the shipped."
+            help="Memory budget: paper[:TOKENS], all, or LAYER.HEAD:TOKENS,…; default: that of --start, else the "
+            "model folder's."
         ),
     ] = "",
     data: DataOption = FACTBOOK,
@@ -37,6 +46,9 @@ def adapt(
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of the run.")] = 600,
+    accumulate: Annotated[
+        int, typer.Option(help="Batches of a step, over all processes; default: one a process.")
+    ] = 0,
     conversations: Annotated[int, typer.Option(help="Conversations, and references, of a batch.")] = 10,
     unanswerable: Annotated[
         float, typer.Option(help="Share of the questions about facts that nothing read answers.")
@@ -59,9 +71,18 @@ def adapt(
         float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")
     ] = 0.0,
     rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
-    first_layer: Annotated[int, typer.Option(help="First layer that is tuned.")] = 6,
+    first_layer: Annotated[
+        int, typer.Option(help="First layer that is tuned; default: a fifth of the layers are not.")
+    ] = -1,
     distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
     codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
+    checkpoint_layers: Annotated[
+        bool,
+        typer.Option("--checkpoint-layers", help="Recompute layers backward: less memory, a third slower."),
+    ] = False,
+    pass_tokens: Annotated[
+        int, typer.Option(help="Most tokens of one pass; fewer take less memory and change no result.")
+    ] = 8192,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 50,
     minutes: Annotated[
         float, typer.Option(help="Save and stop after so long; the same command goes on. 0: no limit.")
@@ -73,48 +94,77 @@ def adapt(
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
 
     The tasks of the mixture: facts (questions about a knowledge base), prose (questions about passages of the
-    corpus, made by rule), asked (those that people asked: `prepare-data --questions`), continual (the paper's
-    training on text with a memory for each chunk), warmup (the same text without memory: the paper's first
-    stage), keeping (plain text without memory, so that the model stays what it was).
+    corpus, made by rule), asked (those that people asked), continual (the paper's training on text with a memory for
+    each chunk), warmup (the same text without memory: the paper's first stage), keeping (plain text without memory,
+    so that the model stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.data.conversations import Sizes
+    from memory_model.errors import InvalidInput
+    from memory_model.models.folder import ModelFolder
     from memory_model.nn.adapter import Adapter
+    from memory_model.train.distributed import first_process_first, process_group, processes
+    from memory_model.train.distributed import rank as own_rank
     from memory_model.train.tuner import Step, Tuner, TuningPlan
 
+    folder = ModelFolder.open(model)
+    if out is None and folder.packaged:
+        raise InvalidInput(
+            "the packaged model is not written to: give --out RUN, or --model FOLDER (`memory-model new` makes one)"
+        )
+    run = out or folder.path / "adapt"
     use_threads(threads)
     begun = Adapter.load(start) if start else None
-    loaded = base_to_tune(heads, begun)
-    plan = TuningPlan(
-        steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank), first_layer=first_layer,
-        codec_noise=codec_noise, distillation=distillation, weight_decay=weight_decay, seed=seed,
-        checkpoint_every=checkpoint_every,
-    )  # fmt: skip
-    sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
-    source = mixture_of(
-        mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
-        prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows, cache=cache,
-        embedder=embedder,
-    )  # fmt: skip
-    prefix = loaded.writer.prefix
-    base = loaded.base_id
-    tuner = Tuner(loaded.model, prefix, source, plan, out, base, start=begun, device=device)
-    if tuner.resume():
-        console.print(f"resuming at step {tuner.step}")
-    with progress_bars() as progress:
-        task = progress.add_task("tuning", total=steps, completed=tuner.step)
-        smooth: dict[str, float] = {}
+    with process_group(device):
+        loaded = base_to_tune(heads, begun, folder)
+        plan = TuningPlan(
+            steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank),
+            first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
+            distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
+            accumulate=accumulate or processes(),
+        )  # fmt: skip
+        sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
+        with first_process_first():
+            source = mixture_of(
+                mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
+                prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows,
+                cache=cache, embedder=embedder,
+            )  # fmt: skip
+        tuner = Tuner(
+            loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,
+            checkpoint=checkpoint_layers, most_tokens=pass_tokens,
+        )  # fmt: skip
+        resumed = tuner.resume()
+        if own_rank():
+            tuner.run(limit_s=60 * minutes or float("inf"))
+            return
+        if resumed:
+            console.print(f"resuming at step {tuner.step}")
+        with progress_bars() as progress:
+            task = progress.add_task("tuning", total=steps, completed=tuner.step)
+            smooth: dict[str, float] = {}
 
-        def report(done: Step) -> None:
-            smooth[done.task] = 0.9 * smooth.get(done.task, done.loss) + 0.1 * done.loss
-            losses = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(smooth.items()))
-            progress.update(task, completed=done.step, description=f"{losses}; {done.seconds:.1f} s a step")
+            def report(done: Step) -> None:
+                smooth[done.task] = 0.9 * smooth.get(done.task, done.loss) + 0.1 * done.loss
+                losses = ", ".join(f"{name} {loss:.2f}" for name, loss in sorted(smooth.items()))
+                speed = f"{done.tokens / done.seconds:,.0f} tokens/s"
+                progress.update(task, completed=done.step, description=f"{losses}; {speed}")
 
-        tuner.run(report, limit_s=60 * minutes or float("inf"))
+            adapter = tuner.run(report, limit_s=60 * minutes or float("inf"))
+    console.print(f"adapter in {run / 'adapter.safetensors'}, metrics in {run / 'metrics.jsonl'}")
     if not tuner.finished:
         console.print(f"stopped at step {tuner.step} of {steps}: the same command goes on")
-    console.print(
-        f"adapter in [bold]{out / 'adapter.safetensors'}[/bold], metrics in {out / 'metrics.jsonl'}"
-    )
+    elif out is None:
+        install(adapter, folder)
+
+
+def install(adapter: Any, folder: Any) -> None:
+    """Make a finished adapter, and the budget that it was tuned for, those of a model folder."""
+    adapter.save(folder.path / "adapter.safetensors")
+    if adapter.memory != folder.memory:
+        folder.with_memory(adapter.memory)
+    console.print(f"[bold]{folder.path}[/bold] reads memories with {len(adapter.memory.heads)} heads now")
+    if folder.codec:
+        console.print(f"its codec was fitted before: memory-model fit-codec --model {folder.path}")
 
 
 def register(app: typer.Typer) -> None:

@@ -71,6 +71,16 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(summed.view_as(tensor))
 
 
+def first_says(answer: bool) -> bool:
+    """What the first process answers: for decisions by the clock, which all must take alike."""
+    if processes() == 1:
+        return answer
+    shared = torch.tensor([float(answer and rank() == 0)])
+    shared = shared.to("cuda") if dist.get_backend() == "nccl" else shared
+    dist.all_reduce(shared)
+    return bool(shared)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder against other processes; the operating system ends the hold of one that was killed.

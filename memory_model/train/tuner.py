@@ -24,7 +24,7 @@ from memory_model.data.batches import BatchSource
 from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
 from memory_model.nn.decoder import Decoder
-from memory_model.train.distributed import add_up, locked, processes, rank
+from memory_model.train.distributed import add_up, first_says, locked, processes, rank
 from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
 
 
@@ -143,7 +143,7 @@ class Tuner:
         self.model.train()
         began = time.monotonic()
         with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
-            while not self.finished and time.monotonic() - began < limit_s:
+            while not self.finished and first_says(time.monotonic() - began < limit_s):
                 done = self.one_step()
                 metrics.write(json.dumps(asdict(done)) + "\n")
                 metrics.flush()
