@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
+from memory_model.errors import InvalidInput
 from memory_model.tokenizer import Tokenizer
 
 IGNORE = -100
@@ -107,28 +108,39 @@ class ChatPieces:
     """The chat template taken apart into token pieces, rendered once, so that batches need no Jinja."""
 
     def __init__(self, tokenizer: Tokenizer, render: Callable[[list[dict[str, str]], bool], str]) -> None:
+        """Raises InvalidInput for a template that does not spell a conversation turn by turn."""
         mark_q, mark_a = "QUESTION", "ANSWER"
         turn = [{"role": "user", "content": mark_q}, {"role": "assistant", "content": mark_a}]
-        first, rest = render(turn, False).split(mark_q)
-        between, end = rest.split(mark_a)
-        second = render(turn * 2, False).split(mark_a)[1].split(mark_q)[0].removeprefix(end)
+        try:
+            first, rest = render(turn, False).split(mark_q)
+            between, end = rest.split(mark_a)
+            second = render(turn * 2, False).split(mark_a)[1].split(mark_q)[0].removeprefix(end)
+        except (ValueError, IndexError) as error:
+            raise InvalidInput(
+                "the chat template does not spell a conversation turn by turn, so it cannot be trained on: "
+                "make the model folder with another one (`memory-model new --chat-template FILE`)"
+            ) from error
         self.tokenizer = tokenizer
         stop = tokenizer.decode([tokenizer.end_of_turn_id], skip_special=False)
         self.opening = tokenizer.encode(first)
-        self.reply = tokenizer.encode(between)
-        self.after_answer = tokenizer.encode(end.removeprefix(stop) + second)
+        self.reply = tokenizer.encode_next(between)
+        self.after_answer = tokenizer.encode_next((end.partition(stop)[2] if stop in end else end) + second)
         self.stop = tokenizer.end_of_turn_id
 
     def conversation(self, turns: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
         """(ids, labels) of question-answer turns; labels hold the answers and their end-of-turn tokens."""
         ids, labels = list(self.opening), [IGNORE] * len(self.opening)
         for number, (question, answer) in enumerate(turns):
-            answer_ids = [*self.tokenizer.encode(answer), self.stop]
-            asked = [*(self.after_answer if number else []), *self.tokenizer.encode(question), *self.reply]
+            answer_ids = [*self.tokenizer.encode_next(answer), self.stop]
+            asked = [
+                *(self.after_answer if number else []),
+                *self.tokenizer.encode_next(question),
+                *self.reply,
+            ]
             ids += asked + answer_ids
             labels += [IGNORE] * len(asked) + answer_ids
         return ids, labels
 
     def prompt(self, question: str) -> list[int]:
         """Token ids of one question, ready to be answered."""
-        return [*self.opening, *self.tokenizer.encode(question), *self.reply]
+        return [*self.opening, *self.tokenizer.encode_next(question), *self.reply]

@@ -234,7 +234,7 @@ class Evaluation:
             scores.add(row, tokenizer.decode(ids).strip())
 
         def likelihood(answers: Sequence[str]) -> list[float]:
-            ids = [[*tokenizer.encode(answer), tokenizer.end_of_turn_id] for answer in answers]
+            ids = [[*tokenizer.encode_next(answer), tokenizer.end_of_turn_id] for answer in answers]
             return answer_nll(model, prompts, ids, prefix, memories)
 
         nll = likelihood([row.right_answer for row in rows])

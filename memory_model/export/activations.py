@@ -114,7 +114,7 @@ def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -
     tokenizer = loaded.tokenizer
     template = ChatTemplate(loaded.chat_template, tokenizer)
     prompt = template.prompt([{"role": "user", "content": row["question"]}])
-    text = [*prompt.ids, *tokenizer.encode(row["right_answer"]), tokenizer.end_of_turn_id]
+    text = [*prompt.ids, *tokenizer.encode_next(row["right_answer"]), tokenizer.end_of_turn_id]
     _read(loaded, text, memories)
 
 
