@@ -39,12 +39,16 @@ class LowRankLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
         self.enabled = True
+        self.rounded: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """W x + (alpha / rank) b a x; W x alone while switched off."""
         if not self.enabled:
             return cast(Tensor, self.base(x))
-        return fused.low_rank_linear(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)
+        rounded = self.rounded or (self.a.detach().to(x.dtype), self.b.detach().to(x.dtype))
+        return fused.low_rank_linear(
+            x, self.base.weight, self.base.bias, (self.a, self.b), rounded, self.scale
+        )
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,20 @@ def original(model: Decoder) -> Iterator[None]:
             part.enabled = True
 
 
+@contextmanager
+def unchanging(model: Decoder) -> Iterator[None]:
+    """For the time of a `with` no factor changes, so they are rounded to the weights' type once."""
+    parts = [m for m in model.modules() if isinstance(m, LowRankLinear)]
+    for part in parts:
+        kind = part.base.weight.dtype
+        part.rounded = part.a.detach().to(kind), part.b.detach().to(kind)
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.rounded = None
+
+
 @torch.no_grad()
 def load_start(model: Decoder, adapter: Adapter) -> None:
     """Continue from an adapter: its values into what was attached.
@@ -174,8 +192,8 @@ def checkpoint_layers(model: Decoder) -> None:
     Takes a third more time, and memory for two hidden states a layer in place of all that a layer computes.
     """
     for layer in model.blocks:
-        for part in (layer.self_attn, layer.mlp):
-            setattr(part, "forward", partial(_recomputed, part.forward))  # noqa: B010 - mypy knows it as a method
+        for part, name in ((layer.self_attn, "forward"), (layer.self_attn, "packed"), (layer.mlp, "forward")):
+            setattr(part, name, partial(_recomputed, getattr(part, name)))
 
 
 def _recomputed(forward: Callable[..., Any], *inputs: Any) -> Any:

@@ -9,14 +9,16 @@ A token's cache row says nothing about its position: positions are explicit, key
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memory_model.config import ModelConfig
+from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.nn import fused
 
 KeyValue = tuple[Tensor, Tensor]
@@ -38,6 +40,41 @@ class MemoryBatch:
         """Memories `index` [B, C, m] of [N]; an index of -1 is an empty slot."""
         safe = index.clamp_min(0)
         return MemoryBatch(self.keys[safe], self.values[safe], self.valid[safe] & (index >= 0)[..., None])
+
+    def by_layer(self, table: MemoryConfig) -> dict[int, MemoryBatch]:
+        """Each memory layer's own rows, which are neighbours in the budget table."""
+        sizes = [sum(head.tokens for head in table.heads_of(layer)) for layer in table.memory_layers]
+        parts = zip(
+            self.keys.split(sizes, -2), self.values.split(sizes, -2), self.valid.split(sizes, -1), strict=True
+        )
+        return dict(zip(table.memory_layers, (MemoryBatch(*part) for part in parts), strict=True))
+
+    def of_chunks(self) -> list[MemoryBatch]:
+        """What each of C chunks reads, [B, 1, m, rows, d], of [B, C, m, rows, d]."""
+        sides = zip(*(x.unbind(1) for x in (self.keys, self.values, self.valid)), strict=True)
+        return [MemoryBatch(*(x[:, None] for x in side)) for side in sides]
+
+
+@dataclass
+class Rows:
+    """Rows of one length in a packed batch: `count` rows of `length` tokens, one after the other.
+
+    memory: leading dimensions [count, C, m]; chunk_BT [count, length], as in `Decoder.hidden`; where there are
+    several chunks they are runs of tokens, the same in every row.
+    """
+
+    count: int
+    length: int
+    memory: MemoryBatch | None = None
+    chunk_BT: Tensor | None = None
+
+    @cached_property
+    def chunks(self) -> list[tuple[int, int, int]]:
+        """(chunk, first token, end) of every run of tokens."""
+        assert self.chunk_BT is not None
+        numbers, lengths = self.chunk_BT[0].unique_consecutive(return_counts=True)
+        ends = lengths.cumsum(0)
+        return list(zip(numbers.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True))
 
 
 class RMSNorm(nn.Module):
@@ -86,11 +123,10 @@ class Attention(nn.Module):
     def set_memory_heads(self, config: ModelConfig, layer: int) -> None:
         """Take this layer's part of the budget: its KV heads and their rows in a memory.
 
-        Heads of one layer are computed together, padded to the longest of them: `rows_Ht` are rows of a
-        memory, `filled_Ht` says which of them a shorter head really owns.
+        Heads of one layer are computed together, padded to the longest of them: `rows_Ht` are rows of the layer's
+        part of a memory, `filled_Ht` says which of them a shorter head really owns.
         """
         self.config = config
-        starts = dict(zip(config.memory.heads, config.memory.offsets, strict=True))
         heads = config.memory.heads_of(layer)
         self.memory_heads = [h.head for h in heads]
         plain = [k for k in range(config.kv_heads) if k not in self.memory_heads]
@@ -99,7 +135,7 @@ class Attention(nn.Module):
         longest = max((h.tokens for h in heads), default=0)
         step_t = torch.arange(longest)
         tokens_H = torch.tensor([h.tokens for h in heads], dtype=torch.long)
-        start_H = torch.tensor([starts[h] for h in heads], dtype=torch.long)
+        start_H = tokens_H.cumsum(0) - tokens_H
         filled = step_t[None] < tokens_H[:, None]
         self.register_buffer("filled_Ht", filled, persistent=False)
         self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
@@ -138,30 +174,63 @@ class Attention(nn.Module):
         if past is not None:
             k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
             v_BKTd = torch.cat((past[1].to(v_BKTd.dtype), v_BKTd), dim=2)
-        B, _, T, d = q_BHTd.shape
-        if memory is None or not self.memory_heads:
-            out_BHTd = self._plain(q_BHTd, k_BKTd, v_BKTd, mask_BTS)
-        else:
-            assert chunk_BT is not None
-            q_BKGTd = q_BHTd.view(B, self.config.kv_heads, self.config.group, T, d)
-            heads = self.memory_heads
-            joined = self._with_memory(
-                q_BKGTd[:, heads], k_BKTd[:, heads], v_BKTd[:, heads], mask_BTS, memory, chunk_BT
-            )
-            if self.plain_heads:
-                rest = self.plain_heads
-                q_rest = q_BKGTd[:, rest].flatten(1, 2)
-                out_rest = self._plain(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask_BTS)
-                joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
-            out_BHTd = joined[:, self.restore].flatten(1, 2)
+        out_BHTd = self._attended(q_BHTd, k_BKTd, v_BKTd, mask_BTS, memory, chunk_BT)
         return self.o_proj(out_BHTd.transpose(1, 2).flatten(2)), (k_BKTd, v_BKTd)
 
+    def packed(
+        self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
+        memories: Sequence[MemoryBatch | None],
+    ) -> Tensor:  # fmt: skip
+        """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part."""
+        q_1HNd, k_1KNd, v_1KNd = self.project(x_ND[None])
+        q_1HNd, k_1KNd = (self.rotate(x, cos_Nd[None], sin_Nd[None]) for x in (q_1HNd, k_1KNd))
+        sizes = [part.count * part.length for part in parts]
+        outs = []
+        for part, memory, *own in zip(
+            parts, memories, *(x[0].split(sizes, dim=1) for x in (q_1HNd, k_1KNd, v_1KNd)), strict=True
+        ):
+            q, k, v = (x.unflatten(1, (part.count, part.length)).transpose(0, 1) for x in own)
+            if memory is None or memory.valid.shape[1] == 1:
+                out_BHTd = self._attended(q, k, v, None, memory, part.chunk_BT)
+            else:
+                read, spans = memory.of_chunks(), []
+                for chunk, start, end in part.chunks:
+                    mask = fused.causal(end - start, end, q.device)[None]
+                    here = part.chunk_BT[:, start:end].clamp_max(0) if part.chunk_BT is not None else None
+                    seen = read[chunk] if chunk >= 0 else None
+                    queries = q[:, :, start:end]
+                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], mask, seen, here))
+                out_BHTd = torch.cat(spans, dim=2)
+            outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
+        return cast(Tensor, self.o_proj(torch.cat(outs)))
+
+    def _attended(
+        self, q_BHTd: Tensor, k_BKTd: Tensor, v_BKTd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch | None,
+        chunk_BT: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """[B, H, T, d]; mask_BTS None: causal."""
+        if memory is None:
+            return self._plain(q_BHTd, k_BKTd, v_BKTd, mask_BTS)
+        assert chunk_BT is not None
+        q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
+        heads = self.memory_heads
+        joined = self._with_memory(
+            q_BKGTd[:, heads], k_BKTd[:, heads], v_BKTd[:, heads], mask_BTS, memory, chunk_BT
+        )
+        if self.plain_heads:
+            rest = self.plain_heads
+            q_rest = q_BKGTd[:, rest].flatten(1, 2)
+            out_rest = self._plain(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask_BTS)
+            joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
+        return joined[:, self.restore].flatten(1, 2)
+
     @staticmethod
-    def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor) -> Tensor:
-        return fused.attend(q, k, v, mask_BTS[:, None])
+    def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor | None) -> Tensor:
+        return fused.attend(q, k, v, None if mask_BTS is None else mask_BTS[:, None])
 
     def _with_memory(
-        self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor, memory: MemoryBatch, chunk_BT: Tensor
+        self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch,
+        chunk_BT: Tensor,
     ) -> Tensor:  # fmt: skip
         """All memory heads h of this layer over memories and context in one softmax (paper eq. 4).
 
@@ -170,9 +239,14 @@ class Attention(nn.Module):
         """
         B, h, G, T, _ = q_BhGTd.shape
         C, m = memory.valid.shape[1:3]
+        if mask_BTS is None:
+            mask_BTS = fused.causal(T, T, q_BhGTd.device)[None]
 
-        def rows(x: Tensor) -> Tensor:  # [B, C, m, budget, ...] -> [B, h, C * m * t, ...]
-            return x[:, :, :, self.rows_Ht].movedim(3, 1).flatten(2, 4)
+        alike = self.rows_Ht.numel() == memory.valid.shape[-1]
+
+        def rows(x: Tensor) -> Tensor:  # [B, C, m, rows of the layer, ...] -> [B, h, C * m * t, ...]
+            by_head = x.unflatten(3, (h, -1)) if alike else x[:, :, :, self.rows_Ht]
+            return by_head.movedim(3, 1).flatten(2, 4)
 
         keys = torch.cat((rows(memory.keys).to(k_BhSd.dtype), k_BhSd), dim=2)
         values = torch.cat((rows(memory.values).to(v_BhSd.dtype), v_BhSd), dim=2)
@@ -278,14 +352,37 @@ class Decoder(nn.Module):
         x_BTD = self.embed_tokens(ids_BT).float()
         cos, sin = self.rotary(positions_BT)
         caches = []
+        own = memory.by_layer(self.config.memory) if memory is not None else {}
         for i, layer in enumerate(self.blocks):
             attended, cache = layer.self_attn(
-                layer.input_layernorm(x_BTD), cos, sin, mask_BTS, past[i] if past else None, memory, chunk_BT
+                layer.input_layernorm(x_BTD),
+                cos,
+                sin,
+                mask_BTS,
+                past[i] if past else None,
+                own.get(i),
+                chunk_BT,
             )
             caches.append(cache)
             x_BTD = x_BTD + attended
             x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
         return cast(Tensor, self.norm(x_BTD)), caches
+
+    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> Tensor:
+        """Normed hidden states [N, D] of rows of different lengths, one after the other and without padding.
+
+        Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
+        """
+        with self.computing(ids_N.device):
+            x_ND = self.embed_tokens(ids_N).float()
+            cos, sin = (x[0] for x in self.rotary(positions_N[None]))
+            table = self.config.memory
+            own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
+            for i, layer in enumerate(self.blocks):
+                memories = [memory.get(i) for memory in own]
+                x_ND = x_ND + layer.self_attn.packed(layer.input_layernorm(x_ND), cos, sin, parts, memories)
+                x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
+            return cast(Tensor, self.norm(x_ND))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""

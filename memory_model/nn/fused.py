@@ -11,16 +11,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_CAUSAL_BLOCK = 128
+"""Queries that meet the keys up to the last of them at once."""
 
-def attend(q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask: Tensor) -> Tensor:
-    """Grouped-query attention [B, H, T, d]; mask: bool [1 or B, 1 or H, T, S], True where a query may look.
 
-    PyTorch's kernel, but on a processor in bfloat16: its backward pass there takes five times as long.
+def attend(q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask: Tensor | None) -> Tensor:
+    """Grouped-query attention [B, H, T, d].
+
+    mask: bool [1 or B, 1 or H, T, S], True where a query may look; None: causal, T = S. PyTorch's kernel, but on a
+    processor in bfloat16: its backward pass there takes five times as long.
     """
-    if q_BHTd.device.type == "cpu" and q_BHTd.dtype == torch.bfloat16:
-        out: Tensor = _Attention.apply(q_BHTd, k_BKSd, v_BKSd, mask)
-        return out
-    return F.scaled_dot_product_attention(q_BHTd, k_BKSd, v_BKSd, attn_mask=mask, enable_gqa=True)
+    if q_BHTd.device.type != "cpu" or q_BHTd.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(
+            q_BHTd, k_BKSd, v_BKSd, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        )
+    if mask is not None:
+        return _own_attention(q_BHTd, k_BKSd, v_BKSd, mask)
+    outs = []
+    for start in range(0, q_BHTd.shape[2], _CAUSAL_BLOCK):
+        queries = q_BHTd[:, :, start : start + _CAUSAL_BLOCK]
+        end = start + queries.shape[2]
+        seen = causal(queries.shape[2], end, q_BHTd.device)[None, None]
+        outs.append(_own_attention(queries, k_BKSd[:, :, :end], v_BKSd[:, :, :end], seen))
+    return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
+
+
+def causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Bool [queries, keys] for the last of `keys` tokens: True where a query may look."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def _own_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    out: Tensor = _Attention.apply(q, k, v, mask)
+    return out
 
 
 class _Attention(torch.autograd.Function):
@@ -53,10 +76,14 @@ class _Attention(torch.autograd.Function):
 
 
 def low_rank_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-) -> Tensor:
-    """W x + bias + scale * b (a x) in x's type; gradients for x, a [rank, in] and b [out, rank], none for W."""
-    flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, a, b, scale)
+    x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor],
+    scale: float,
+) -> Tensor:  # fmt: skip
+    """W x + bias + scale * b (a x) in x's type; gradients for x, a [rank, in] and b [out, rank], none for W.
+
+    rounded: the factors in x's type, which a caller keeps as long as they do not change.
+    """
+    flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, *factors, *rounded, scale)
     return flat.view(*x.shape[:-1], -1)
 
 
@@ -65,22 +92,22 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-    ) -> Tensor:
-        a, b = a.to(x.dtype), b.to(x.dtype)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, _a: Tensor, _b: Tensor, a: Tensor, b: Tensor,
+        scale: float,
+    ) -> Tensor:  # fmt: skip
         thin = F.linear(x, a)
         ctx.save_for_backward(x, weight, a, b, thin)
         ctx.scale = scale
         return F.linear(x, weight, bias).addmm_(thin, b.t(), alpha=scale)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, thin = ctx.saved_tensors
         (out,) = grads
         thin_grad = torch.mm(out, b).mul_(ctx.scale)
         dx = torch.mm(out, weight).addmm_(thin_grad, a) if ctx.needs_input_grad[0] else None
         da, db = torch.mm(thin_grad.t(), x), torch.mm(out.t(), thin).mul_(ctx.scale)
-        return dx, None, None, da.float(), db.float(), None
+        return dx, None, None, da.float(), db.float(), None, None, None
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,8 @@
 """The losses of a batch and their gradients, computed in passes over rows of like lengths.
 
-A batch's references are written once, with the model itself. Its texts are read in several passes, each of which
-leaves its gradient in the memories; at the end that gradient goes back through writing. The result is that of one
-pass over the whole padded batch, in less time and memory.
+A batch's references are written once, with the model itself. Its texts are read packed, rows of like lengths beside
+each other, in as many passes as memory asks for; each pass leaves its gradient in the memories, and at the end that
+gradient goes back through writing. The result is that of one pass over the padded batch, in less time and memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from memory_model.chat import text_start
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
-from memory_model.nn.adapter import original
-from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.adapter import original, unchanging
+from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.writing import write_memories
 
 Coding = Callable[[MemoryBatch], MemoryBatch]
@@ -27,8 +27,10 @@ Coding = Callable[[MemoryBatch], MemoryBatch]
 
 _HEAD_ROWS = 256
 """Positions whose logits exist at once: float32 over the whole vocabulary."""
-_FIXED_TOKENS = {"cpu": 32}
-"""What one more pass costs beside its tokens; on a GPU, where it is starting kernels, 512."""
+_PART_TOKENS = {"cpu": 8}
+"""What attention to one more length costs, in tokens; on a GPU, where it is starting kernels, 128."""
+_PASS_TOKENS = {"cpu": 96}
+"""What one more pass costs, in tokens: reading the weights; on a GPU 512."""
 
 
 @dataclass
@@ -71,12 +73,19 @@ def batch_gradients(
     An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
     most_tokens: of one pass, padding included.
     """
+    with unchanging(model):
+        return _batch_gradients(model, batch, prefix, coding, distillation, weight, most_tokens)
+
+
+def _batch_gradients(
+    model: Decoder, batch: Batch, prefix: Sequence[int], coding: Coding | None, distillation: float, weight: float,
+    most_tokens: int,
+) -> Pass:  # fmt: skip
     done = Pass()
-    fixed = _FIXED_TOKENS.get(batch.ids.device.type, 512)
     written = leaf = None
     if len(batch.reference_ids):
         with done.timed("write"):
-            written = _written(model, batch, prefix, done, fixed, most_tokens)
+            written = _written(model, batch, prefix, done, most_tokens)
             written = coding(written) if coding else written
             keys, values = (x.detach().float().requires_grad_() for x in (written.keys, written.values))
             leaf = MemoryBatch(keys, values, written.valid)
@@ -86,29 +95,26 @@ def batch_gradients(
     seen = None
     if teacher is not None:
         with done.timed("teacher"):
-            seen = _seen(model, teacher, prefix, done, fixed, most_tokens)
+            seen = _seen(model, teacher, prefix, done, most_tokens)
     labels = int((batch.labels[:, 1:] != IGNORE).sum())
     lengths = _lengths(batch.ids, batch.lengths)
-    for rows in _row_buckets(batch, lengths, fixed, most_tokens):
-        longest = max(lengths[row] for row in rows)
-        done.tokens += sum(lengths[row] for row in rows)
-        done.computed += len(rows) * longest
-        chosen = torch.tensor(rows, device=batch.ids.device)
+    for parts in _passes(batch.ids, lengths, (batch.memories >= 0).any(dim=(1, 2)).tolist(), most_tokens):
+        chosen = [row for rows in parts for row in rows]
+        done.tokens += sum(lengths[row] for row in chosen)
         with done.timed("read"):
-            memory = None
-            if leaf is not None and bool((batch.memories[chosen] >= 0).any()):
-                memory = leaf.select(batch.memories[chosen])
-            hidden = read(model, batch.ids[chosen, :longest], prefix, memory, batch.chunks[chosen, :longest])
-            row, column = (batch.labels[chosen, 1:longest] != IGNORE).nonzero().T
-            positions = [row * longest + column]
-            targets = batch.labels[chosen[row], column + 1]
+            hidden, start_B = _read_packed(model, batch.ids, lengths, prefix, parts, done, batch, leaf)
+            row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
+            inside = start_B[row] >= 0
+            row, column = row[inside], column[inside]
+            positions, targets = [start_B[row] + column], batch.labels[row, column + 1]
             right, scale = None, 0.0
             if teacher is not None and seen is not None:
-                own, place = (teacher.matched[:, :1] == chosen).nonzero().T
-                positions.append(place * longest + teacher.matched[own, 1])
+                place = start_B[teacher.matched[:, 0]]
+                own = place >= 0
+                positions.append((place + teacher.matched[:, 1])[own])
                 right, scale = seen[own], (1.0 if teacher.original else distillation) / len(teacher.matched)
             needed, where = torch.cat(positions).unique(return_inverse=True)
-            states = hidden.flatten(0, 1)[needed]
+            states = hidden[needed]
             leaves = states.detach().requires_grad_()
             answers, divergence = _head_losses(
                 model, leaves, where[: len(row)], targets, where[len(row) :], right, weight / max(1, labels),
@@ -161,11 +167,12 @@ def _head_losses(
 
 
 def _written(
-    model: Decoder, batch: Batch, prefix: Sequence[int], done: Pass, fixed: int, most_tokens: int
+    model: Decoder, batch: Batch, prefix: Sequence[int], done: Pass, most_tokens: int
 ) -> MemoryBatch:
     """Memories [N, budget, d] of the batch's references."""
     lengths = batch.reference_lengths.tolist()
     parts, order = [], []
+    fixed = _PASS_TOKENS.get(batch.ids.device.type, 512)
     for rows in buckets(lengths, fixed=fixed, most=most_tokens):
         longest = lengths[rows[-1]]
         chosen = torch.tensor(rows, device=batch.ids.device)
@@ -182,34 +189,75 @@ def _written(
 
 
 @torch.no_grad()
-def _seen(
-    model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, fixed: int, most_tokens: int
-) -> Tensor:
+def _seen(model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, most_tokens: int) -> Tensor:
     """The teacher's hidden states [K, D] at its places."""
     lengths = _lengths(teacher.ids, teacher.lengths)
     found = None
     with original(model) if teacher.original else nullcontext():
-        for rows in buckets(lengths, fixed=fixed, most=most_tokens):
-            longest = lengths[rows[-1]]
-            chosen = torch.tensor(rows, device=teacher.ids.device)
-            hidden = read(model, teacher.ids[chosen, :longest], prefix, None, None)
-            which, place = (teacher.places[:, :1] == chosen).nonzero().T
+        for parts in _passes(teacher.ids, lengths, [False] * len(lengths), most_tokens):
+            hidden, start_B = _read_packed(model, teacher.ids, lengths, prefix, parts, done)
             if found is None:
                 found = hidden.new_empty(len(teacher.places), hidden.shape[-1])
-            found[which] = hidden[place, teacher.places[which, 1]]
-            done.real += sum(lengths[row] for row in rows)
-            done.computed += len(rows) * longest
+            place = start_B[teacher.places[:, 0]]
+            found[place >= 0] = hidden[(place + teacher.places[:, 1])[place >= 0]]
     assert found is not None
+    done.real += sum(lengths)
     return found
 
 
-def _row_buckets(batch: Batch, lengths: list[int], fixed: int, most_tokens: int) -> Iterator[list[int]]:
-    """Rows of like lengths; those that read no memory apart."""
-    reads = (batch.memories >= 0).any(dim=(1, 2)).tolist()
+def _passes(
+    ids_BT: Tensor, lengths: list[int], reads: list[bool], most_tokens: int
+) -> Iterator[list[list[int]]]:
+    """Rows of like lengths together, those that read no memory apart; as many lengths a pass as it may have tokens."""
+    fixed = _PART_TOKENS.get(ids_BT.device.type, 128)
+    parts: list[list[int]] = []
+    tokens = 0
     for kind in (True, False):
         rows = [row for row, own in enumerate(reads) if own == kind]
-        for part in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
-            yield [rows[number] for number in part]
+        for numbers in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
+            part = [rows[number] for number in numbers]
+            size = len(part) * lengths[part[-1]]
+            if parts and tokens + size > most_tokens:
+                yield parts
+                parts, tokens = [], 0
+            parts.append(part)
+            tokens += size
+    if parts:
+        yield parts
+
+
+def _read_packed(
+    model: Decoder, ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]], done: Pass,
+    batch: Batch | None = None, memory: MemoryBatch | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Normed hidden states [N, D] of rows behind the prefix, and where each text starts in them [B], -1 for none.
+
+    parts: the rows of each length; each token of `batch` reads its chunk's memories, where any of a part's do.
+    """
+    P, device = len(prefix), ids_BT.device
+    first = text_start(prefix, model.config.memory)
+    start_B = torch.full((len(ids_BT),), -1, device=device)
+    ids, positions, packed = [], [], []
+    end = 0
+    for part in parts:
+        rows, longest = torch.tensor(part, device=device), lengths[part[-1]]
+        count = len(part)
+        ids.append(
+            torch.cat((torch.tensor(prefix, device=device).expand(count, P), ids_BT[rows, :longest]), 1)
+        )
+        own = torch.cat((torch.arange(P), torch.arange(first, first + longest))).to(device)
+        positions.append(own.repeat(count))
+        start_B[rows] = end + P + (P + longest) * torch.arange(count, device=device)
+        end += count * (P + longest)
+        done.computed += count * longest
+        read = None
+        chunks = None
+        if batch is not None and memory is not None and bool((batch.memories[rows] >= 0).any()):
+            read = memory.select(batch.memories[rows])
+            chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[rows, :longest]), 1)
+        packed.append(Rows(count, P + longest, read, chunks))
+    hidden = model.packed(torch.cat([x.flatten() for x in ids]), torch.cat(positions), packed)
+    return hidden, start_B
 
 
 def _lengths(ids_BT: Tensor, lengths_B: Tensor | None) -> list[int]:

@@ -48,6 +48,18 @@ def test_attention(kind: torch.dtype, own_masks: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_causal_attention_in_blocks(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 300, 8).to(kind) for heads in (4, 2, 2))
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
+        return F.scaled_dot_product_attention(q, *wide, is_causal=True)
+
+    agree(lambda *x: fused.attend(*x, None), plain, [q, k, v], **(HALF if kind != torch.float32 else EXACT))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_low_rank_linear(kind: torch.dtype) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(2, 7, 12).to(kind), torch.randn(10, 12).to(kind), torch.randn(10).to(kind)
@@ -58,7 +70,10 @@ def test_low_rank_linear(kind: torch.dtype) -> None:
         return F.linear(x, weight, bias) + added * 0.5
 
     close = EXACT if kind == torch.float32 else {"atol": 0.15, "rtol": 3e-2}
-    agree(lambda x, a, b: fused.low_rank_linear(x, weight, bias, a, b, 0.5), plain, [x, a, b], **close)
+    agree(
+        lambda x, a, b: fused.low_rank_linear(x, weight, bias, (a, b), (a.to(kind), b.to(kind)), 0.5), plain,
+        [x, a, b], **close,
+    )  # fmt: skip
 
 
 def test_rms_norm_and_rotation() -> None:
