@@ -38,6 +38,8 @@ CHARACTERS = 300
 """Of a document that is ingested: one reference."""
 QUESTION = "What is the highest point of Benin?"
 PRECISION = "int4-128"
+STAGES = ("random-base", "new", "fit-codec", "export", "ingest", "ask", "serve", "tensorrt")
+"""In their order in the log: `serve` is logged when the service has stopped, with its start's seconds."""
 console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
 
 
@@ -65,8 +67,7 @@ class StageFailed(Exception):
 def main() -> int:
     """Run the stages that are not done; returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    names = [shape.name for shape in SHAPES]
-    arguments.add_argument("--only", choices=names, help="one shape")
+    arguments.add_argument("--only", choices=[shape.name for shape in SHAPES], help="one shape")
     arguments.add_argument("--until", choices=STAGES, default=STAGES[-1], help="the last stage")
     options = arguments.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
@@ -85,82 +86,58 @@ def main() -> int:
     return 0
 
 
-STAGES = ("random-base", "new", "fit-codec", "export", "service", "tensorrt")
-
-
 def walk(shape: Shape, stages: Sequence[str]) -> None:
     """The stages of one shape in their order."""
-    base, model = WORK / f"{shape.name}-base", WORK / shape.name
-    bundle, engines = WORK / f"{shape.name}-bundle", WORK / f"{shape.name}-engines"
-    factory = ("--factory", shape.factory) if shape.factory else ()
+    base, bundle, engines = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle", "engines"))
+    model, codec = WORK / shape.name, WORK / shape.name / "codec.npz"
+    fitting = ("--references", shape.references, *(("--factory", shape.factory) if shape.factory else ()))
     commands: dict[str, tuple[Path, Sequence[object]]] = {
         "random-base": (base, (sys.executable, "-m", "experiments", "random-base", shape.name, "--out", base)),
         "new": (model, ("memory-model", "new", base, "--out", model)),
-        "fit-codec": (
-            model / "codec.npz",
-            ("memory-model", "fit-codec", "--model", model, "--references", shape.references, *factory),
-        ),
-        "export": (
-            bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)
-        ),
-        "tensorrt": (
-            engines, ("edge-client", "build", "--tensorrt", "--bundle", bundle, "--cache", engines)
-        ),
+        "fit-codec": (codec, ("memory-model", "fit-codec", "--model", model, *fitting)),
+        "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
+        "tensorrt": (engines, ("edge-client", "build", "--tensorrt", "--bundle", bundle, "--cache", engines)),
     }  # fmt: skip
     for stage in stages:
-        if stage == "service":
+        if stage == "serve":
             serve_and_ask(shape, model, bundle)
-            continue
-        output, command = commands[stage]
-        if done(shape, stage, output):
-            continue
-        shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
-        with timed(shape, stage, output) as entry:
-            entry["peak_gb"] = run(shape, stage, command)
+        elif stage in commands and not done(shape, stage, output := commands[stage][0]):
+            shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+            with timed(shape, stage, output) as entry:
+                entry["peak_gb"], _ = run(shape, stage, commands[stage][1])
 
 
 def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
     """A service with its own writer; references over gRPC; an answer that read memories."""
     work = WORK / f"{shape.name}-service"
-    answer = work / "answer.json"
-    if all(done(shape, stage, answer) for stage in ("serve", "ingest", "ask")):
+    if all(done(shape, stage, work) for stage in ("serve", "ingest", "ask")):
         return
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
+    countries = [json.loads(line) for line in FACTBOOK.read_text("utf-8").splitlines()]
+    countries.sort(key=lambda country: country["title"] != "Benin")
     documents = work / "documents.jsonl"
-    documents.write_text("".join(json.dumps(d) + "\n" for d in short_documents()), encoding="utf-8")
+    short = ({**country, "text": country["text"][:CHARACTERS]} for country in countries[:REFERENCES])
+    documents.write_text("".join(json.dumps(document) + "\n" for document in short), encoding="utf-8")
     with timed(shape, "serve", work / "service.log") as entry:
         service = ServiceProcess.start(work, bundle, model=model)
         entry["seconds"] = time.monotonic() - entry["began"]
         try:
             with timed(shape, "ingest", work / "store") as ingesting:
-                address = ("--address", service.address, "--journals", work / "journals")
-                ingesting["peak_gb"] = run(shape, "ingest", ("memory-service", "ingest", documents, *address))
-                ingesting["said"] = said = (
-                    (WORK / f"{shape.name}-ingest.log").read_text().strip().splitlines()[-1]
-                )
-            if f"{REFERENCES} references" not in said:
-                raise StageFailed(f"{REFERENCES} references were to be ingested, not: {said}")
-            with timed(shape, "ask", answer) as asking:
+                command = ("memory-service", "ingest", documents, "--address", service.address)
+                ingesting["peak_gb"], said = run(shape, "ingest", (*command, "--journals", work / "journals"))
+                ingesting["said"] = said.strip()
+                if f"{REFERENCES} references" not in said:
+                    raise StageFailed(f"{REFERENCES} references were to be ingested, not: {said}")
+            with timed(shape, "ask", work) as asking:
+                question = ("edge-client", "ask", QUESTION, "--bundle", bundle, "--service", service.address)
                 options = ("--json", "--require-memory", "--max-tokens", 70)
-                asking["peak_gb"] = run(
-                    shape, "ask",
-                    ("edge-client", "ask", QUESTION, "--bundle", bundle, "--service", service.address, *options),
-                    answer,
-                )  # fmt: skip
-                asking["said"] = what_was_read(json.loads(answer.read_text(encoding="utf-8")))
+                asking["peak_gb"], said = run(shape, "ask", (*question, *options))
+                asking["said"] = what_was_read(json.loads(said))
             entry["peak_gb"] = peak_gb(service.process.pid)
             service.stop()
         finally:
             service.kill()
-
-
-def short_documents() -> Iterator[dict[str, Any]]:
-    """As many documents as references: the beginnings of countries, Benin's first."""
-    countries = [json.loads(line) for line in FACTBOOK.read_text("utf-8").splitlines()]
-    countries.sort(key=lambda country: country["title"] != "Benin")
-    for country in countries[:REFERENCES]:
-        yield {**country, "text": country["text"][:CHARACTERS]}
 
 
 def what_was_read(answer: dict[str, Any]) -> str:
@@ -173,28 +150,31 @@ def what_was_read(answer: dict[str, Any]) -> str:
     return f"{len(read)} memories in {len(chunks)} chunks, of {', '.join(sorted(set(read)))}; {speed:.1f} tokens/s"
 
 
-def run(shape: Shape, stage: str, command: Sequence[object], output: Path | None = None) -> float:
-    """Run one of our programs, its words in a log; returns its peak of resident memory in GB. Raises StageFailed."""
-    log = WORK / f"{shape.name}-{stage}.log"
+def run(shape: Shape, stage: str, command: Sequence[object]) -> tuple[float, str]:
+    """Run one of our programs: its peak of resident memory in GB and its output. Raises StageFailed.
+
+    Its progress is shown on a terminal; elsewhere a log gets it.
+    """
+    output, log = (WORK / f"{shape.name}-{stage}.{kind}" for kind in ("out", "log"))
     words = [str(PROGRAMS / str(command[0])), *map(str, command[1:])]
-    with log.open("w", encoding="utf-8") as said, (output or log).open("a", encoding="utf-8") as answers:
-        process = subprocess.Popen(words, stdout=answers if output else said, stderr=said, cwd=ROOT)
+    with output.open("wb") as answers, log.open("wb") as errors:
+        shown = None if console.is_terminal else errors
+        process = subprocess.Popen(words, stdout=answers, stderr=shown, cwd=ROOT)
         try:
             _, status, used = os.wait4(process.pid, 0)
-        except BaseException:
+        except KeyboardInterrupt:
             process.kill()
             raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise StageFailed(f"{' '.join(map(str, command[:2]))} exited with {process.returncode}; see {log}")
-    return used.ru_maxrss / 1e6 * 1.024
+    return used.ru_maxrss / 1e6 * 1.024, output.read_text(encoding="utf-8")
 
 
 def peak_gb(pid: int) -> float:
     """Most resident memory that a running process had."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    kilobytes = next(line for line in lines if line.startswith("VmHWM:")).split()[1]
-    return int(kilobytes) / 1e6 * 1.024
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1e6 * 1.024
 
 
 @contextmanager
@@ -213,9 +193,14 @@ def timed(shape: Shape, stage: str, output: Path) -> Iterator[dict[str, Any]]:
 
 
 def logged() -> dict[tuple[str, str], dict[str, Any]]:
-    """The last entry of every stage that ended well."""
-    lines = LOG.read_text(encoding="utf-8").splitlines() if LOG.is_file() else []
-    return {(entry["shape"], entry["stage"]): entry for entry in map(json.loads, lines)}
+    """The stages that ended well and what they are made from did not change since."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in LOG.read_text(encoding="utf-8").splitlines() if LOG.is_file() else []:
+        entry = json.loads(line)
+        shape, number = entry["shape"], STAGES.index(entry["stage"])
+        found = {key: e for key, e in found.items() if key[0] != shape or STAGES.index(key[1]) < number}
+        found[shape, entry["stage"]] = entry
+    return found
 
 
 def done(shape: Shape, stage: str, output: Path) -> bool:
