@@ -54,10 +54,7 @@ class OnnxDecoder:
         self.precision, self.capacity = self.graph.precision, self.graph.capacity
         self.caches = CacheRows(self.config, self.capacity)
         self.length = 0
-        self._layouts = [
-            *([TEXT] if self.caches.layout.has_text else []),
-            *range(len(self.caches.layout.layouts)),
-        ]
+        self._layouts = self.caches.layout.numbers
         self._bindings: dict[tuple[int, int], _Binding] = {}
         self._count = np.arange(self.capacity)
 

@@ -67,9 +67,9 @@ class CacheLayout:
         return tuple(h for t in self.of(layer) for h in t.heads)
 
     @property
-    def has_text(self) -> bool:
-        """Whether any head has no memory."""
-        return any(t.layout == TEXT for t in self.tensors)
+    def numbers(self) -> list[int]:
+        """The numbers of the layouts that occur, TEXT first."""
+        return sorted({t.layout for t in self.tensors})
 
 
 def mask_name(layout: int) -> str:

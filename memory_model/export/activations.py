@@ -1,4 +1,4 @@
-"""What flows into each linear layer while the model reads and answers: second moments for `export.rounding`.
+"""What flows into each linear layer while the model reads and answers: second moments for `export.quantize`.
 
 The model reads questions as a device does, five memories in the slots and one of them the right one, answers
 included, because heads that read memories must be rounded for what they read there. And it reads some of
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,10 +66,8 @@ def second_moments(
     limit = memory.reference_tokens
     references = [loaded.tokenizer.encode(row["knowledge"])[:limit] for row in rows]
     written: list[ExplicitMemory] = []
-    if memory.heads:
-        for start in range(0, len(rows), _AT_ONCE):
-            texts = [row["knowledge"] for row in rows[start : start + _AT_ONCE]]
-            written += loaded.writer.write(texts)
+    for start in range(0, len(rows) if memory.heads else 0, _AT_ONCE):
+        written += loaded.writer.write([row["knowledge"] for row in rows[start : start + _AT_ONCE]])
     asked: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}
     rng = random.Random(0)
@@ -78,11 +77,11 @@ def second_moments(
             others = [m for n, m in enumerate(written) if n != number]
             chosen = [written[number], *rng.sample(others, min(len(others), memory.memories_per_chunk - 1))]
             rng.shuffle(chosen)
-            with _Listening(loaded, asked):
+            with _listening(loaded, asked):
                 _answer(loaded, row, chosen)
         if number < TEXTS:
             # Every second one beside memories, its own among them.
-            with _Listening(loaded, plain):
+            with _listening(loaded, plain):
                 _read(loaded, references[number], chosen if number % 2 else [])
         if progress is not None:
             progress(number + 1, len(rows))
@@ -101,12 +100,9 @@ def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitM
     first = text_start(prefix, memory)
     ids = torch.tensor([[*prefix, *text]])
     positions = torch.tensor([[*range(len(prefix)), *range(first, first + len(text))]])
-    if memories:
-        chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
-        read = stack_memories([memories], loaded.config)
-        loaded.model.hidden(ids, positions, memory=read, chunk_BT=chunk)
-    else:
-        loaded.model.hidden(ids, positions)
+    chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)]) if memories else None
+    read = stack_memories([memories], loaded.config) if memories else None
+    loaded.model.hidden(ids, positions, memory=read, chunk_BT=chunk)
 
 
 def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
@@ -118,52 +114,33 @@ def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -
     _read(loaded, text, memories)
 
 
-class _Listening:
-    """Adds every linear layer's inputs to `sums` while it is open."""
-
-    def __init__(self, loaded: LoadedModel, sums: dict[str, Tensor]) -> None:
-        self._loaded, self._sums = loaded, sums
-
-    def __enter__(self) -> None:
-        self._hooks = _listen(self._loaded, self._sums)
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _listen(loaded: LoadedModel, sums: dict[str, Tensor]) -> list[torch.utils.hooks.RemovableHandle]:
-    """Add every linear layer's inputs to `sums`, from now on."""
-    model, config = loaded.model, loaded.config
-    layout = cache_layout(config)
+@contextmanager
+def _listening(loaded: LoadedModel, sums: dict[str, Tensor]) -> Iterator[None]:
+    """Add every linear layer's inputs to `sums` within."""
+    config, layout = loaded.config, cache_layout(loaded.config)
     handles = []
 
+    def add(name: str, inputs: Tensor, order: Tensor | None = None) -> None:
+        x = inputs.flatten(0, -2).float()
+        x = x if order is None else x[:, order]
+        sums[name] = sums[name] + x.T @ x if name in sums else x.T @ x
+
     def hear(module: nn.Module, name: str, order: Tensor | None = None) -> None:
-        def add(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            x = inputs[0].flatten(0, -2).float()
-            x = x if order is None else x[:, order]
-            sums[name] = sums[name] + x.T @ x if name in sums else x.T @ x
+        handles.append(module.register_forward_pre_hook(lambda _, inputs: add(name, inputs[0], order)))
 
-        handles.append(module.register_forward_pre_hook(add))
-
-    def hear_output(module: nn.Module, name: str) -> None:
-        def add(_: nn.Module, __: tuple[Tensor, ...], y: Tensor) -> None:
-            x = y.flatten(0, -2).float()
-            sums[name] = sums[name] + x.T @ x if name in sums else x.T @ x
-
-        handles.append(module.register_forward_hook(add))
-
-    for number, block in enumerate(model.blocks):
+    for number, block in enumerate(loaded.model.blocks):
         at, attention = f"layers.{number}", block.self_attn
         heads = torch.tensor(layout.head_order(number))
         queries = (heads[:, None] * config.group + torch.arange(config.group)).reshape(-1, 1)
+        columns = (queries * config.head_dim + torch.arange(config.head_dim)).reshape(-1)
         hear(attention.q_proj, f"{at}.qkv")
-        hear(
-            attention.o_proj,
-            f"{at}.o",
-            (queries * config.head_dim + torch.arange(config.head_dim)).reshape(-1),
-        )
+        hear(attention.o_proj, f"{at}.o", columns)
         hear(block.mlp.gate_proj, f"{at}.gate_up")
         hear(block.mlp.down_proj, f"{at}.down")
-    hear_output(model.norm, "lm_head" if model.lm_head is not None else "table")
-    return handles
+    head = "lm_head" if loaded.model.lm_head is not None else "table"
+    handles.append(loaded.model.norm.register_forward_hook(lambda _, __, y: add(head, y)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

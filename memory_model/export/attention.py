@@ -14,8 +14,6 @@ to the token's own, so heads without slots need no mask at all.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from onnx import TensorProto
 
@@ -31,24 +29,9 @@ ROOM = 64
 """Cache rows by which the caller may round the capacity up."""
 
 
-class Attention(Protocol):
-    """Lays the attention of every layer of one graph."""
-
-    def read(self, tensor: CacheTensor, qkv: str, norm: np.ndarray | None = None) -> str:
-        """Attend with q | k | v of the tensor's heads.
-
-        norm: weights [h (G + 1), d] of the queries' and keys' RMSNorm, the softmax's scale among them.
-        """
-
-
 def rotary_angles(config: ModelConfig, capacity: int) -> np.ndarray:
     """Float64 [positions, d / 2]: the angle of every pair of dimensions at every position."""
     return np.arange(capacity + config.memory.reference_tokens)[:, None] * config.frequencies
-
-
-def layouts_of(layout: CacheLayout) -> list[int]:
-    """The numbers of the slot layouts that occur, text first."""
-    return ([TEXT] if layout.has_text else []) + list(range(len(layout.layouts)))
 
 
 def mask_input(g: Graph, layout: CacheLayout, number: int) -> tuple[str, int]:
@@ -69,7 +52,7 @@ class StandardAttention:
         self.g, self.lay, self.config = g, lay, config
         self._masks: dict[int, str] = {}
         self._indices: dict[tuple[int, int], str] = {}
-        for number in layouts_of(layout):
+        for number in layout.numbers:
             self._masks[number], _ = mask_input(g, layout, number)
             rows = g.op("Unsqueeze", g.input(rows_name(number), np.int64, ["S"]), g.constant([0, 1, 3]))
             for heads in sorted({len(t.heads) for t in layout.tensors if t.layout == number}):
@@ -136,7 +119,7 @@ class FusedAttention:
         self.g, self.lay, self.config = g, lay, config
         self._rows: dict[int, tuple[str, str]] = {}
         self._bias: dict[int, str] = {TEXT: ""}
-        for number in layouts_of(layout):
+        for number in layout.numbers:
             last = g.op("Gather", g.input(rows_name(number), np.int64, ["S"]), g.constant([-1]), axis=0)
             last = g.op("Cast", last, to=TensorProto.INT32)
             if number == TEXT:

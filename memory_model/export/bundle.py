@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 from rich.progress import (
@@ -24,14 +23,12 @@ from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.decoder import export_decoder
 from memory_model.export.embedder import MINILM, export_embedder
-from memory_model.export.rounding import Calibrated
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
 
-DEFAULT_PRECISION = (
-    "int4-64-table-int8"  # blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them
-)
+# Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
+DEFAULT_PRECISION = "int4-64-table-int8"
 DEFAULT_CAPACITY = 2048
 
 
@@ -56,20 +53,12 @@ def export_bundle(
     progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    chosen = (
-        precision if isinstance(precision, Precision) else Precision.parse(precision)
-    )  # before minutes of work
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    chosen = precision if isinstance(precision, Precision) else Precision.parse(precision)
     check_place(out)
     staging = staging_folder(out)
     try:
-        with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        with Progress(SpinnerColumn(), *columns, console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("loading the model", total=4)
             folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
             rows = None
@@ -77,13 +66,12 @@ def export_bundle(
                 calibration = folder.calibration
             if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration:
                 rows = read_rows(calibration)
-            if not codec and folder is None:
-                raise InvalidInput("a model without a folder needs a codec")
-            memory_codec = decoding_only(
-                MemoryCodec.load(Path(codec or cast(ModelFolder, folder).need_codec()))
-            )
             if folder is not None:
+                codec = codec or folder.need_codec()
                 folder.verify_base()
+            if not codec:
+                raise InvalidInput("a model without a folder needs a codec")
+            memory_codec = decoding_only(MemoryCodec.load(codec))
             loaded = model if isinstance(model, LoadedModel) else load_model(folder)
             MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
             longest = loaded.config.positions or capacity
@@ -92,17 +80,16 @@ def export_bundle(
                     f"capacity {capacity} exceeds the {longest} tokens that the model was trained for"
                 )
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
-            rounding = None
+            moments = None
             if rows is not None:
                 reading = progress.add_task("  questions read to round for", total=len(rows))
                 moments = second_moments(
                     loaded, rows, lambda done, _: progress.update(reading, completed=done)
                 )
-                rounding = Calibrated(moments)
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
                 loaded, staging / "decoder.onnx", chosen, capacity,
-                lambda done, _: progress.update(layers, completed=done), rounding,
+                lambda done, _: progress.update(layers, completed=done), moments,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
             chosen_embedder = embedder or (folder.embedder if folder else MINILM)

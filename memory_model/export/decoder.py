@@ -24,31 +24,25 @@ and positions come from the caller; nothing in the graph takes a row for a posit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
-from memory_model.cache_layout import CacheLayout, CacheTensor, cache_layout, fused_path
+from memory_model.cache_layout import CacheTensor, cache_layout, fused_path
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.export.attention import (
-    CONTRIB,
-    FUSED_MULTIPLE,
-    Attention,
-    FusedAttention,
-    StandardAttention,
-)
+from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention
 from memory_model.export.graph import Graph, save_together
-from memory_model.export.weights import Precision, Rounding, Weights
+from memory_model.export.weights import Precision, Weights
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from memory_model.models.load import LoadedModel
 
 Progress = Callable[[int, int], None]
+Tensors = Mapping[str, np.ndarray | Tensor]
 OPERATORS = ("standard", "fused")
 
 
@@ -58,48 +52,26 @@ def export_decoder(
     precision: str | Precision = "int4",
     capacity: int = 2048,
     progress: Progress | None = None,
-    rounding: Rounding | None = None,
+    moments: Mapping[str, np.ndarray] | None = None,
 ) -> list[Path]:
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
     precision: of the weights. capacity: text rows, prefix included, that the rotary tables cover.
-    progress: called with (layers done, layers). rounding: how weights become codes, by default to the
-    nearest. Raises InvalidInput.
+    progress: called with (layers done, layers). moments: for int4, as `Weights` takes them. Raises InvalidInput.
     """
-    weights = _Float32(loaded.model.state_dict())
-    return save_decoder(decoder_graphs(weights, loaded.config, precision, capacity, progress, rounding), path)
-
-
-class _Float32(Mapping[str, np.ndarray]):
-    """Torch tensors as float32 arrays, each converted when it is read: a large model is not held twice."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return np.asarray(self._tensors[name].detach().float().numpy())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
-def save_decoder(graphs: Mapping[str, Graph], path: str | Path) -> list[Path]:
-    """Write the spellings of one decoder: `standard` to `path`, `fused` to `fused_path(path)`, weights once."""
     path = Path(path)
+    graphs = decoder_graphs(loaded.model.state_dict(), loaded.config, precision, capacity, progress, moments)
     places = {"standard": path, "fused": fused_path(path)}
     return save_together({places[name]: g for name, g in graphs.items()}, path.with_name(path.name + ".data"))
 
 
 def decoder_graphs(
-    weights: Mapping[str, np.ndarray],
+    weights: Tensors,
     config: ModelConfig,
     precision: str | Precision = "float32",
     capacity: int = 2048,
     progress: Progress | None = None,
-    rounding: Rounding | None = None,
+    moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
 ) -> dict[str, Graph]:
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
@@ -115,7 +87,7 @@ def decoder_graphs(
         )
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
     spellings = [name for name in operators if name == "standard" or fusible]
-    shared = Weights(Graph(config.name), precision, rounding)
+    shared = Weights(Graph(config.name), precision, moments)
     exporters = {
         name: _Exporter(
             weights, config, capacity, shared.beside(Graph(config.name, shared.g)), name == "fused"
@@ -130,28 +102,16 @@ def decoder_graphs(
     return {name: exporter.finish() for name, exporter in exporters.items()}
 
 
-def decoder_graph(
-    weights: Mapping[str, np.ndarray],
-    config: ModelConfig,
-    precision: str | Precision = "float32",
-    capacity: int = 2048,
-    progress: Progress | None = None,
-    rounding: Rounding | None = None,
-) -> Graph:
-    """The graph of standard operators alone; see `decoder_graphs`."""
-    return decoder_graphs(weights, config, precision, capacity, progress, rounding, ("standard",))["standard"]
-
-
 class _Exporter:
     """Lays the nodes; one instance makes one graph."""
 
     def __init__(
-        self, weights: Mapping[str, np.ndarray], config: ModelConfig, capacity: int, lay: Weights, fused: bool
+        self, weights: Tensors, config: ModelConfig, capacity: int, lay: Weights, fused: bool
     ) -> None:
         self.weights = weights
         self.config = config
         self.fused = fused
-        self.layout: CacheLayout = cache_layout(config)
+        self.layout = cache_layout(config)
         self.lay, self.g = lay, lay.g
         self.g.metadata = {
             "config": json.dumps(config.to_dict(), sort_keys=True),
@@ -164,9 +124,8 @@ class _Exporter:
         positions = self.g.input("position_ids", np.int64, ["S"])
         self._wanted = self.g.input("output_rows", np.int64, ["N"])
         spelling = FusedAttention if fused else StandardAttention
-        self.attention: Attention = spelling(self.g, lay, config, self.layout, capacity, positions)
-        self._tied = "lm_head.weight" not in weights
-        x, self._head = lay.table(ids, weights["embed_tokens.weight"], self._tied)
+        self.attention = spelling(self.g, lay, config, self.layout, capacity, positions)
+        x, self._head = lay.table(ids, self._weight("embed_tokens.weight"), "lm_head.weight" not in weights)
         self._x = self.g.op("Unsqueeze", x, self.g.constant([0])) if fused else x
         self._delta = ""
 
@@ -186,22 +145,26 @@ class _Exporter:
             self._x = g.op("Gather", self._summed(), self._wanted, axis=0)
             x = self._norm("norm")
         g.output("logits", np.float32, ["N", self.config.vocabulary])
-        if self._tied:
-            assert self._head is not None
+        if self._head is not None:
             self._head(x, "logits")
         else:
-            self.lay.head(x, self.weights["lm_head.weight"], "logits")
+            self.lay.head(x, self._weight("lm_head.weight"), "logits")
         return g
+
+    def _weight(self, name: str) -> np.ndarray:
+        """A weight as float32, converted when it is read: a large model is not held twice."""
+        value = self.weights[name]
+        return value if isinstance(value, np.ndarray) else np.asarray(value.detach().float().numpy())
 
     def _mlp(self, at: str, x: str) -> str:
         g = self.g
 
         def both() -> np.ndarray:
-            return np.concatenate([self.weights[f"{at}.mlp.{p}_proj.weight"] for p in ("gate", "up")]).T
+            return np.concatenate([self._weight(f"{at}.mlp.{p}_proj.weight") for p in ("gate", "up")]).T
 
         gate, up = g.ops("Split", self.lay.linear(x, both, f"{at}.gate_up"), out=2, axis=-1, num_outputs=2)
         inner = g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
-        return self.lay.linear(inner, lambda: self.weights[f"{at}.mlp.down_proj.weight"].T, f"{at}.down")
+        return self.lay.linear(inner, lambda: self._weight(f"{at}.mlp.down_proj.weight").T, f"{at}.down")
 
     def _attention(self, layer: int, x: str) -> str:
         g, config, d = self.g, self.config, self.config.head_dim
@@ -220,7 +183,7 @@ class _Exporter:
         columns = self._rows(self.layout.head_order(layer), config.group)
         return self.lay.linear(
             joined,
-            lambda: self.weights[f"layers.{layer}.self_attn.o_proj.weight"][:, columns].T,
+            lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T,
             f"layers.{layer}.o",
         )
 
@@ -230,7 +193,7 @@ class _Exporter:
         The softmax's 1 / sqrt(d) goes into the queries, or into their norm where they have one.
         """
         at, d = f"layers.{layer}.self_attn", self.config.head_dim
-        part = {p: self.weights[f"{at}.{p}_proj.{kind}"] for p in ("q", "k", "v")}
+        part = {p: self._weight(f"{at}.{p}_proj.{kind}") for p in ("q", "k", "v")}
         scale = np.float32(1.0 if self.config.qk_norm else d**-0.5)
         found = []
         for tensor in tensors:
@@ -242,7 +205,7 @@ class _Exporter:
         """Weights [heads (G + 1), d] of the norm of queries and keys, where the model has one."""
         if not self.config.qk_norm:
             return None
-        q, k = (self.weights[f"layers.{layer}.self_attn.{p}_norm.weight"] for p in "qk")
+        q, k = (self._weight(f"layers.{layer}.self_attn.{p}_norm.weight") for p in "qk")
         q = q * np.float32(self.config.head_dim**-0.5)
         return np.concatenate([np.tile(q, (heads * self.config.group, 1)), np.tile(k, (heads, 1))])
 
@@ -259,7 +222,7 @@ class _Exporter:
 
     def _norm(self, name: str) -> str:
         """RMSNorm in float32 of the hidden states, after adding what the last part found."""
-        g, weight = self.g, self.g.constant(self.weights[f"{name}.weight"])
+        g, weight = self.g, self.g.constant(self._weight(f"{name}.weight"))
         epsilon = float(self.config.norm_epsilon)
         if self.fused and self._delta:
             normed, x = f"normed_{name}", f"x_{name}"

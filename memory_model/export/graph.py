@@ -22,15 +22,6 @@ EXTERNAL_BYTES = 1024
 """Weights above this size go to the external data file, which the runtime maps instead of copying."""
 PAGE_BYTES = 4096
 
-TYPES = {
-    np.dtype(np.float32): TensorProto.FLOAT,
-    np.dtype(np.float16): TensorProto.FLOAT16,
-    np.dtype(np.int64): TensorProto.INT64,
-    np.dtype(np.int32): TensorProto.INT32,
-    np.dtype(np.int8): TensorProto.INT8,
-    np.dtype(np.uint8): TensorProto.UINT8,
-}
-
 
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
@@ -52,20 +43,20 @@ class Graph:
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
         """Declare an input; a str in `shape` is a free dimension."""
-        self._inputs.append(helper.make_tensor_value_info(name, TYPES[np.dtype(dtype)], list(shape)))
+        self._inputs.append(helper.make_tensor_value_info(name, _kind(dtype), list(shape)))
         return name
 
     def output(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
         """Declare an output; a node must produce a tensor of this name (see `op(..., out=name)`)."""
-        self._outputs.append(helper.make_tensor_value_info(name, TYPES[np.dtype(dtype)], list(shape)))
+        self._outputs.append(helper.make_tensor_value_info(name, _kind(dtype), list(shape)))
         return name
 
     def constant(self, value: np.ndarray | Sequence[int] | int | float, name: str = "") -> str:
-        """Store an array (float32, float16, int64, int32, int8, uint8); Python ints become int64, floats float32."""
+        """Store an array; Python ints become int64, floats float32."""
         if not isinstance(value, np.ndarray):
             value = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
         array = np.asarray(value, order="C")  # ascontiguousarray would give a scalar one dimension
-        return self._store(name, TYPES[array.dtype], array.shape, array.tobytes())
+        return self._store(name, _kind(array.dtype), array.shape, array.tobytes())
 
     def constant_int4(self, values: np.ndarray, name: str = "") -> str:
         """Store int8 values in -8..7 as INT4, two to a byte, low nibble first (ONNX's order)."""
@@ -125,6 +116,10 @@ class Graph:
             return save_together({path: self}, path.with_name(path.name + ".data"))
         _replace(path, self.model().SerializeToString(deterministic=True))
         return [path]
+
+
+def _kind(dtype: type[np.generic] | np.dtype[Any]) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def save_together(graphs: Mapping[Path, Graph], data: Path) -> list[Path]:

@@ -1,8 +1,11 @@
 """Weights to int4 or int8: symmetric, one scale for every block of inputs of an output.
 
 This is the form that ONNX's blockwise DequantizeLinear describes, that ONNX Runtime's CPU provider fuses
-into one matrix kernel and that TensorRT's weight-only path asks for (symmetric, positive scales). Blocks
-of 128 are read fastest and lose most; `memory_model.export.rounding` gets most of that back.
+into one matrix kernel and that TensorRT's weight-only path takes (symmetric, positive scales).
+
+Weights go to the nearest code, or are calibrated (GPTQ, Frantar et al. 2023, with scales that are fixed beforehand):
+given the second moments H of a layer's inputs, they are rounded one input after the other, the most active first, and
+what one loses is made good by those that are still free. See decision 0016.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ CANDIDATES = np.linspace(0.80, 1.05, 11, dtype=np.float32)
 """Scales tried for int4, relative to the one that just covers the block's largest weight."""
 OUTPUTS_AT_ONCE = 1024
 """Columns quantized together: bounds memory for a large vocabulary."""
+DAMPING = 0.01
+"""Added to the diagonal of H, relative to its mean: inputs that were never active stay well-behaved."""
+INPUTS_AT_ONCE = 128
+"""Inputs whose corrections are applied to the rest together, as one matrix product."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +39,20 @@ class Quantized:
 
     def dequantize(self) -> np.ndarray:
         """The weights the kernel computes with, float32 [inputs, outputs]."""
-        return self.codes.astype(np.float32) * spread(self.scales, self.block, len(self.codes))
+        return self.codes.astype(np.float32) * np.repeat(self.scales, self.block, axis=0)[: len(self.codes)]
 
 
-def spread(scales: np.ndarray, block: int, inputs: int) -> np.ndarray:
-    """Each block's scale for each of its inputs: [inputs, outputs] of [blocks, outputs]."""
-    return np.repeat(scales, block, axis=0)[:inputs]
-
-
-def quantize(weight: np.ndarray, bits: int, block: int = 32) -> Quantized:
-    """Round a weight [inputs, outputs] to the nearest codes. Raises InvalidInput.
+def quantize(weight: np.ndarray, bits: int, block: int = 32, moment: np.ndarray | None = None) -> Quantized:
+    """Round a weight [inputs, outputs] to codes of 4 or 8 bits. Raises InvalidInput for one that is not finite.
 
     int8 takes the scale that covers the largest weight of a block. int4 has so few levels that clipping
     the largest weight a little is often better: each block takes the candidate of least squared error.
+    moment: the inputs' second moments [inputs, inputs], by which int4 is calibrated; int8 needs no such care.
     """
-    check_weight(weight, bits, block)
+    if not np.isfinite(weight).all():
+        raise InvalidInput("a weight is NaN or infinite; the model is broken")
+    if moment is not None and bits == 4:
+        return _calibrated(weight, bits, block, moment)
     inputs, outputs = weight.shape
     codes = np.empty((inputs, outputs), np.int8)
     scales = np.empty((-(-inputs // block), outputs), np.float32)
@@ -54,23 +60,46 @@ def quantize(weight: np.ndarray, bits: int, block: int = 32) -> Quantized:
         part = slice(start, start + OUTPUTS_AT_ONCE)
         for number, row in enumerate(range(0, inputs, block)):
             rows = np.asarray(weight[row : row + block, part], np.float32)
-            scale = best_scale(rows, bits)
-            codes[row : row + block, part] = round_to(rows, scale, bits)
+            scale = _best_scale(rows, bits)
+            codes[row : row + block, part] = _round_to(rows, scale, bits)
             scales[number, part] = scale
     return Quantized(codes, scales, bits, block)
 
 
-def check_weight(weight: np.ndarray, bits: int, block: int) -> None:
-    """Raise InvalidInput for what cannot be stored."""
-    if bits not in (4, 8):
-        raise InvalidInput(f"weights are stored with 4 or 8 bits, not {bits}")
-    if block not in BLOCKS:
-        raise InvalidInput(f"a block is one of {BLOCKS} inputs, not {block}")
-    if not np.isfinite(weight).all():
-        raise InvalidInput("a weight is NaN or infinite; the model is broken")
+def _calibrated(weight: np.ndarray, bits: int, block: int, moment: np.ndarray) -> Quantized:
+    inputs, outputs = weight.shape
+    activity = np.diag(moment).astype(np.float64)
+    activity = activity + DAMPING * max(activity.mean(), 1e-12)
+    scales = np.empty((-(-inputs // block), outputs), np.float32)
+    for number, row in enumerate(range(0, inputs, block)):
+        rows = np.asarray(weight[row : row + block], np.float32)
+        scales[number] = _best_scale(rows, bits, activity[row : row + block].astype(np.float32))
+    order = np.argsort(-activity, kind="stable")
+    factor = _correction(moment, activity, order)
+    rest = np.array(weight[order], np.float32)
+    codes = np.empty((inputs, outputs), np.int8)
+    for start in range(0, inputs, INPUTS_AT_ONCE):
+        end = min(start + INPUTS_AT_ONCE, inputs)
+        errors = np.empty((end - start, outputs), np.float32)
+        for i in range(start, end):
+            scale = scales[order[i] // block]
+            code = _round_to(rest[i], scale, bits)
+            codes[order[i]] = code
+            errors[i - start] = (rest[i] - code * scale) / factor[i, i]
+            rest[i + 1 : end] -= np.outer(factor[i, i + 1 : end], errors[i - start])
+        rest[end:] -= factor[start:end, end:].T @ errors
+    return Quantized(codes, scales, bits, block)
 
 
-def best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
+def _correction(moment: np.ndarray, activity: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Upper Cholesky factor of the inverse moments, in the order of rounding: row i spreads the error of i."""
+    damped = moment.astype(np.float64)
+    np.fill_diagonal(damped, activity)
+    inverse = np.linalg.inv(damped[np.ix_(order, order)])
+    return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
+
+
+def _best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None) -> np.ndarray:
     """Scale [outputs] of one block [inputs of the block, outputs].
 
     importance [inputs of the block]: weight of each input's squared error, by default all alike.
@@ -82,7 +111,7 @@ def best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None
     best, least = cover, np.full(cover.shape, np.inf, np.float32)
     for factor in CANDIDATES:
         scale = cover * factor
-        error = round_to(rows, scale, bits) * scale - rows
+        error = _round_to(rows, scale, bits) * scale - rows
         np.square(error, out=error)
         total = error.sum(axis=0) if importance is None else importance @ error
         best = np.where(total < least, scale, best)
@@ -90,7 +119,7 @@ def best_scale(rows: np.ndarray, bits: int, importance: np.ndarray | None = None
     return best
 
 
-def round_to(rows: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
+def _round_to(rows: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
     """The nearest codes, as float32 of the shape of `rows`."""
     codes = np.rint(rows / scale)
     limit = 2 ** (bits - 1)

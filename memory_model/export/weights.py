@@ -6,7 +6,8 @@ stored once, whatever its precision: the head multiplies by it, the input gather
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,6 @@ from memory_model.export.quantize import BLOCKS, Quantized, quantize
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
 COMPUTE: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
-Rounding = Callable[[str, np.ndarray, int, int], Quantized]
-"""(name of the layer, weight [inputs, outputs], bits, block) -> codes and scales."""
 Head = Callable[[str, str], None]
 """Lays the head: (normed hidden states [N, D], name of the logits)."""
 
@@ -54,21 +53,11 @@ class Precision:
     @classmethod
     def parse(cls, label: str) -> Precision:
         """Inverse of `label`; raises InvalidInput."""
-        weights, *parts = label.split("-")
-        fields: dict[str, Any] = {"weights": weights}
-        while parts:
-            part = parts.pop(0)
-            if part.isdecimal():
-                fields["block"] = int(part)
-            elif part == "table" and parts:
-                fields["table"] = parts.pop(0)
-            elif part == "half":
-                fields["compute"] = "float16"
-            else:
-                raise InvalidInput(
-                    f"precision {label!r} is not like int4, int4-128-table-int8 or float16-half"
-                )
-        return cls(**fields)
+        found = re.fullmatch(r"(\w+)(?:-(\d+))?(?:-table-(\w+))?(-half)?", label)
+        if found is None:
+            raise InvalidInput(f"precision {label!r} is not like int4, int4-128-table-int8 or float16-half")
+        weights, block, table, half = found.groups()
+        return cls(weights, table or "", int(block or 32), "float16" if half else "float32")
 
     @property
     def label(self) -> str:
@@ -83,26 +72,28 @@ class Precision:
         return "-".join(parts)
 
 
-def _plain(_: str, weight: np.ndarray, bits: int, block: int) -> Quantized:
-    return quantize(weight, bits, block)
-
-
 class Weights:
-    """Lays the weights of one graph."""
+    """Lays the weights of one graph.
 
-    def __init__(self, graph: Graph, precision: Precision, rounding: Rounding | None = None) -> None:
+    moments: second moments of the inputs by layer name (`export.activations`), for int4; layers without are rounded
+    to the nearest.
+    """
+
+    def __init__(
+        self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         self.g = graph
         self._stored: dict[str, tuple[str, str]] = {}
         self._tables: dict[str, Quantized] = {}
         self.precision = precision
         self.block = precision.block
-        self.rounding = rounding or _plain
+        self._moments = moments or {}
         self.dtype = COMPUTE[precision.compute]
         self.kind = TensorProto.FLOAT16 if self.dtype == np.float16 else TensorProto.FLOAT
 
     def beside(self, graph: Graph) -> Weights:
         """The same weights for another graph that shares this one's constants: each is rounded once."""
-        twin = Weights(graph, self.precision, self.rounding)
+        twin = Weights(graph, self.precision, self._moments)
         twin._stored, twin._tables = self._stored, self._tables
         return twin
 
@@ -151,7 +142,7 @@ class Weights:
         in_word = 32 // bits
         padded = np.pad(table, ((0, -vocabulary % in_word), (0, 0)))
         if "table" not in self._tables:
-            self._tables["table"] = self.rounding("table", padded.T, bits, self.block)
+            self._tables["table"] = self._quantized("table", padded.T, bits)
         q = self._tables["table"]
         # An empty page in front, so that the words have an address of their own (see `Graph.save`).
         ahead = PAGE_BYTES // 4
@@ -205,7 +196,10 @@ class Weights:
             stored = self.g.constant(weight.astype(np.float16) if bits == 16 else weight, name)
             self._stored[name] = stored, ""
         else:
-            self._store_codes(name, self.rounding(name, weight, bits, self.block))
+            self._store_codes(name, self._quantized(name, weight, bits))
+
+    def _quantized(self, name: str, weight: np.ndarray, bits: int) -> Quantized:
+        return quantize(weight, bits, self.block, self._moments.get(name))
 
     def _store_codes(self, name: str, q: Quantized) -> None:
         codes = self.g.constant_int4(q.codes, name) if q.bits == 4 else self.g.constant(q.codes, name)

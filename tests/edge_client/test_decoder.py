@@ -14,7 +14,7 @@ from edge_client.decoder import OnnxDecoder
 from edge_client.errors import ContextFull, DecoderBroken
 from memory_model.bundle import Bundle
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
-from memory_model.export.decoder import decoder_graph
+from memory_model.export.decoder import decoder_graphs
 from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
 
 
@@ -116,7 +116,7 @@ def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> No
 def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -> None:
     loaded = tiny_loaded()
     weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
-    graph = decoder_graph(weights, loaded.config, capacity=64)
+    graph = decoder_graphs(weights, loaded.config, capacity=64)["standard"]
     graph.metadata["config"] = json.dumps({"layers": 3})
     graph.save(tmp_path / "decoder.onnx")
     with pytest.raises(CorruptFile):
@@ -127,6 +127,6 @@ def test_a_decoder_that_gives_nan_says_so(tmp_path: Path) -> None:
     loaded = tiny_loaded()
     weights = {k: v.numpy().copy() for k, v in loaded.model.state_dict().items()}
     weights["norm.weight"][:] = np.nan
-    decoder_graph(weights, loaded.config, capacity=64).save(tmp_path / "decoder.onnx")
+    decoder_graphs(weights, loaded.config, capacity=64)["standard"].save(tmp_path / "decoder.onnx")
     with pytest.raises(DecoderBroken):
         OnnxDecoder(tmp_path / "decoder.onnx").run([1], 0)

@@ -21,7 +21,7 @@ from experiments.random_base import random_weight
 from memory_model.bundle import Bundle
 from memory_model.config import MemoryConfig, memory3_2b, smollm2_135m, uniform_budget, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.export.decoder import decoder_graph
+from memory_model.export.decoder import decoder_graphs
 from memory_model.export.weights import Precision
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config
 
@@ -36,7 +36,8 @@ def rtx() -> TensorRt:
 def exported(config: object, precision: Precision, folder: Path) -> Path:
     path = folder / "decoder.onnx"
     weights = {name: random_weight(name, shape) for name, shape in weight_shapes(config).items()}
-    decoder_graph(weights, config, precision, 512).save(path, external=True)  # type: ignore[arg-type]
+    graphs = decoder_graphs(weights, config, precision, 512, operators=["standard"])  # type: ignore[arg-type]
+    graphs["standard"].save(path, external=True)
     return path
 
 

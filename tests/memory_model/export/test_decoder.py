@@ -14,11 +14,12 @@ from edge_client.decoder import OnnxDecoder
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.export.decoder import OPERATORS, decoder_graph, decoder_graphs, save_decoder
+from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decoder
+from memory_model.export.graph import Graph
 from memory_model.export.quantize import quantize
 from memory_model.export.weights import Precision
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from tests.edge_client.tiny_bundle import random_memory
+from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
 from tests.memory_model.tiny import random_model
 
 BLOCK = 32
@@ -42,6 +43,12 @@ def config_of(budget: str = "one head", **changes: object) -> ModelConfig:
 
 def weights_of(model: Decoder) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def standard(
+    weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32", capacity: int = 300
+) -> Graph:
+    return decoder_graphs(weights, config, precision, capacity, operators=["standard"])["standard"]
 
 
 def exported(
@@ -196,7 +203,7 @@ def test_the_file_holds_standard_operators_only_and_a_tied_table_once(tmp_path: 
         model = onnx.load(tmp_path / "decoder.onnx")
         assert {node.domain for node in model.graph.node} == {""}
         assert [(o.domain, o.version) for o in model.opset_import] == [("", 21)]
-    graph = decoder_graph(weights_of(random_model(config_of())), config_of()).model().graph
+    graph = standard(weights_of(random_model(config_of())), config_of()).model().graph
     assert [list(t.dims) for t in graph.initializer].count([200, 192]) == 1
 
 
@@ -206,12 +213,11 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     precision: str, tied: bool, tmp_path: Path
 ) -> None:
     """The CPU opens its own spelling where there is one; the other stays for accelerators."""
-    model = random_model(config_of("unequal heads", tied_embeddings=tied))
-    path = tmp_path / "decoder.onnx"
-    graphs = decoder_graphs(weights_of(model), model.config, precision, 300)
-    names = {file.name for file in save_decoder(graphs, path)}
+    loaded = tiny_loaded(config=config_of("unequal heads", tied_embeddings=tied))
+    model, path = loaded.model, tmp_path / "decoder.onnx"
+    names = {file.name for file in export_decoder(loaded, path, precision, 300)}
     assert names == {"decoder.onnx", "decoder.cpu.onnx", "decoder.onnx.data"} == set(os.listdir(tmp_path))
-    alone = decoder_graph(weights_of(model), model.config, precision, 300)
+    alone = standard(weights_of(model), model.config, precision)
     alone.save(tmp_path / "alone.onnx", external=True)
     largest = (tmp_path / "alone.onnx.data").stat().st_size
     assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.5 * largest  # only the tables of angles twice
@@ -270,22 +276,16 @@ def test_the_last_block_of_a_weight_may_be_shorter(block: int) -> None:
     assert quantize(weight, 4, block).scales.shape == (-(-len(weight) // block), 4)
 
 
-@pytest.mark.parametrize("bits", [0, 3, 16])
-def test_other_bits_are_refused(bits: int) -> None:
-    with pytest.raises(InvalidInput, match="4 or 8 bits"):
-        quantize(np.zeros((32, 2), np.float32), bits)
-
-
 def test_what_cannot_be_exported_is_named() -> None:
     config = config_of()
     weights = weights_of(random_model(config))
     with pytest.raises(InvalidInput, match="precision must be"):
-        decoder_graph(weights, config, "int2")
+        standard(weights, config, "int2")
     with pytest.raises(InvalidInput, match="capacity 3"):
-        decoder_graph(weights, config, capacity=3)
+        standard(weights, config, capacity=3)
     with pytest.raises(InvalidInput, match=r"one of \(32, 64, 128\) inputs, not 48"):
-        quantize(np.zeros((96, 2), np.float32), 4, block=48)
+        Precision("int4", block=48)
     broken = dict(weights)
     broken["layers.0.self_attn.q_proj.weight"] = np.full((192, 192), np.nan, np.float32)
     with pytest.raises(InvalidInput, match="NaN"):
-        decoder_graph(broken, config, "int8")
+        standard(broken, config, "int8")

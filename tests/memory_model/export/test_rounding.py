@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from torch import Tensor
 
 from memory_model.chat import text_start
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.activations import read_rows, second_moments
-from memory_model.export.decoder import decoder_graph
+from memory_model.export.decoder import decoder_graphs
 from memory_model.export.quantize import quantize
-from memory_model.export.rounding import Calibrated, calibrated
 from memory_model.export.weights import Precision
 from memory_model.models.folder import DEFAULT
 from tests.edge_client.tiny_bundle import tiny_loaded
@@ -38,34 +38,26 @@ def test_calibrated_codes_keep_outputs_better_than_the_nearest(block: int) -> No
     def error(dequantized: np.ndarray) -> float:
         return float(np.linalg.norm(inputs @ (dequantized - weight)))
 
-    found = calibrated(weight, 4, block, moment)
+    found = quantize(weight, 4, block, moment)
     assert error(found.dequantize()) < 0.5 * error(quantize(weight, 4, block).dequantize())
     assert found.codes.min() >= -8
     assert found.codes.max() <= 7
 
 
-def test_eight_bits_and_unknown_layers_are_rounded_to_the_nearest() -> None:
+def test_eight_bits_are_rounded_to_the_nearest() -> None:
     weight = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
-    rounding = Calibrated({"known": np.eye(64, dtype=np.float32)})
-    for name, bits in (("known", 8), ("unknown", 4)):
-        np.testing.assert_array_equal(
-            rounding(name, weight, bits, 32).codes, quantize(weight, bits, 32).codes
-        )
+    moment = np.diag(np.arange(1, 65)).astype(np.float32)
+    np.testing.assert_array_equal(quantize(weight, 8, 32, moment).codes, quantize(weight, 8).codes)
 
 
 def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
     loaded = tiny_loaded()
-    met: dict[str, int] = {}
-
-    def rounding(name: str, weight: np.ndarray, bits: int, block: int):  # type: ignore[no-untyped-def]
-        met[name] = len(weight)
-        return quantize(weight, bits, block)
-
-    weights = {n: t.detach().numpy() for n, t in loaded.model.state_dict().items()}
-    decoder_graph(weights, loaded.config, "int4", 128, rounding=rounding)
+    graph = decoder_graphs(loaded.model.state_dict(), loaded.config, "int4", 128)["standard"].model().graph
     steps: list[tuple[int, int]] = []
     moments = second_moments(loaded, ROWS, lambda done, of: steps.append((done, of)))
-    assert {name: len(m) for name, m in moments.items()} == met
+    widths = {t.name: t.dims[0] for t in graph.initializer if t.data_type == TensorProto.INT4}
+    widths["table"] = widths.pop("embed_tokens")
+    assert {name: len(m) for name, m in moments.items()} == widths
     assert steps == [(n + 1, len(ROWS)) for n in range(len(ROWS))]
     for moment in moments.values():
         np.testing.assert_allclose(moment, moment.T, atol=1e-6)
