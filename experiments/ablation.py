@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption
 from memory_model.cli.options import (
-    HELD_OUT_QUESTIONS,
-    LimitOption,
     ModelOption,
     NaturalOption,
-    QuestionsOption,
     StopAfterOption,
     ThreadsOption,
     console,
     progress_bars,
-    read_json,
     use_threads,
 )
 
@@ -81,15 +78,15 @@ def ablation(
     from experiments.results import Ablation, AblationStep, today
     from memory_model.errors import InvalidInput
     from memory_model.eval.conditions import Evaluation
-    from memory_model.eval.rows import read_rows
+    from memory_model.eval.rows import open_rows
 
     use_threads(threads)
     stages = [Stage.parse(entry) for entry in steps]
     if len({stage.name for stage in stages}) < len(stages):
         raise InvalidInput("two steps have the same name: each needs one of its own")
-    kinds = {"held-out countries": list(read_rows(read_json(questions), limit))}
+    kinds = {"held-out countries": open_rows(questions, limit)}
     if natural is not None:
-        kinds["natural questions"] = list(read_rows(read_json(natural), limit))
+        kinds["natural questions"] = open_rows(natural, limit)
     found = Ablation.load(out) if out.is_file() else Ablation(limit)
     if found.rows != limit:
         raise InvalidInput(

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption
 from memory_model.cli.options import (
-    HELD_OUT_QUESTIONS,
     AdapterOption,
     CodecOption,
-    LimitOption,
     NaturalOption,
-    QuestionsOption,
     StopAfterOption,
     ThreadsOption,
     console,
     progress_bars,
-    read_json,
     use_threads,
 )
 
@@ -70,12 +67,12 @@ def budget_curve(
     """
     from experiments.results import BytesCurve
     from memory_model.config import parse_budget
-    from memory_model.eval.rows import read_rows
+    from memory_model.eval.rows import open_rows
     from memory_model.eval.subject import Subject
 
     use_threads(threads)
-    rows = list(read_rows(read_json(questions), limit))
-    people = list(read_rows(read_json(natural), limit)) if natural is not None else []
+    rows = open_rows(questions, limit)
+    people = open_rows(natural, limit) if natural is not None else []
     subject = Subject.open(None, adapter, codec)
     loaded, memory_codec = subject.loaded, subject.bank.format.codec
     added = list(parse_budget(more, loaded.config).heads) if more else []

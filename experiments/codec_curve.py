@@ -175,7 +175,7 @@ def codec_curve(
     threads: ThreadsOption = 0,
 ) -> None:
     """Measure what codecs lose at their rates: how far predictions move, how many answer tokens change."""
-    from memory_model.cli.codec import reading
+    from memory_model.cli.training_data import codec_texts
     from memory_model.models.load import load_model
     from memory_model.train.codec_fit import METRIC_BATCHES, reading_metrics, sample_blocks
 
@@ -186,7 +186,7 @@ def codec_curve(
     memory, width = loaded.config.memory, loaded.config.head_dim
     held = _held_out(loaded, data, seed)
     ruler = Ruler(loaded.model, loaded.writer.prefix, [held.next() for _ in range(batches)])
-    source, texts = reading(loaded, data, corpus, references, seed)
+    source, texts = codec_texts(loaded, data, corpus, references, seed)
     groups = 2 * len(memory.heads)
     with progress_bars() as progress:
         task = progress.add_task("writing memories", total=len(texts))

@@ -99,7 +99,7 @@ def build_factbook(
 ) -> None:
     """Make the knowledge base, its held-out countries and the question sets from the World Factbook."""
     from experiments.paragraphs import write_sets
-    from experiments.question_sets import fact_sets
+    from experiments.question_sets import evaluation_rows, fact_sets
     from memory_model.data import factbook
     from memory_model.models.folder import ModelFolder
     from memory_model.tokenizer import Tokenizer
@@ -112,7 +112,7 @@ def build_factbook(
     tokenizer = Tokenizer.from_json(ModelFolder.open().checkpoint.tokenizer_json)
     if calibration is not None:
         others = [d for d in made if not factbook.held_out(d["key"])]
-        drawn = factbook.evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
+        drawn = evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
         calibration.write_text(
             "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8"
         )

@@ -23,11 +23,13 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from memory_model.chat import ChatTemplate
-from memory_model.cli.evaluation import open_embedder, open_knowledge_base
-from memory_model.cli.options import FACTBOOK, progress_bars, read_json
+from memory_model.cli.evaluation import open_knowledge_base
+from memory_model.cli.options import FACTBOOK, open_embedder, progress_bars
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, query_of
+from memory_model.eval.rows import read_json
 from memory_model.eval.subject import Subject
+from memory_model.models.folder import ModelFolder
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import answer_scores, greedy
 
@@ -68,7 +70,7 @@ class Memory3LM(LM):
         self.chunk = self.loaded.config.memory.chunk_tokens
         self.source: Source | None = None
         if memory == "retrieved":
-            opened = open_embedder(Path(embedder) if embedder else None, paths[0])
+            opened = open_embedder(Path(embedder) if embedder else None, ModelFolder.open(paths[0]).embedder)
             self.source = self._retrieved(
                 open_knowledge_base(self.subject, Path(knowledge_base), opened), candidates
             )

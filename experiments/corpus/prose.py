@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Passage
 
 SHORTEST, LONGEST = 40, 2000  # characters of a passage
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.corpus import wikitext
 from experiments.corpus.prose import document_passages, is_prose, join_lines
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Passage
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.corpus.prose import is_prose, join_lines, pack, sentences
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Passage
 from memory_model.errors import CorruptFile
 
 _MEMBER = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"

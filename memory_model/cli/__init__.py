@@ -8,15 +8,12 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from memory_model.cli import (
-    codec,
-    cost,
-    evaluation,
-    heads,
-    make,
-    tuning,
-)
+from memory_model.cli.cost import cost
+from memory_model.cli.evaluation import evaluate, quality
+from memory_model.cli.make import export, new
+from memory_model.cli.memory import fit_codec, rank_heads
 from memory_model.cli.options import console
+from memory_model.cli.tuning import adapt
 from memory_model.errors import Memory3Error
 
 
@@ -48,8 +45,8 @@ app = typer.Typer(
     """,
 )
 
-for part in (heads, tuning, codec, evaluation, make, cost):
-    part.register(app)
+for command in (rank_heads, adapt, fit_codec, evaluate, quality, new, export, cost):
+    app.command("eval" if command is evaluate else None)(command)
 
 if __name__ == "__main__":
     app()

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_model.cli.options import ModelOption, console, read_json
+from memory_model.cli.options import ModelOption, console
 
 if TYPE_CHECKING:
     from memory_model.config import ModelConfig
@@ -68,6 +68,7 @@ def _config(shape: str, model: Path | None) -> ModelConfig:
     """A preset, a config.json with the paper's budget, or a model folder; the packaged one where nothing is given."""
     from memory_model.config import PRESETS, parse_budget
     from memory_model.errors import InvalidInput
+    from memory_model.eval.rows import read_json
     from memory_model.models.architectures import config_of
     from memory_model.models.folder import ModelFolder
 
@@ -83,8 +84,3 @@ def _config(shape: str, model: Path | None) -> ModelConfig:
             f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
         )
     return PRESETS[shape]()
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's command to the program."""
-    app.command()(cost)

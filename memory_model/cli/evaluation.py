@@ -15,16 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.cli.options import (
-    EMBEDDER,
     FACTBOOK,
     VECTORS,
     AdapterOption,
     CodecOption,
+    EmbedderOption,
     ModelOption,
     NaturalOption,
     ThreadsOption,
     console,
-    progress_bars,
+    open_embedder,
+    progress_bar,
     use_threads,
 )
 
@@ -38,10 +39,6 @@ MEASURED = Path("build/quality.jsonl")
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
-]
-EmbedderFolderOption = Annotated[
-    Path | None,
-    typer.Option("--embedder", help="Folder of an exported embedder; default: the model folder's."),
 ]
 PrecisionOption = Annotated[
     str, typer.Option("--precision", help="Of matrix products: float32, or bfloat16, about twice as fast.")
@@ -64,7 +61,7 @@ def evaluate(
         Path | None,
         typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}."),
     ] = None,
-    embedder: EmbedderFolderOption = None,
+    embedder: EmbedderOption = None,
     candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Of the distractors that are drawn.")] = 0,
     precision: PrecisionOption = "float32",
@@ -81,6 +78,7 @@ def evaluate(
     from memory_model.eval.rows import open_rows
     from memory_model.eval.sections import file_key, since, today
     from memory_model.eval.subject import Subject
+    from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
     rows = open_rows(data, limit)
@@ -89,7 +87,8 @@ def evaluate(
     started, subject = time.monotonic(), Subject.open(model, adapter, codec)
     base = None
     if any(name.endswith("_retrieved") for name in names):
-        base = open_knowledge_base(subject, knowledge_base or FACTBOOK, open_embedder(embedder, model))
+        opened = open_embedder(embedder, ModelFolder.open(model).embedder)
+        base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened)
     with _computed_in(precision, subject):
         run = Evaluation(
             subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
@@ -112,7 +111,7 @@ def quality(
     model: ModelOption = None,
     adapter: AdapterOption = None,
     codec: CodecOption = None,
-    embedder: EmbedderFolderOption = None,
+    embedder: EmbedderOption = None,
     candidates: CandidatesOption = 50,
     precision: PrecisionOption = "bfloat16",
     threads: ThreadsOption = 0,
@@ -125,11 +124,13 @@ def quality(
     from memory_model.eval.conditions import Evaluation, result_of
     from memory_model.eval.sections import PROSE, Measured, is_kept, keep, key_of, selected
     from memory_model.eval.subject import PLAIN, Subject
+    from memory_model.models.folder import ModelFolder
 
     use_threads(threads)
     todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
     settings = {"distractors": 4, "seed": 0, "candidates": candidates, "precision": precision}
-    about, opened = subject.about(), cache(lambda: open_embedder(embedder, model))
+    about = subject.about()
+    opened = cache(lambda: open_embedder(embedder, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
     with _computed_in(precision, subject):
         for section in todo:
@@ -152,19 +153,17 @@ def quality(
 
         tuned, plain = Subject.open(model, adapter, codec), Subject.open(model, PLAIN)
         count = min(40, limit or 40)  # in float32: rounding would hide the difference
-        with progress_bars() as progress:
-            task = progress.add_task("prose: windows", total=2 * count)
-            measure_prose(tuned, plain, data, out, count, lambda n: progress.advance(task, n))
+        with progress_bar("prose: windows", 2 * count) as advance:
+            measure_prose(tuned, plain, data, out, count, advance)
 
 
 def _scored(run: Evaluation, name: str) -> dict[str, Scores]:
     """Scores by condition, with bars for the memories that are written and for the answers."""
-    with progress_bars() as progress:
-        if todo := run.unwritten():
-            memories = progress.add_task(f"{name}: memories", total=todo)
-            run.write(lambda n: progress.advance(memories, n))
-        answers = progress.add_task(f"{name}: answers", total=len(run.rows) * len(run.conditions))
-        return run.run(lambda n: progress.advance(answers, n))
+    if todo := run.unwritten():
+        with progress_bar(f"{name}: memories", todo) as advance:
+            run.write(advance)
+    with progress_bar(f"{name}: answers", len(run.rows) * len(run.conditions)) as advance:
+        return run.run(advance)
 
 
 def _computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
@@ -173,29 +172,14 @@ def _computed_in(precision: str, subject: Subject) -> AbstractContextManager[Non
     return subject.half() if precision == "bfloat16" else nullcontext()
 
 
-def open_embedder(folder: Path | None, model: Path | None) -> Embedder:
-    """The embedder in `folder`; None: the model folder's, which is exported under build/ once."""
-    from memory_model.embedder import CONFIG, Embedder
-    from memory_model.export.embedder import MINILM, export_embedder
-    from memory_model.models.folder import ModelFolder
-
-    if folder is None:
-        name = ModelFolder.open(model).embedder
-        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{Path(name).name}")
-        if not (folder / CONFIG).is_file():
-            export_embedder(name, folder)
-    return Embedder(folder)
-
-
 def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -> KnowledgeBase:
     """All references of a JSONL file of documents, embedded, with a progress bar."""
     from memory_model.eval.retrieval import KnowledgeBase, references_of
 
     limit = subject.loaded.config.memory.reference_tokens
     references = references_of(documents, subject.loaded.tokenizer, limit)
-    with progress_bars() as progress:
-        task = progress.add_task(f"embedding {documents.name}", total=len(references))
-        return KnowledgeBase.of(references, embedder, VECTORS, lambda n: progress.advance(task, n))
+    with progress_bar(f"embedding {documents.name}", len(references)) as advance:
+        return KnowledgeBase.of(references, embedder, VECTORS, advance)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -211,9 +195,3 @@ def _show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
         cells = (f"{scores[c]:.3f}±{scores[f'{c}_error']:.3f}" if c in scores else "" for c in columns)
         show.add_row(condition, *cells)
     Console().print(show)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's commands to the program."""
-    app.command("eval")(evaluate)
-    app.command()(quality)

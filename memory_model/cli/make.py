@@ -92,9 +92,3 @@ def export(
     )  # fmt: skip
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
     console.print(f"bundle of {bundle.config.name} ({precision}, {size:.0f} MB) in [bold]{out}[/bold]")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's commands to the program."""
-    app.command()(new)
-    app.command()(export)

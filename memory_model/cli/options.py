@@ -1,10 +1,11 @@
-"""What several commands share: their options, progress bars, and how files are read."""
+"""What several commands share: their options, progress bars, and the embedder."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,9 +18,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+if TYPE_CHECKING:
+    from memory_model.embedder import Embedder
+
 console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
-HELD_OUT_QUESTIONS = Path("data/heldout_questions.json")
 EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
 
 DataOption = Annotated[
@@ -38,10 +41,6 @@ CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; de
 CorpusOption = Annotated[
     Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md), for prose.")
 ]
-QuestionsOption = Annotated[
-    Path, typer.Option("--questions", help="JSON list of {knowledge, question, right_answer}.")
-]
-LimitOption = Annotated[int, typer.Option("--limit", help="Questions of each kind, or of each point.")]
 StopAfterOption = Annotated[
     int,
     typer.Option(
@@ -53,8 +52,10 @@ NaturalOption = Annotated[
     typer.Option("--natural", help="Natural questions: rows as for `eval`, not part of the repository."),
 ]
 EmbedderOption = Annotated[
-    Path,
-    typer.Option("--embedder", help="Folder of the embedder; the default one is made when it is missing."),
+    Path | None,
+    typer.Option(
+        "--embedder", help="Folder of an exported embedder; default: one that is made under build/."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu or cuda; with torchrun one GPU a process.")]
@@ -69,6 +70,14 @@ def progress_bars() -> Progress:
     )  # fmt: skip
 
 
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """One bar; yields the function that advances it, by 1 or by a count."""
+    with progress_bars() as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count=1: progress.advance(task, count)
+
+
 def use_threads(count: int) -> None:
     """Let torch use `count` threads; 0 leaves its own choice."""
     if count:
@@ -77,13 +86,13 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def read_json(path: Path) -> Any:
-    """The contents of a JSON file; raises MissingFile or CorruptFile."""
-    from memory_model.errors import CorruptFile, MissingFile
+def open_embedder(folder: Path | None, name: str = "minilm", *, threads: int = 1) -> Embedder:
+    """The embedder in `folder`; None: the one of this name (`minilm` or a folder), exported under build/ once."""
+    from memory_model.embedder import CONFIG, Embedder
+    from memory_model.export.embedder import MINILM, export_embedder
 
-    if not path.is_file():
-        raise MissingFile(f"no file {path}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CorruptFile(f"{path} is not JSON: {error}") from error
+    if folder is None:
+        folder = EMBEDDER if name == MINILM else EMBEDDER.with_name(f"embedder-{Path(name).name}")
+        if not (folder / CONFIG).is_file():
+            export_embedder(name, folder)
+    return Embedder(folder, threads=threads)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from memory_model.cli.options import EMBEDDER, console, progress_bars
+from memory_model.cli.options import console, open_embedder, progress_bars
 
 CACHE = Path("build/continual")
 TASKS = "facts, prose, asked, continual, warmup, keeping"
@@ -45,60 +46,56 @@ def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, disti
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
-    prose_sizes: Any = None, sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path = EMBEDDER,
+    prose_sizes: Any = None, sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path | None = None,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`); prose_sizes: of those
     about prose, where they differ. sequence, rows, cache, embedder: of the tasks continual and warmup.
     """
-    from memory_model.data.continual import ContinualBatches
     from memory_model.data.conversations import AskedConversations, ProseConversations
-    from memory_model.data.corpus import asked
-    from memory_model.data.keeping import KeepingBatches
     from memory_model.data.mixture import Mixture, parse_weights
+    from memory_model.data.passages import ASKED, Asked, read_rows
+    from memory_model.data.running_text import ContinualBatches, KeepingBatches
     from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
-    passages: Any = ()
-    if set(shares) - {"facts"}:
-        if corpus is None:
-            task = next(task for task in shares if task != "facts")
-            raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
-        passages = training_passages(corpus, without=held_out_titles(data))
-    sequences: Any = None
-    if {"continual", "warmup"} & set(shares):
-        assert corpus is not None
-        sequences = prepared_sequences(
-            loaded, corpus, sequence=sequence, cache=cache, embedder=embedder, without=held_out_titles(data)
-        )
-    prose_sizes = prose_sizes or sizes
-    sources: dict[str, tuple[float, Any]] = {}
-    for task, share in shares.items():
-        made: Any
+    if set(shares) == {"facts"}:
+        return Mixture({"facts": (1.0, fact_batches(loaded, data, seed, sizes, distil=distil))}, seed)
+    if corpus is None:
+        task = next(task for task in shares if task != "facts")
+        raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
+    passages, pieces = training_passages(corpus, data), chat_pieces(loaded)
+    sequences = functools.cache(lambda: prepared_sequences(loaded, corpus, data, sequence, cache, embedder))
+    of_prose: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
+
+    def source(task: str) -> Any:
         if task == "facts":
-            made = fact_batches(loaded, data, seed, sizes, distil=distil)
-        elif task == "prose":
-            made = ProseConversations(
-                passages, chat_pieces(loaded), seed + 1, prose_sizes, distil=distil,
-                longest=loaded.config.memory.reference_tokens,
-            )  # fmt: skip
-        elif task == "keeping":
-            made = KeepingBatches(passages, loaded.tokenizer, seed + 2)
-        elif task == "asked":
-            assert corpus is not None
+            return fact_batches(loaded, data, seed, sizes, distil=distil)
+        if task == "prose":
+            return ProseConversations(passages, pieces, seed + 1, prose_sizes or sizes, **of_prose)
+        if task == "keeping":
+            return KeepingBatches(passages, loaded.tokenizer, seed + 2)
+        if task == "asked":
             known = {(p.source, p.key) for p in passages}
-            questions = [q for q in asked.read_asked(corpus / asked.FILE) if (q.source, q.key) in known]
-            console.print(f"{len(questions):,} questions that people asked about these passages")
-            pieces = chat_pieces(loaded)
-            made = AskedConversations(
-                questions, passages, pieces, seed + 4, prose_sizes, distil=distil,
-                longest=loaded.config.memory.reference_tokens,
-            )  # fmt: skip
-        else:
-            made = ContinualBatches(sequences, seed + 3, rows=rows, warmup=task == "warmup")
-        sources[task] = share, made
-    return Mixture(sources, seed)
+            asked = [q for q in read_rows(corpus / ASKED, Asked) if (q.source, q.key) in known]
+            console.print(f"{len(asked):,} questions that people asked about these passages")
+            return AskedConversations(asked, passages, pieces, seed + 4, prose_sizes or sizes, **of_prose)
+        return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
+
+    return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
+
+
+def training_passages(corpus: Path, data: Path) -> Any:
+    """The passages of a corpus that training may see, source by source in their order, read as needed.
+
+    Left out are those that are held out, and those about the held-out documents of the knowledge base `data`.
+    """
+    from memory_model.data.passages import PassageFiles, corpus_files
+
+    found = PassageFiles(corpus_files(corpus), held_out_titles(data))
+    console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
+    return found
 
 
 def held_out_titles(data: Path) -> Collection[str]:
@@ -108,38 +105,19 @@ def held_out_titles(data: Path) -> Collection[str]:
     return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
-def training_passages(corpus: Path, without: Collection[str] = ()) -> Any:
-    """The passages of a prepared corpus that are not held out, source by source in their order, read as needed.
-
-    without: titles whose passages are left out too.
-    """
-    from memory_model.data.passage_files import PassageFiles
-    from memory_model.data.retrieved import corpus_files
-
-    found = PassageFiles(corpus_files(corpus), without)
-    console.print(f"{len(found):,} passages to tune on, the held-out ones left out")
-    return found
-
-
 def prepared_sequences(
-    loaded: Any, corpus: Path, *, sequence: int = 512, cache: Path = CACHE, embedder: Path = EMBEDDER,
-    without: Collection[str] = (),
-) -> Any:  # fmt: skip
-    """The corpus as sequences with retrieved references, from the cache as far as they are there.
-
-    without: titles of documents that stay out, beside those that the corpus holds out.
-    """
-    from memory_model.data.retrieved import RetrievalPlan, corpus_files, prepare
-    from memory_model.embedder import Embedder
-    from memory_model.export.embedder import MINILM, export_embedder
+    loaded: Any, corpus: Path, data: Path, sequence: int, cache: Path, embedder: Path | None
+) -> Any:
+    """The corpus as sequences with retrieved references, from the cache as far as they are there."""
+    from memory_model.data.passages import corpus_files
+    from memory_model.data.retrieved import RetrievalPlan, prepare
 
     memory = loaded.config.memory
     plan = RetrievalPlan(
         tokens=sequence, chunk_tokens=memory.chunk_tokens, reference_tokens=memory.reference_tokens,
         shared=memory.memories_per_chunk,
     )  # fmt: skip
-    if not (embedder / "embedder.onnx").is_file():
-        export_embedder(MINILM, embedder)
+    opened = open_embedder(embedder, threads=os.cpu_count() or 1)
     with progress_bars() as progress:
         tasks: dict[str, Any] = {}
 
@@ -148,5 +126,33 @@ def prepared_sequences(
                 tasks[what] = progress.add_task(what, total=total)
             progress.update(tasks[what], completed=done, total=total)
 
-        embed = Embedder(embedder, threads=os.cpu_count() or 1)
-        return prepare(corpus_files(corpus), loaded.tokenizer, embed, cache, plan, report, without)
+        without = held_out_titles(data)
+        return prepare(corpus_files(corpus), loaded.tokenizer, opened, cache, plan, report, without)
+
+
+def codec_texts(
+    loaded: Any, data: Path, corpus: Path | None, references: int, seed: int
+) -> tuple[Any, list[str]]:
+    """What the codec is fitted to: batches that read memories, and the texts of as many references."""
+    import random
+
+    from memory_model.data.conversations import ProseConversations
+    from memory_model.data.mixture import Mixture
+    from memory_model.references import split
+
+    rng = random.Random(seed)
+    facts = fact_batches(loaded, data, seed, distil=False)
+    texts = [r.text for r in facts.references]
+    if corpus is None:
+        return facts, rng.sample(texts, min(references, len(texts)))
+    chosen = rng.sample(texts, min(references // 3, len(texts)))  # prose is less alike and loses more
+    passages = training_passages(corpus, data)
+    limit = loaded.config.memory.reference_tokens
+    while len(chosen) < references:
+        passage = rng.choice(passages)
+        pieces = split(passage.text, passage.title, loaded.tokenizer.count, limit)
+        if pieces:
+            chosen.append(rng.choice(pieces))
+    rng.shuffle(chosen)
+    prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False, longest=limit)
+    return Mixture({"facts": (1.0, facts), "prose": (2.0, prose)}, seed), chosen

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from memory_model.cli.options import (
-    EMBEDDER,
     FACTBOOK,
     CorpusOption,
     DataOption,
@@ -64,7 +63,7 @@ def adapt(
     cache: Annotated[
         Path, typer.Option(help="Where cut sequences and retrieved references are kept.")
     ] = CACHE,
-    embedder: EmbedderOption = EMBEDDER,
+    embedder: EmbedderOption = None,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
     weight_decay: Annotated[
@@ -165,8 +164,3 @@ def install(adapter: Any, folder: Any) -> None:
     console.print(f"[bold]{folder.path}[/bold] reads memories with {len(adapter.memory.heads)} heads now")
     if folder.codec:
         console.print(f"its codec was fitted before: memory-model fit-codec --model {folder.path}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this file's commands to the program."""
-    app.command()(adapt)

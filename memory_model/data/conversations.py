@@ -20,8 +20,7 @@ import torch
 
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
-from memory_model.data.corpus.asked import Asked
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Asked, Passage
 from memory_model.data.questions import Pairs, Question, prose_questions, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
@@ -106,8 +105,7 @@ class Conversations(ABC):
 
     def restore(self, state: Any) -> None:
         """Go on from a state."""
-        kind, numbers, gauss = state
-        self.random.setstate((kind, tuple(numbers), gauss))
+        self.random.setstate(state)
 
     def _conversation(self, written: Sequence[Reference]) -> _Row:
         rng, sizes = self.random, self.sizes
@@ -319,7 +317,7 @@ class ProseConversations(Conversations):
 
 
 class AskedConversations(ProseConversations):
-    """What people asked (`corpus/asked.py`), beside questions made by rule about other passages.
+    """What people asked (`asked/questions.jsonl` of the corpus), beside questions made by rule about other passages.
 
     real: the share of a batch's references that come with people's questions. Their words are left as they are.
     """

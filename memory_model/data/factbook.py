@@ -12,16 +12,16 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from memory_model.data.questions import Question
 from memory_model.errors import CorruptFile, MissingFile
-from memory_model.references import split
 
 _TEMPLATES: dict[str, list[str]] = json.loads(Path(__file__).with_name("factbook_questions.json").read_text())
 _DATE = re.compile(r"\s*\((?:[^()]*\b\d{4}(?:[./-]\d+)?\b[^()]*|FY[^()]*)\)\s*$")
+_LONGEST_ANSWER = 60  # characters
 
 
 def held_out(key: str) -> bool:
@@ -103,12 +103,12 @@ def facts(text: str) -> Iterator[tuple[str, str, str]]:
             yield field, value, line
 
 
-def questions(country: str, text: str, longest_answer: int = 60) -> list[list[Question]]:
+def questions(country: str, text: str) -> list[list[Question]]:
     """For each short fact of `text`, the ways to ask for it."""
     result = []
     for field, value, line in facts(text):
         answer = _DATE.sub("", value).strip().rstrip(".")
-        if not 1 <= len(answer) <= longest_answer or answer in ("NA", "none"):
+        if not 1 <= len(answer) <= _LONGEST_ANSWER or answer in ("NA", "none"):
             continue
         ways = _TEMPLATES.get(field) or _generic(field)
         result.append([Question(way.format(c=country), answer, line) for way in ways])
@@ -126,31 +126,17 @@ _SENTENCES = (
 def sentence(country: str, line: str, rng: random.Random) -> str:
     """A fact's line as a sentence of prose."""
     field, _, value = line.partition(": ")
-    name, _, part = field.partition(" - ")
-    lowered = name if name[1:2].isupper() else name[0].lower() + name[1:]
-    spoken = f"{lowered} ({part})" if part else lowered
-    return rng.choice(_SENTENCES).format(country=country, field=spoken, value=value.rstrip("."))
+    return rng.choice(_SENTENCES).format(country=country, field=_spoken(field), value=value.rstrip("."))
 
 
 def _generic(field: str) -> list[str]:
     name, _, part = field.partition(" - ")
+    second = f"{name}, {part}: what is it for {{c}}?" if part else f"What is {{c}}'s {_spoken(field)}?"
+    return [f"What is the {_spoken(field)} of {{c}}?", second]
+
+
+def _spoken(field: str) -> str:
+    """A field in a sentence: `Area - total` is "area (total)"; an acronym keeps its capitals."""
+    name, _, part = field.partition(" - ")
     lowered = name if name[1:2].isupper() else name[0].lower() + name[1:]
-    if part:
-        return [f"What is the {lowered} ({part}) of {{c}}?", f"{name}, {part}: what is it for {{c}}?"]
-    return [f"What is the {lowered} of {{c}}?", f"What is {{c}}'s {lowered}?"]
-
-
-def evaluation_rows(
-    documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int], count: int, seed: int = 0
-) -> list[dict[str, str]]:
-    """Rows {knowledge, question, right_answer} about the documents, for `memory-model eval`; fixed by the seed."""
-    rng = random.Random(seed)
-    pool = []
-    for document in documents:
-        for text in split(document["text"], document["title"], count_tokens):
-            pool += [(text, asks) for asks in questions(document["title"], text)]
-    rows = []
-    for text, asks in rng.sample(pool, min(count, len(pool))):
-        asked = rng.choice(asks)
-        rows.append({"knowledge": text, "question": asked.question, "right_answer": asked.answer})
-    return rows
+    return f"{lowered} ({part})" if part else lowered

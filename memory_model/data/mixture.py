@@ -39,8 +39,7 @@ class Mixture:
             raise InvalidInput(
                 f"the run mixed {sorted(state['sources'])}, this one {sorted(self.sources)}: use another --out"
             )
-        kind, numbers, gauss = state["mixture"]
-        self.random.setstate((kind, tuple(numbers), gauss))
+        self.random.setstate(state["mixture"])
         for name, (_, source) in self.sources.items():
             source.restore(state["sources"][name])
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Passage
 from memory_model.references import sentences
 
 _MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from memory_model.data.corpus.passages import held_out, read_passages
+from memory_model.data.passages import Passage, PassageFiles
 from memory_model.digest import file_sha256
-from memory_model.errors import InvalidInput, MissingFile
+from memory_model.errors import InvalidInput
 from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
@@ -52,7 +52,6 @@ class RetrievalPlan:
 
     `tokens` and `reference_tokens`: of a sequence and, at most, of a reference. `shared`: chunks, the own
     included, whose references a chunk reads. `candidates`: neighbours looked at before a chunk gets none.
-    `limit`: documents are taken until there are so many tokens, 0 takes all.
     """
 
     tokens: int = 512
@@ -61,8 +60,6 @@ class RetrievalPlan:
     shared: int = 5
     candidates: int = 32
     most_overlap: float = 0.9
-    limit: int = 0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse sequences that are no whole number of chunks."""
@@ -84,38 +81,12 @@ class RetrievedSequences:
     shared: int
 
 
-@dataclass(frozen=True)
-class Document:
-    """A document of the corpus, its passages joined."""
-
-    title: str
-    text: str
-
-
-def corpus_files(corpus: Path, sources: Sequence[str] = ()) -> list[Path]:
-    """The corpus' files, those of `sources` only if any are named; raises MissingFile."""
-    files = [corpus / f"{name}.jsonl" for name in sources] or sorted(corpus.glob("*.jsonl"))
-    missing = [f for f in files if not f.is_file()]
-    if missing or not files:
-        raise MissingFile(
-            f"no corpus at {missing[0] if missing else corpus}: `python -m experiments prepare-data` makes one, "
-            "docs/data.md says what it is"
-        )
-    return files
-
-
-def documents(files: Iterable[Path], seed: int = 0, without: Collection[str] = ()) -> list[Document]:
-    """The documents that training may see, in an order fixed by the seed; their passages keep theirs.
-
-    without: titles of documents that are left out too.
-    """
+def documents(passages: Iterable[Passage], seed: int = 0) -> list[tuple[str, str]]:
+    """(title, text) of the documents, the passages of each joined, in an order fixed by the seed."""
     found = []
-    for path in files:
-        kept = (p for p in read_passages(path) if not held_out(p.source, p.key))
-        for _, group in groupby(kept, key=lambda p: p.key.partition("#")[0]):
-            passages = list(group)
-            if passages[0].title not in without:
-                found.append(Document(passages[0].title, "\n".join(p.text for p in passages)))
+    for _, group in groupby(passages, key=lambda p: (p.source, p.document)):
+        joined = list(group)
+        found.append((joined[0].title, "\n".join(p.text for p in joined)))
     random.Random(seed).shuffle(found)
     return found
 
@@ -136,7 +107,7 @@ def prepare(
     place.mkdir(parents=True, exist_ok=True)
     report = progress or (lambda what, done, total: None)
     if not (place / "references.npy").is_file():
-        _cut(documents(files, plan.seed, without), tokenizer, plan, place, report)
+        _cut(documents(PassageFiles(files, without)), tokenizer, plan, place, report)
     sequences = np.load(place / "sequences.npy", mmap_mode="r")
     references = np.load(place / "references.npy", mmap_mode="r")
     bodies = np.load(place / "bodies.npy")
@@ -168,29 +139,27 @@ def prepare(
 
 
 def _cut(
-    found: Sequence[Document], tokenizer: Tokenizer, plan: RetrievalPlan, place: Path, report: Progress
+    found: Sequence[tuple[str, str]], tokenizer: Tokenizer, plan: RetrievalPlan, place: Path, report: Progress
 ) -> None:
     """Write sequences.npy, bodies.npy and references.npy; this one last, because it says that all are whole."""
     stream: list[np.ndarray] = []
     references: list[list[int]] = []
     bodies: list[int] = []
     tokens = number = 0
-    for number, document in enumerate(found):
-        title = " ".join(document.title.split())
-        ids = tokenizer.encode(f"{title}\n{document.text}\n\n")
+    for number, (title, text) in enumerate(found):
+        title = " ".join(title.split())
+        ids = tokenizer.encode(f"{title}\n{text}\n\n")
         stream.append(np.array(ids, np.int32))
         tokens += len(ids)
         head = tokenizer.count(f"{title}\n") if title else 0
         if head > plan.reference_tokens // 2:
             title, head = "", 0
-        texts = split(document.text, title, tokenizer.count, plan.reference_tokens)
+        texts = split(text, title, tokenizer.count, plan.reference_tokens)
         encoded = tokenizer.encode_batch(texts)
         references += encoded
         bodies += [min(head, len(reference) - 1) for reference in encoded]
         if number % 256 == 0:
             report("cutting sequences and references", number, len(found))
-        if plan.limit and tokens >= plan.limit:
-            break
     report("cutting sequences and references", number + 1, number + 1)
     own = plan.tokens - 1  # behind the context BOS
     whole = tokens // own
@@ -201,8 +170,8 @@ def _cut(
     padded = np.full((len(references), plan.reference_tokens), -1, np.int32)
     for row, ids in enumerate(references):
         padded[row, : len(ids)] = ids
-    text = np.concatenate(stream)[: whole * own].reshape(whole, own)
-    _save(place / "sequences.npy", np.pad(text, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
+    cut = np.concatenate(stream)[: whole * own].reshape(whole, own)
+    _save(place / "sequences.npy", np.pad(cut, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
     _save(place / "bodies.npy", np.array(bodies, np.int32))
     _save(place / "references.npy", padded)
 

@@ -54,6 +54,16 @@ class Row:
 _ROW = TypeAdapter(Row)
 
 
+def read_json(path: Path) -> Any:
+    """The contents of a JSON file; raises MissingFile or CorruptFile."""
+    if not path.is_file():
+        raise MissingFile(f"no file {path}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error
+
+
 def read_rows(data: Any, limit: int | None = None) -> Iterator[Row]:
     """Rows of a parsed data file; raises InvalidInput when it is no list of rows."""
     if not isinstance(data, list) or not data:
@@ -64,9 +74,4 @@ def read_rows(data: Any, limit: int | None = None) -> Iterator[Row]:
 
 def open_rows(path: Path, limit: int | None = None) -> list[Row]:
     """Rows of a file; raises MissingFile, CorruptFile or InvalidInput."""
-    if not path.is_file():
-        raise MissingFile(f"no questions at {path}")
-    try:
-        return list(read_rows(json.loads(path.read_text(encoding="utf-8")), limit))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CorruptFile(f"{path} is not JSON: {error}") from error
+    return list(read_rows(read_json(path), limit))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,17 +69,6 @@ def exact_values(answer: str, right: str) -> float | None:
 def is_refusal(answer: str) -> bool:
     """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
     return _REFUSAL.match(normalise(answer)) is not None
-
-
-def says(answer: str, claim: str) -> bool:
-    """Whether the normalised words of `claim` stand in `answer`, together and in order, accents aside."""
-    words = normalise(_plain(claim))
-    return bool(words) and f" {words} " in f" {normalise(_plain(answer))} "
-
-
-def _plain(text: str) -> str:
-    """Letters without their accents: Brasília is Brasilia."""
-    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
 BINARY = frozenset({"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"})

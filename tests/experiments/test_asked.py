@@ -12,8 +12,7 @@ import pytest
 from experiments.corpus import asked, preparing
 from experiments.corpus.asked import matched, questions
 from experiments.corpus.sources import Package, Source
-from memory_model.data.corpus.asked import FILE, read_asked
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import ASKED, Asked, Passage, read_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile
 
@@ -99,7 +98,7 @@ def test_a_corpus_keeps_the_questions_with_its_manifest(
     monkeypatch.setattr(asked, "PACKAGE", package)
     source = Source("s", "by hand", "CC0", package, lambda wheel: iter(PASSAGES))
     assert preparing.prepare(tmp_path, [source], questions=True).questions == 2
-    assert {row.answer for row in read_asked(tmp_path / FILE)} == {"Kiel Canal", "Virgil"}
+    assert {row.answer for row in read_rows(tmp_path / ASKED, Asked)} == {"Kiel Canal", "Virgil"}
     assert json.loads((tmp_path / preparing.MANIFEST).read_text())["questions"]["rows"] == 2
     preparing.prepare(tmp_path, [source])
-    assert not (tmp_path / FILE).exists(), "they would be another corpus's"
+    assert not (tmp_path / ASKED).exists(), "they would be another corpus's"

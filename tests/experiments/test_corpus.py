@@ -16,7 +16,7 @@ from experiments.corpus import preparing, wikitext
 from experiments.corpus.preparing import Exclusion, Seen
 from experiments.corpus.prose import LONGEST, SHORTEST, is_prose, pack, sentences
 from experiments.corpus.sources import SOURCES, Package, Source, chosen, introductions, with_years
-from memory_model.data.corpus.passages import Passage, read_passages
+from memory_model.data.passages import Passage, read_rows
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
@@ -113,7 +113,7 @@ def test_a_corpus_is_written_with_its_manifest(tmp_path: Path) -> None:
     assert {name: part.passages for name, part in prepared.parts.items()} == {"first": 1, "second": 1}
     assert prepared.parts["first"].dropped_as_excluded == 1
     assert prepared.parts["second"].dropped_as_repeated == 1
-    assert [p.text for p in read_passages(out / "first.jsonl")] == [NOBEL]
+    assert [p.text for p in read_rows(out / "first.jsonl", Passage)] == [NOBEL]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["sources"]["first"]["licence"] == "CC0"
     assert manifest["sources"]["first"]["sha256"] == file_sha256(out / "first.jsonl")

@@ -21,10 +21,9 @@ from memory_model.data.conversations import (
     Sizes,
     references_of,
 )
-from memory_model.data.corpus.asked import Asked
-from memory_model.data.corpus.passages import Passage
-from memory_model.data.keeping import KeepingBatches
 from memory_model.data.mixture import Mixture
+from memory_model.data.passages import Asked, Passage
+from memory_model.data.running_text import KeepingBatches
 from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import attach, original
 from memory_model.train.losses import batch_gradients, read

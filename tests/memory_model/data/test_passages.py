@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_model.data.corpus.asked import Asked, read_asked
-from memory_model.data.corpus.passages import Passage, held_out, read_passages, write_rows
+from experiments.corpus.preparing import write_rows
+from memory_model.data.passages import Asked, Passage, held_out, read_rows
 from memory_model.errors import CorruptFile, MissingFile
 
 
@@ -33,15 +33,15 @@ def test_an_article_is_held_out_in_both_sources_that_may_have_it() -> None:
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     passages = [Passage("s", "Œuvre#0", "Œuvre", "ä"), Passage("s", "b#0", "b", "c")]
     assert write_rows(tmp_path / "s.jsonl", passages) == 2
-    assert list(read_passages(tmp_path / "s.jsonl")) == passages
+    assert list(read_rows(tmp_path / "s.jsonl", Passage)) == passages
     asked = [Asked("q?", "ä", "T\nä", "s", "k#0")]
     write_rows(tmp_path / "asked" / "q.jsonl", asked)
-    assert list(read_asked(tmp_path / "asked" / "q.jsonl")) == asked
+    assert list(read_rows(tmp_path / "asked" / "q.jsonl", Asked)) == asked
     with pytest.raises(MissingFile, match="prepare-data"):
-        list(read_passages(tmp_path / "none.jsonl"))
+        list(read_rows(tmp_path / "none.jsonl", Passage))
 
 
 def test_a_broken_line_is_told_with_its_number(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"source": "a", "key": "b", "title": "c", "text": "d"}\n{"key": 1}\n')
     with pytest.raises(CorruptFile, match="line 2"):
-        list(read_passages(tmp_path / "a.jsonl"))
+        list(read_rows(tmp_path / "a.jsonl", Passage))

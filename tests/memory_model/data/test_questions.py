@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memory_model.data.corpus.passages import Passage
+from memory_model.data.passages import Passage
 from memory_model.data.questions import Pairs, Question, compared, prose_questions, refers_to, subject_of
 
 

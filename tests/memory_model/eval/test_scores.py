@@ -11,7 +11,6 @@ from memory_model.eval.scores import (
     exact_match,
     exact_values,
     is_refusal,
-    says,
     token_f1,
     values,
 )
@@ -95,11 +94,3 @@ def test_shares_of_values_lie_between_none_and_all(answer: str, right: str) -> N
 )
 def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
     assert is_refusal(answer) is refused
-
-
-def test_an_answer_says_a_claim_when_its_words_stand_together_in_order() -> None:
-    assert says("It is Mexico City, of course.", "mexico city")
-    assert not says("The City of Mexico", "Mexico City")
-    assert says("the capital is Brasília", "Brasilia")
-    assert not says("Romeo", "Rome")
-    assert not says("anything", "")

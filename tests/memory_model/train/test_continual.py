@@ -13,11 +13,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from experiments.corpus.preparing import write_rows
 from memory_model.cli import app
 from memory_model.config import MemoryConfig, MemoryHead
-from memory_model.data.continual import ContinualBatches
-from memory_model.data.corpus.passages import Passage, held_out, write_rows
-from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, corpus_files, overlap, prepare
+from memory_model.data.passages import Passage, corpus_files, held_out
+from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlap, prepare
+from memory_model.data.running_text import ContinualBatches
 from memory_model.errors import InvalidInput, MissingFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories

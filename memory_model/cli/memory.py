@@ -1,4 +1,4 @@
-"""Which heads read: what the answers lose without each one's memory."""
+"""What a memory holds: rank the heads that read, and fit the codec."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from rich.table import Table
 from memory_model.cli.options import (
     FACTBOOK,
     AdapterOption,
+    CorpusOption,
     DataOption,
     ModelOption,
+    SeedOption,
     StopAfterOption,
     ThreadsOption,
     console,
+    progress_bar,
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import fact_batches
+from memory_model.cli.training_data import codec_texts, fact_batches
 
 _SHOWN = 16
 
@@ -51,11 +54,10 @@ def rank_heads(
     maker = fact_batches(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     found = Ranking.begun(out, loaded.model_id, batches)
-    with progress_bars() as progress:
-        task = progress.add_task("heads", total=None)
+    with progress_bar("heads") as advance:
         for count, _ in enumerate(rank(ruler, found, select, pool), 1):
             found.save(out)
-            progress.update(task, completed=count)
+            advance()
             if count == stop_after:
                 break
     show = Table("layer.head", "loss without it", title=f"with all heads: {found.loss_whole:.3f}")
@@ -73,6 +75,50 @@ def rank_heads(
     print("--heads " + ",".join(f"{name}:{tokens[name]}" for name in found.chosen))
 
 
-def register(app: typer.Typer) -> None:
-    """Add this file's command to the program."""
-    app.command("rank-heads")(rank_heads)
+def fit_codec(
+    model: ModelOption = None,
+    out: Annotated[Path | None, typer.Option(help="codec.npz to write; default: the model folder's.")] = None,
+    adapter: AdapterOption = None,
+    data: DataOption = FACTBOOK,
+    corpus: CorpusOption = None,
+    factory: Annotated[
+        str,
+        typer.Option(
+            help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
+            "'groups:…' each vector alone; or a FAISS factory string for one table. Default: tokens, 8 bytes a vector, "
+            "where every memory head keeps all tokens, else the paper's 14 bytes."
+        ),
+    ] = "",
+    references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
+    points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
+    from memory_model.errors import InvalidInput
+    from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_model
+    from memory_model.train.codec_fit import default_factory, fit
+
+    use_threads(threads)
+    folder = ModelFolder.open(model)
+    if out is None and folder.packaged:
+        raise InvalidInput("the packaged model folder is not written to: give --out")
+    out = out or folder.path / "codec.npz"
+    loaded = load_model(folder, adapter)
+    factory = factory or default_factory(loaded.config)
+    source, texts = codec_texts(loaded, data, corpus, references, seed)
+    with progress_bars() as progress:
+        codec, lost = fit(loaded, source, texts, factory, seed, progress, points=points)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    codec.save(out)
+    memory = loaded.config.memory
+    show = Table(
+        "head", "side", "variance lost", title=f"{codec.code_bytes / codec.together:g} bytes a vector"
+    )
+    for number, share in enumerate(lost):
+        head = memory.heads[number // 2]
+        show.add_row(f"{head.layer}.{head.head}", ("keys", "values")[number % 2], f"{share:.3%}")
+    console.print(show)
+    size = memory.vectors // codec.together * codec.code_bytes
+    console.print(f"{size:,} bytes of codes in a full memory; codec in [bold]{out}[/bold]")

@@ -1,1 +1,0 @@
-"""Prose to train on, from what the package registries carry: fetched, cleaned, split, checked (torch-free)."""

@@ -1,0 +1,138 @@
+"""A corpus to train on (docs/data.md): passages in `SOURCE.jsonl`, and what people asked about them.
+
+Passages are read from their files as needed: only the place of each line is held in memory, 10 bytes a passage.
+Sources draw passages by number, so the state of their random generator is all that an exact resume needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, overload
+
+import numpy as np
+
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+
+ASKED = Path("asked") / "questions.jsonl"
+"""The file of questions in a corpus."""
+_HELD_OUT = 0.03  # share of the documents that no training sees
+
+Row = TypeVar("Row", "Passage", "Asked")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One passage. `key` is `document` or `document#n`; all passages of a document fall on one side of the split."""
+
+    source: str
+    key: str
+    title: str
+    text: str
+
+    @property
+    def document(self) -> str:
+        """The document that it is a part of."""
+        return self.key.partition("#")[0]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with an answer in the words of its reference (`text`: title and body), a part of a passage."""
+
+    question: str
+    answer: str
+    text: str
+    source: str
+    key: str
+
+
+def held_out(source: str, key: str) -> bool:
+    """Whether a passage is kept out of all training: about 3 % of the documents, fixed by source and key.
+
+    Passages of one document fall together, and so do the same article's in `wikipedia` and `wikipedia-articles`.
+    """
+    family, document = source.partition("-")[0], key.partition("#")[0]
+    digest = hashlib.sha256(f"corpus {family} {document}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") < _HELD_OUT * 2**32
+
+
+def corpus_files(corpus: Path) -> list[Path]:
+    """The corpus' files of passages, in order of their names; raises MissingFile."""
+    files = sorted(corpus.glob("*.jsonl"))
+    if not files:
+        raise _missing(corpus)
+    return files
+
+
+def read_rows(path: Path, kind: type[Row]) -> Iterator[Row]:
+    """The passages or questions of a JSONL file. Raises MissingFile, or CorruptFile with the line's number."""
+    return (row for _, row in _placed_rows(path, kind))
+
+
+def _placed_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+    """Each row with the byte at which its line starts."""
+    if not path.is_file():
+        raise _missing(path)
+    start = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield start, kind(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                name = kind.__name__.lower()
+                raise CorruptFile(f"{path}, line {number} is no {name} row: {error}") from error
+            start += len(line)
+
+
+def _missing(path: Path) -> MissingFile:
+    return MissingFile(
+        f"no corpus at {path}: `python -m experiments prepare-data --questions` makes one, docs/data.md says what it is"
+    )
+
+
+class PassageFiles(Sequence[Passage]):
+    """The passages that training may see, file by file in their order.
+
+    without: titles whose passages are left out beside those that are held out. Raises CorruptFile with the
+    line's number, and InvalidInput where nothing is left. Safe to use after a fork.
+    """
+
+    def __init__(self, files: Sequence[Path], without: Collection[str] = ()) -> None:
+        starts = [
+            [
+                start
+                for start, p in _placed_rows(path, Passage)
+                if not held_out(p.source, p.key) and p.title not in without
+            ]
+            for path in files
+        ]
+        self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])
+        self._start = np.array([start for found in starts for start in found], np.int64)
+        if not len(self._start):
+            raise InvalidInput("the corpus has no passage to train on: docs/data.md says what it is")
+        self._handles = [os.open(path, os.O_RDONLY) for path in files]
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    @overload
+    def __getitem__(self, number: int) -> Passage: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Passage]: ...
+    def __getitem__(self, number: int | slice) -> Passage | list[Passage]:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        handle, start = self._handles[self._file[number]], int(self._start[number])
+        line = b""
+        while b"\n" not in line and (more := os.pread(handle, 8192, start + len(line))):
+            line += more
+        return Passage(**json.loads(line.partition(b"\n")[0]))
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_handles", ()):
+            os.close(handle)
