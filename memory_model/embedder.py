@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,9 @@ class Embedder:
             map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
         )
         tokens = [encoding.ids for encoding in encodings]
-        for rows in _batches([len(t) for t in tokens], batch_size):
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
             vectors[rows] = self._run([tokens[i] for i in rows])
         return vectors
 
@@ -195,12 +197,6 @@ def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
         return tokens[:, 0]
     weights = mask[:, :, None].astype(np.float32)
     return np.asarray((tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
-
-
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
 
 
 def _well_formed(text: str) -> str:

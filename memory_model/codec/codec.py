@@ -36,6 +36,7 @@ from memory_model.codec.tables import ProductTables as ProductTables  # part of 
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 
 CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
+_UNREADABLE = zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError
 
 
 class MemoryCodec:
@@ -66,9 +67,8 @@ class MemoryCodec:
         """Write the vectors of all codes to their rows, the codes decoded in one batch."""
         if not pieces:
             return
-        codes, blocks = (
-            np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "blocks")
-        )
+        codes = np.concatenate([piece.codes for piece in pieces])
+        blocks = np.concatenate([piece.blocks for piece in pieces])
         vectors = self.decode(codes, blocks).reshape(-1, self.head_dim)
         first = 0
         for piece in pieces:
@@ -86,17 +86,29 @@ class MemoryCodec:
             with np.load(path, allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {k: file[k] for k in file.files if k != "header"}
+            version = header.get("version")
+            if version not in range(1, CODEC_FORMAT_VERSION + 1):
+                raise CorruptFile(
+                    f"{path} has codec format {version}, this program reads 1 to {CODEC_FORMAT_VERSION}"
+                )
+            if header["kind"] == "exact":
+                return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
+            if header["kind"] == "product":
+                tables = {k: v.astype(np.float32) for k, v in arrays.items()}
+                together = int(header.get("together", 1))
+                return ProductCodec(ProductTables(**tables, together=together), installed())
         except (
             BadZipFile,
             zlib.error,
-            ValueError,
-            KeyError,
-            OSError,
             EOFError,
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
             NotImplementedError,
         ) as error:
             raise CorruptFile(f"{path} is not a codec file: {error}") from error
-        return codec_from_arrays(header, arrays, str(path))
+        raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
 
 
 class ExactCodec(MemoryCodec):
@@ -255,23 +267,6 @@ def _rows(table: np.ndarray, index: np.ndarray) -> np.ndarray:
     found = np.empty((*index.shape, table.shape[1]), np.float32)
     table.take(index, axis=0, out=found, mode="clip")  # any other mode buffers `out`
     return found.reshape(len(index), index.shape[1] * table.shape[1])
-
-
-def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], name: str) -> MemoryCodec:
-    """The codec of a file's parts; raises CorruptFile when they do not make one."""
-    try:
-        if header.get("version") not in range(1, CODEC_FORMAT_VERSION + 1):
-            raise CorruptFile(
-                f"{name} has codec format {header.get('version')}, this program reads 1 to {CODEC_FORMAT_VERSION}"
-            )
-        if header["kind"] == "exact":
-            return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
-        if header["kind"] == "product":
-            tables = {k: v.astype(np.float32) for k, v in arrays.items()}
-            return ProductCodec(ProductTables(**tables, together=int(header.get("together", 1))), installed())
-    except (TypeError, KeyError, IndexError, ValueError) as error:
-        raise CorruptFile(f"{name} is not a whole codec: {error}") from error
-    raise CorruptFile(f"{name} holds a codec of unknown kind {header['kind']!r}")
 
 
 def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

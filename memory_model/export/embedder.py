@@ -29,9 +29,8 @@ from memory_model.models.encoder import (
     fitting_tokenizer,
     pooling_of,
     read_encoder,
-    read_json,
 )
-from memory_model.models.tensor_files import LAYOUTS, has_weights
+from memory_model.models.tensor_files import LAYOUTS, has_weights, read_json
 
 MINILM = "minilm"
 PRECISIONS = {"float32": 32, "int8": 8}

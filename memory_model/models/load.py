@@ -95,16 +95,15 @@ def _assemble(
     config = checkpoint.config(folder.name).with_memory(memory)
     weights = checkpoint.weights()
     added = adapter.added() if adapter else {}
-    if unknown := [name for name in added if name not in weights or weights[name].shape != added[name].shape]:
+    if unknown := [n for n, delta in added.items() if weights.shapes.get(n) != tuple(delta.shape)]:
         raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
     if dtype is None and 4 * config.parameters() <= FLOAT32_BYTES:
         dtype = torch.float32
     state = {}
-    for name in weights:
-        tensor = weights[name]
-        if name in added:
-            tensor = tensor.float() + added[name]
-        state[name] = tensor.to(dtype or weights[name].dtype)
+    for name in weights.shapes:
+        tensor = weights.read(name)
+        kept = dtype or tensor.dtype
+        state[name] = (tensor.float() + added[name] if name in added else tensor).to(kept)
     model = empty_decoder(config)
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face folder, one tensor at a time: safetensors or pytorch_model.bin, sharded or not.
+"""Files of a Hugging Face folder: JSON, and weights (safetensors or pytorch_model.bin, sharded or not) by tensor.
 
 Opening reads headers only, so that a missing or truncated shard is an error before anything large is loaded.
 """
@@ -9,17 +9,59 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.config import ModelConfig, weight_shapes
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAYOUTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are looked for; each may have an index `<name>.index.json` of shards instead."""
 _REMEDY = "download it again"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a base model by Hugging Face name without `model.`: their shapes, and what reads one."""
+
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+
+    def check(self, config: ModelConfig, path: Path) -> Weights:
+        """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
+        wanted = weight_shapes(config)
+        for name, shape in wanted.items():
+            if name not in self.shapes:
+                raise CorruptFile(
+                    f"{path} has no weight {name}: a shard is missing, or its config is of another model"
+                )
+            if self.shapes[name] != shape:
+                raise CorruptFile(
+                    f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}"
+                )
+        if unknown := sorted(set(self.shapes) - set(wanted)):
+            raise InvalidInput(f"{path}: weight {unknown[0]} belongs to nothing that is supported")
+        return self
+
+
+def read_json(path: Path, kind: type = dict, advice: str = _REMEDY) -> Any:
+    """A file of JSON that holds a `kind`; raises MissingFile, CorruptFile."""
+    if not path.is_file():
+        raise MissingFile(f"no {path.name} in {path.parent}: {advice}")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise CorruptFile(f"{path} is a {type(value).__name__}, expected a {kind.__name__}")
+    return value
 
 
 class TensorFiles:
@@ -74,8 +116,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         if not index.is_file():
             continue
         try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            shards = sorted(set(read_json(index)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{index} is not an index of shards: {error}: {_REMEDY}") from error
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing or not shards:

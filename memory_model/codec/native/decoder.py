@@ -15,7 +15,6 @@ import contextlib
 import math
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -35,15 +34,6 @@ _MOST_TABLES, _MOST_WIDTH, _ADDED, _PADDING = 64, 1024, 4, 16  # as in decode.c
 _LARGEST = 32767
 _LARGE_PAGE_BYTES = 2 << 20
 _SLACK = 8  # floats that decode.c copies at once
-
-
-class NativeDecoder(Protocol):
-    """What both ways are."""
-
-    name: str
-
-    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
-        """Write the vectors of all codes to their rows."""
 
 
 def native_decoder(tables: ProductTables, library: Library, by_numpy: Decode) -> NativeDecoder | None:
@@ -220,3 +210,6 @@ class GatheredTables:
             end = first + len(piece.codes)
             self._library.place(vectors[first:end], self._mean, piece.places, piece.rows)
             first = end
+
+
+NativeDecoder = FoldedTables | GatheredTables

@@ -61,6 +61,8 @@ class Library:
             pointer, number, number, number, number, pointer, number, pointer, pointer, number,
         ]  # fmt: skip
         self._place.argtypes = [pointer, number, pointer, number, number, pointer, pointer, number]
+        for function in (self._sum_rows, self._gather, self._place):
+            function.errcheck = _raise_wrong
 
     @property
     def name(self) -> str:
@@ -79,18 +81,12 @@ class Library:
 
         blocks: int64 [n], or None where all are of block 0. Raises InvalidInput for a block or row that is not there.
         """
-        _fits(codes, np.uint8, tables.code_bytes)
-        _fits(out, np.float32, tables.head_dim)
-        n = _count(codes, places, tables.together)
-        if blocks is not None and (
-            blocks.dtype != np.int64 or blocks.shape != (n,) or not blocks.flags.c_contiguous
-        ):
-            raise InvalidInput(f"blocks have shape {blocks.shape}, expected int64 [{n}]")
-        _raise(
-            self._sum_rows(
-                self.level, ctypes.byref(tables), codes.ctypes.data, n,
-                None if blocks is None else blocks.ctypes.data, places.ctypes.data, out.ctypes.data, len(out),
-            )
+        n, rows = len(codes), len(out)
+        self._sum_rows(
+            self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
+            None if blocks is None else _address("blocks", blocks, np.int64, n),
+            _address("places", places, np.int64, n * tables.together),
+            _address("rows", out, np.float32, rows, tables.head_dim), rows,
         )  # fmt: skip
 
     def gather(
@@ -101,38 +97,22 @@ class Library:
         codewords: float32, flat, [parts, 2^bits, slot] and 8 floats. widths: int64 [parts], floats of each part's
         words. stride: at least 8 more than they are together.
         """
-        parts = len(widths)
+        (n, code_bytes), parts, stride = codes.shape, len(widths), out.shape[1]
         slot = (codewords.size - 8) // (parts << bits)
-        if (
-            codewords.dtype != np.float32
-            or codewords.size != (parts * slot << bits) + 8
-            or widths.dtype != np.int64
-        ):
-            raise InvalidInput(_WRONG[-3])
-        _fits(codes, np.uint8, codes.shape[1])
-        _fits(out, np.float32, out.shape[1])
-        if len(out) != len(codes):
-            raise InvalidInput(_WRONG[-2])
-        _raise(
-            self._gather(
-                codes.ctypes.data, len(codes), codes.shape[1], bits, parts, codewords.ctypes.data, slot,
-                widths.ctypes.data, out.ctypes.data, out.shape[1],
-            )
+        self._gather(
+            _address("codes", codes, np.uint8, n, code_bytes), n, code_bytes, bits, parts,
+            _address("codewords", codewords, np.float32, (parts * slot << bits) + 8), slot,
+            _address("widths", widths, np.int64, parts), _address("words", out, np.float32, n, stride), stride,
         )  # fmt: skip
 
     def place(self, vectors: np.ndarray, mean: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
         """float32 vectors [n, together * head_dim] plus their mean into rows places int64 [n * together] of `out`."""
-        head_dim = out.shape[1]
-        together = vectors.shape[1] // head_dim
-        _fits(vectors, np.float32, together * head_dim)
-        _fits(mean[None], np.float32, vectors.shape[1])
-        _fits(out, np.float32, head_dim)
-        n = _count(vectors, places, together)
-        _raise(
-            self._place(
-                vectors.ctypes.data, n, mean.ctypes.data, together, head_dim, places.ctypes.data, out.ctypes.data,
-                len(out),
-            )
+        (n, width), (rows, head_dim) = vectors.shape, out.shape
+        together = width // head_dim
+        self._place(
+            _address("vectors", vectors, np.float32, n, together * head_dim), n,
+            _address("mean", mean, np.float32, width), together, head_dim,
+            _address("places", places, np.int64, n * together), _address("rows", out, np.float32, rows, head_dim), rows,
         )  # fmt: skip
 
 
@@ -158,20 +138,16 @@ def _load() -> tuple[Library | None, str]:
     return None, f"{why}: install a C compiler, then run `python -m memory_model.codec.native.compile`"
 
 
-def _fits(array: np.ndarray, kind: Any, width: int) -> None:
-    if array.ndim != 2 or array.shape[1] != width or array.dtype != kind or not array.flags.c_contiguous:
+def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
+    """Where an array lies, when it is what the library reads."""
+    if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
         raise InvalidInput(
-            f"an array is {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} [n, {width}]"
+            f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}"
         )
+    return int(array.ctypes.data)
 
 
-def _count(codes: np.ndarray, places: np.ndarray, together: int) -> int:
-    """How many codes there are, when every one has its `together` places."""
-    if places.dtype != np.int64 or places.shape != (len(codes) * together,) or not places.flags.c_contiguous:
-        raise InvalidInput(f"places have shape {places.shape}, expected int64 [{len(codes) * together}]")
-    return len(codes)
-
-
-def _raise(result: int) -> None:
+def _raise_wrong(result: Any, *_: Any) -> Any:
     if result:
         raise InvalidInput(_WRONG[result])
+    return result

@@ -166,10 +166,10 @@ def test_a_codec_too_wide_to_fold_is_gathered() -> None:
         ({"blocks": np.array([0, 2, 0])}, "block that the codec does not have"),
         ({"blocks": np.array([-1, 0, 0])}, "block that the codec does not have"),
         ({"blocks": np.array([0])}, "blocks"),
-        ({"codes": np.zeros((3, 1), np.uint8)}, "array"),
-        ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "array"),
-        ({"rows": np.zeros((4, 5), np.float32)}, "array"),
-        ({"rows": np.zeros((4, 6), np.float64)}, "array"),
+        ({"codes": np.zeros((3, 1), np.uint8)}, "codes"),
+        ({"codes": np.zeros((3, 8), np.uint8)[:, ::2]}, "codes"),
+        ({"rows": np.zeros((4, 5), np.float32)}, "rows"),
+        ({"rows": np.zeros((4, 6), np.float64)}, "rows"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(
