@@ -1,9 +1,8 @@
 """Find the heads that read: what the answers lose when one head's memory is taken away.
 
-Paper, remark on memory heads: in a converted model a small part of the heads does the reading. A model
-whose budget lists every candidate head is measured once with all memories and once without each head's;
-the loss says what the head carries. Then heads are added one by one, each the one that helps most: leaving one
-head out undervalues heads that do the same work, since the other one steps in.
+In a converted model a small part of the heads does the reading (paper, remark on memory heads). Leaving one head out
+undervalues heads that do the same work, since the other one steps in; so heads are then added one by one, each the one
+that helps most.
 """
 
 from __future__ import annotations
