@@ -312,7 +312,7 @@ class ProseConversations(Conversations):
         ids = self.pieces.tokenizer.encode(text)
         if len(ids) > self.longest:
             return None
-        asks = asks + prose_questions("", text, self.random, 3)
+        asks += prose_questions("", text, self.random, 3)
         return Reference(number, text, ids, asks) if asks else None
 
 

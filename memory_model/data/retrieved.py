@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with (what is being made, done, of how many)."""
 Tokens = Sequence[int] | np.ndarray
+_MOST_OVERLAP = 0.9  # share of a reference that its sequence may contain (paper 3.6)
 _FORMAT = 2  # of the files; 2 put the context BOS before each sequence
 
 
@@ -54,7 +55,6 @@ class RetrievalPlan:
     reference_tokens: int = 128
     shared: int = 5
     candidates: int = 32
-    most_overlap: float = 0.9
 
     def __post_init__(self) -> None:
         """Refuse sequences that are no whole number of chunks."""
@@ -67,7 +67,7 @@ class RetrievalPlan:
 
 @dataclass(frozen=True)
 class RetrievedSequences:
-    """Prepared data: `sequences`, `references` and `chosen` as above, read-only, mapped from disk."""
+    """Prepared data, read-only, mapped from disk."""
 
     sequences: np.ndarray
     references: np.ndarray
@@ -180,7 +180,7 @@ def _chosen(
     def leaks(number: int) -> bool:
         ids = references[number]
         body = ids[ids >= 0][bodies[number] :]
-        return overlap(sequence, body, plan.most_overlap) > plan.most_overlap
+        return overlap(sequence, body, _MOST_OVERLAP) > _MOST_OVERLAP
 
     chosen: list[int] = []
     for candidates in near.tolist():

@@ -75,9 +75,6 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
     return KnowledgeCosts(*(flop / 1e12 for flop in (implicit_write, memory_write, memory_read, text_read)))
 
 
-_COLOURS = {"implicit": "#1f6fb4", "explicit": "#c03a2b", "external": "#3a8f3a"}
-
-
 def plot_costs(name: str, costs: KnowledgeCosts, path: Path) -> None:
     """Draw the figure as an SVG (or what the ending says), the same bytes for the same model."""
     import matplotlib as mpl
@@ -88,18 +85,18 @@ def plot_costs(name: str, costs: KnowledgeCosts, path: Path) -> None:
     interval = costs.interval
     low, high = interval or (0.1, 1e4)
     uses = np.logspace(np.log10(low) - 1.5, np.log10(high) + 1.5, 200)
-    lines = {
-        "implicit": ("in the weights (lower bound)", [costs.implicit(n) for n in uses]),
-        "explicit": ("explicit memory", [costs.explicit(n) for n in uses]),
-        "external": ("text in the prompt (lower bound)", [costs.external(n) for n in uses]),
-    }
-    cheapest = np.min([values for _, values in lines.values()], axis=0)
+    lines = (
+        ("in the weights (lower bound)", "#1f6fb4", [costs.implicit(n) for n in uses]),
+        ("explicit memory", "#c03a2b", [costs.explicit(n) for n in uses]),
+        ("text in the prompt (lower bound)", "#3a8f3a", [costs.external(n) for n in uses]),
+    )
+    cheapest = np.min([values for _, _, values in lines], axis=0)
     floor = cheapest.min() / 2
     with mpl.rc_context({"svg.hashsalt": "memory3", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
         axes.fill_between(uses, floor, cheapest, color="#dddddd", linewidth=0)
-        for kind, (label, values) in lines.items():
-            axes.loglog(uses, values, color=_COLOURS[kind], label=label)
+        for label, colour, values in lines:
+            axes.loglog(uses, values, color=colour, label=label)
         if interval:
             for count in interval:
                 axes.axvline(count, color="#555555", linewidth=0.8, linestyle=":")

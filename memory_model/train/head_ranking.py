@@ -30,13 +30,11 @@ class HeadRuler:
         self.model, self.batches, self.prefix = model, batches, prefix
         self.heads = model.config.memory.heads
         self._starts = dict(zip(self.heads, model.config.memory.offsets, strict=True))
-        with self._half():
+        self._half = torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16)
+        with self._half:
             self._written = [
                 write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches
             ]
-
-    def _half(self) -> torch.autocast:
-        return torch.autocast(self.batches[0].ids.device.type, dtype=torch.bfloat16)
 
     @torch.no_grad()
     def loss(self, heads: Collection[MemoryHead]) -> float:
@@ -47,7 +45,7 @@ class HeadRuler:
             for head in heads:
                 kept[self._starts[head] : self._starts[head] + head.tokens] = True
             reduced = replace(memory, valid=memory.valid & kept).select(batch.memories)
-            with self._half():
+            with self._half:
                 total += float(read_loss(self.model, batch, self.prefix, reduced))
         return total / len(self.batches)
 
