@@ -155,7 +155,7 @@ def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
         sign, found = "≥" if bar.higher else "≤", bar.value(sections)
         shown, verdict = "", "not measured"
         if found:
-            value, low, high = found
+            value, low, high = (round(figure, 9) + 0.0 for figure in found)  # no -0.000
             shown, verdict = f"{value:.3f} ({low:.3f} to {high:.3f})", bar.verdict(low, high)
         yield f"| {bar.what} | {shown} | {sign} {bar.must:g} | {sign} {bar.aim:g} | {verdict} |"
 
@@ -165,7 +165,7 @@ def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
     for name, score, title in _ROWS:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
-            if found and (p := found.paired(first, second, score)):
+            if score != "refused" and found and (p := found.paired(first, second, score)):
                 low, high = interval(p)
                 shown = (
                     "higher with memory than" if low > 0 else "lower with memory than" if high < 0 else None
