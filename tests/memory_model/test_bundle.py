@@ -107,7 +107,7 @@ def test_garbage_is_no_manifest(text: str) -> None:
 
 def test_a_manifest_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / MANIFEST).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CorruptFile, match="not a bundle.s manifest"):
+    with pytest.raises(CorruptFile, match=r"not a bundle.s manifest"):
         Bundle.open(folder)
 
 
