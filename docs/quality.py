@@ -131,7 +131,7 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
         "## Against the targets",
         "95 % intervals of the test sets. A bar is reached or missed only if the whole interval is on one side.",
         "\n".join(_targets(sections)), "## What this means", "\n".join(_meanings(sections)),
-        "## What it cannot do", "\n".join(_failures(sections)),
+        "## What it cannot do", f"Targets that are missed: {'; '.join(_failures(sections)) or 'none'}.",
     )  # fmt: skip
     return f"{before}{BEGIN}\n" + "\n\n".join(measured) + f"\n\n{END}{after}"
 
@@ -162,22 +162,34 @@ def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
 
 def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
     """What the row-by-row comparisons of the test sets show."""
+    shown: dict[str, list[str]] = {
+        "Higher with memory": [],
+        "Lower with memory": [],
+        "No difference shown": [],
+    }
     for name, score, title in _ROWS:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
             if score != "refused" and found and (p := found.paired(first, second, score)):
                 low, high = interval(p)
-                shown = (
-                    "higher with memory than" if low > 0 else "lower with memory than" if high < 0 else None
+                kind = (
+                    "Higher with memory"
+                    if low > 0
+                    else "Lower with memory"
+                    if high < 0
+                    else "No difference shown"
                 )
-                shown = f"{shown} with" if shown else "no difference shown between memory and"
-                yield f"- {title}: {shown} the same references as text ({p.difference:+.3f} ± {p.error:.3f})."
+                shown[kind].append(f"{title} ({p.difference:+.3f} ± {p.error:.3f})")
+    yield "Memory against the same references as text, row by row:\n"
+    for kind, titles in shown.items():
+        if titles:
+            yield f"- {kind}: {'; '.join(titles)}."
 
 
 def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:
     for bar in TARGETS:
         if (found := bar.value(sections)) and bar.verdict(*found[1:]) == "missed":
-            yield f"- {bar.what}: {found[0]:.2f}, must be at {'least' if bar.higher else 'most'} {bar.must:g}."
+            yield f"{bar.what}, {found[0]:.2f} where {bar.must:g} is needed"
 
 
 def interval(found: Mean | Paired, *, binary: bool = False) -> tuple[float, float]:
