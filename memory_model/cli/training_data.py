@@ -100,7 +100,7 @@ def training_passages(corpus: Path, data: Path) -> Any:
 
 
 def held_out_titles(data: Path) -> Collection[str]:
-    """The titles of other texts about a knowledge base's held-out documents, which stay out of training too."""
+    """Titles of texts about the held-out documents of a knowledge base."""
     from memory_model.data import factbook
 
     return factbook.HeldOutTitles(factbook.read_jsonl(data))

@@ -86,7 +86,6 @@ def fit(
     if recipe.faiss:  # before hours of writing
         check_factory(recipe.faiss, loaded.config.head_dim, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
-
     samples, fresh = (
         sample_blocks(
             loaded.writer, memory, part, recipe.together, points, seed, lambda n: progress.advance(task, n)
@@ -98,11 +97,8 @@ def fit(
         codec = fit_factory(np.concatenate(samples), recipe.faiss)
         progress.advance(task)
     else:
-        task = progress.add_task("measuring what errors cost", total=METRIC_BATCHES)
-        metrics = reading_metrics(
-            loaded.model, (batches.next() for _ in range(METRIC_BATCHES)), loaded.writer.prefix,
-            lambda: progress.advance(task),
-        )  # fmt: skip
+        steps = progress.track(range(METRIC_BATCHES), description="measuring what errors cost")
+        metrics = reading_metrics(loaded.model, (batches.next() for _ in steps), loaded.writer.prefix)
         task = progress.add_task("fitting tables", total=len(samples) * recipe.parts)
         codec = fit_groups(
             samples, recipe.parts, recipe.bits, metrics, together=recipe.together, points=points, seed=seed,
@@ -159,9 +155,7 @@ class _Reservoir:
 
 
 @torch.no_grad()
-def reading_metrics(
-    model: Decoder, batches: Iterator[Batch], prefix: Sequence[int], progress: Callable[[], None] | None = None
-) -> list[np.ndarray]:  # fmt: skip
+def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[int]) -> list[np.ndarray]:
     """For each codec group the symmetric matrix [d, d] in which an error counts (keys, values, head by head).
 
     They are in one unit, so that errors of different groups compare: the share of its head's memory output
@@ -206,8 +200,6 @@ def reading_metrics(
                 vectors = written_side[:, place][valid].double()
                 spreads[head, side] += (vectors - vectors.mean(0)).T @ (vectors - vectors.mean(0))
             rows[head] += len(vectors)
-        if progress is not None:
-            progress()
     metrics = []
     for head in heads:
         out = model.blocks[head.layer].self_attn.o_proj.weight.double().unflatten(1, (config.query_heads, d))
