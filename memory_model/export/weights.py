@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from memory_model.errors import InvalidInput
-from memory_model.export.graph import PAGE_BYTES, Graph
+from memory_model.export.graph import PAGE_BYTES, Graph, packed_int4
 from memory_model.export.quantize import BLOCKS, Quantized, quantize
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
@@ -220,8 +220,4 @@ class Weights:
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
     """The bytes of the codes [D, V] as int32 [D * V * bits / 32], the first code in a word's lowest bits."""
-    flat = codes.reshape(-1)
-    if bits == 4:
-        low, high = flat[0::2].astype(np.uint8) & 0xF, flat[1::2].astype(np.uint8) << 4
-        flat = low | high
-    return np.frombuffer(flat.tobytes(), "<i4")
+    return np.frombuffer((packed_int4(codes) if bits == 4 else codes).tobytes(), "<i4")
