@@ -164,9 +164,7 @@ class Weights:
         found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), g.constant(2 * half))
         codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), g.constant(float(half)))
         factor = g.op("Transpose", g.op("Gather", scales, ids, axis=2), perm=[2, 1, 0])
-        if self.dtype == np.float16:
-            factor = g.op("Cast", factor, to=TensorProto.FLOAT)
-        factor = g.op("Gather", factor, g.constant(np.arange(width) // q.block), axis=1)
+        factor = g.op("Gather", self.wide(factor), g.constant(np.arange(width) // q.block), axis=1)
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
@@ -178,9 +176,7 @@ class Weights:
 
     def _logits(self, product: str, out: str, vocabulary: int = 0, padded: int = 0) -> None:
         """The head's product [N, padded V] as float32 logits [N, V]."""
-        g = self.g
-        if self.dtype == np.float16:
-            product = g.op("Cast", product, to=TensorProto.FLOAT)
+        g, product = self.g, self.wide(product)
         if padded:
             g.op("Slice", product, g.constant([0]), g.constant([vocabulary]), g.constant([1]), out=out)
         else:
