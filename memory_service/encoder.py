@@ -229,14 +229,13 @@ def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:
     """The writer on the device and with the batches that the settings say; raises InvalidInput for no device."""
     import torch
 
-    from memory_model.nn.device import fitting_batch_tokens, writing_device
-    from memory_model.nn.writing import MemoryWriter
+    from memory_model.nn.writing import MemoryWriter, writing_device
 
     device = writing_device(settings.writing_device)
     loaded.model.to(device)
     return MemoryWriter(
         loaded.model, loaded.tokenizer, precision=getattr(torch, settings.writing_precision),
-        batch_tokens=settings.writing_batch_tokens or fitting_batch_tokens(loaded.config, device),
+        batch_tokens=settings.writing_batch_tokens,
     )  # fmt: skip
 
 

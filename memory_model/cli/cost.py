@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_model.cli.options import ModelOption, console
+from memory_model.cli.options import ModelOption
 
 if TYPE_CHECKING:
     from memory_model.config import ModelConfig
@@ -20,13 +20,12 @@ def cost(
         str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
     ] = "",
     model: ModelOption = None,
-    out: Annotated[Path | None, typer.Option(help="Figure to write: .svg, .png or .pdf.")] = None,
 ) -> None:
     """Print a model's shape and from which usage count on knowledge is cheapest as memory (paper, appendix A).
 
-    Of a shape, or of a model folder with its own budget. The figure is the paper's figure 4.
+    Of a shape, or of a model folder with its own budget.
     """
-    from memory_model.eval.costs import knowledge_costs, plot_costs
+    from memory_model.eval.costs import knowledge_costs
 
     config = _config(shape, model)
     costs, memory = knowledge_costs(config), config.memory
@@ -50,9 +49,6 @@ def cost(
     else:
         first, last = costs.interval
         print(f"explicit memory is cheapest from {first:.3g} to {float(f'{last:.3g}'):,.0f} uses")
-    if out is not None:
-        plot_costs(config.name, costs, out)
-        console.print(f"figure in [bold]{out}[/bold]")
 
 
 def _config(shape: str, model: Path | None) -> ModelConfig:

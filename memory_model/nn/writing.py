@@ -22,8 +22,8 @@ from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.tokenizer import Tokenizer
 
-BATCH_TOKENS = 2048
-"""Of one forward pass: sixteen references of full length. More does not help a processor."""
+BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}
+"""Of one forward pass: sixteen references of full length, more does not help a processor; 512 keep a GPU busy."""
 
 
 def received_attention(q_NhGRd: Tensor, k_NhRd: Tensor, real_NR: Tensor) -> Tensor:
@@ -122,16 +122,18 @@ class MemoryWriter:
 
     def __init__(
         self, model: Decoder, tokenizer: Tokenizer,
-        batch_tokens: int = BATCH_TOKENS, precision: torch.dtype = torch.float32,
+        batch_tokens: int = 0, precision: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         """Works on the device that the model is on.
 
-        batch_tokens: most tokens of one forward pass, padding included; halved when the device has no memory
-        for so many. precision: of the matrix products; norms, positions and selection stay float32.
+        batch_tokens: most tokens of one forward pass, padding included, by default as many as suit the device; halved
+        when it has no memory for so many. precision: of the matrix products; norms, positions and selection stay
+        float32.
         """
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.batch_tokens = batch_tokens
+        device = model.embed_tokens.weight.device.type
+        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
         self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
@@ -216,3 +218,21 @@ def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelCo
             keys[b, 0, m], values[b, 0, m] = torch.from_numpy(memory.keys), torch.from_numpy(memory.values)
             valid[b, 0, m, torch.from_numpy(config.memory.valid_rows(memory.tokens))] = True
     return MemoryBatch(keys, values, valid)
+
+
+def writing_device(name: str) -> torch.device:
+    """`auto`: the GPU where torch sees one, the processor otherwise; or one by torch's name, such as `cuda:1`.
+
+    Raises InvalidInput for a name that is none, or a GPU that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"{name!r} is no device: give auto, cpu, cuda or cuda:<number>") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InvalidInput(
+            f"torch sees {torch.cuda.device_count()} GPUs, not {name}: install its build for CUDA, or write on cpu"
+        )
+    return device

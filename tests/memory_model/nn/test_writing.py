@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.nn.device import fitting_batch_tokens, working_bytes_per_token, writing_device
-from memory_model.nn.writing import BATCH_TOKENS, MemoryWriter, rows_that_fit
+from memory_model.nn.writing import MemoryWriter, rows_that_fit, writing_device
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.tiny import tiny_config
 
 
 @given(st.lists(st.integers(1, 128), min_size=1), st.integers(1, 4000))
@@ -83,12 +81,3 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_do() -> None:
         writing_device("toaster")
     with pytest.raises(InvalidInput, match="write on cpu"):
         writing_device("cuda:99")
-
-
-def test_a_gpu_gets_the_tokens_that_half_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, gpu = tiny_config(), torch.device("cuda")
-    each = working_bytes_per_token(config)
-    assert fitting_batch_tokens(config, torch.device("cpu")) == BATCH_TOKENS
-    for free_bytes, tokens in ((0, BATCH_TOKENS), (2 * each * 5000, 5000), (1 << 40, 1 << 16)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free_bytes: (free, free))
-        assert fitting_batch_tokens(config, gpu) == tokens
