@@ -6,14 +6,14 @@ A target is reached only when the whole 95 % interval lies beyond its bar, and m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.eval.scores import BINARY, Mean, Paired
-from memory_model.eval.sections import PROSE, Measured, read_measured, taken_over
+from memory_model.eval.scores import Mean, Paired
+from memory_model.eval.sections import PROSE, Measured, read_measured, write_measured
 
 MEASURED, KEPT = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl")
 PAGE = Path("docs/quality.md")
@@ -30,6 +30,12 @@ _ROWS = (
     ("squad_unanswerable", "refused", "SQuAD, unanswerable: refused"), ("natural", "f1", "--natural: F1"),
 )  # fmt: skip
 _COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
+
+_BINARY = frozenset(
+    {"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"}
+)
+"""Scores that are 0 or 1 on every row."""
+_Z = 1.96  # of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,13 @@ class Bar:
             return None
         if self.kind == "mean":
             m = section.mean(self.of[0], self.score)
-            return (m.mean, *m.interval(binary=self.score in BINARY)) if m else None
+            return (m.mean, *interval(m, binary=self.score in _BINARY)) if m else None
         p = section.paired(self.of[0], self.of[1], self.score)
         if p is None or (self.kind == "ratio" and p.ratio is None):
             return None
         if self.kind == "ratio":
             return p.ratio or 0.0, p.low or 0.0, p.high or 0.0
-        low, high = _interval(p)
+        low, high = interval(p)
         if self.kind == "exponential":
             return math.exp(p.difference), math.exp(low), math.exp(high)
         return p.difference, low, high
@@ -106,7 +112,7 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
     """
     if not sections:
         raise InvalidInput("nothing was measured: run `memory-model quality` first")
-    if len({s.identity for s in sections.values()}) > 1:
+    if len(identities(sections.values())) > 1:
         raise InvalidInput(
             "the kept sections are of several models or evaluators: measure the old ones again"
         )
@@ -165,7 +171,7 @@ def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
             if score != "refused" and found and (p := found.paired(first, second, score)):
-                low, high = _interval(p)
+                low, high = interval(p)
                 kind = (
                     "Higher with memory"
                     if low > 0
@@ -186,8 +192,33 @@ def _failures(sections: Mapping[str, Measured]) -> Iterator[str]:
             yield f"{bar.what}, {found[0]:.2f} where {bar.must:g} is needed"
 
 
-def _interval(p: Paired) -> tuple[float, float]:
-    return Mean(p.difference, p.error, p.n).interval()
+def interval(found: Mean | Paired, *, binary: bool = False) -> tuple[float, float]:
+    """95 %: Wilson's for a share of rows (0 of 60 is not certainly 0), else mean or difference ± 1.96 errors."""
+    middle = found.mean if isinstance(found, Mean) else found.difference
+    if not binary:
+        return middle - _Z * found.error, middle + _Z * found.error
+    centre = middle + _Z**2 / (2 * found.n)
+    half = _Z * (middle * (1 - middle) / found.n + _Z**2 / (4 * found.n**2)) ** 0.5
+    return (centre - half) / (1 + _Z**2 / found.n), (centre + half) / (1 + _Z**2 / found.n)
+
+
+def identities(sections: Iterable[Measured]) -> set[tuple[Any, ...]]:
+    """Evaluators, models and codecs of sections: numbers of several do not stand on the same page."""
+    return {tuple(s.key.get(name) for name in ("evaluator", "model_id", "codec_id")) for s in sections}
+
+
+def taken_over(kept: Path, measured: Path) -> list[str]:
+    """Keep every section of `measured` in `kept`; returns the names of those that are dropped there.
+
+    Dropped is what another evaluator, model or codec gave than the new sections. Raises InvalidInput when these
+    are of several.
+    """
+    new, old = read_measured(measured), read_measured(kept)
+    if len(identities(new.values())) > 1:
+        raise InvalidInput(f"{measured} has sections of several models: delete it and measure again")
+    stale = [name for name, one in old.items() if new and identities([one]) != identities(new.values())]
+    write_measured(kept, {name: one for name, one in old.items() if name not in stale} | new)
+    return stale
 
 
 def report(measured: Path = MEASURED, kept: Path = KEPT, out: Path = PAGE) -> None:

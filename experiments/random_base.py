@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from memory_model.cli.options import console, progress_bars
 from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import InvalidInput
-from memory_model.models.architectures import hugging_face_config
 from memory_model.models.folder import Checkpoint
 from memory_model.tokenizer import Tokenizer
 
@@ -33,6 +32,28 @@ def random_weight(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
     weight = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)
     weight *= np.float32(shape[1] ** -0.5)
     return weight
+
+
+def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of a shape; inverse of `memory_model.models.architectures.config_of`."""
+    kind = "smollm3" if config.plain_layers else "qwen3" if config.qk_norm else "llama"
+    kind = "qwen2" if config.attention_bias else kind
+    data: dict[str, Any] = {
+        "model_type": kind, "hidden_size": config.hidden, "num_hidden_layers": config.layers,
+        "num_attention_heads": config.query_heads, "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim, "intermediate_size": config.mlp_width, "vocab_size": config.vocabulary,
+        "rope_theta": config.rope_base, "rms_norm_eps": config.norm_epsilon, "hidden_act": "silu",
+        "tie_word_embeddings": config.tied_embeddings, "max_position_embeddings": config.positions or 2048,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    if config.plain_layers:
+        data["no_rope_layers"] = [int(layer not in config.plain_layers) for layer in range(config.layers)]
+    if scaling := config.rope_scaling:
+        data["rope_scaling"] = {
+            "rope_type": scaling.kind, "factor": scaling.factor, "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.original_positions,
+        }  # fmt: skip
+    return data
 
 
 def write_random_folder(

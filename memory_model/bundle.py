@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Manifest:
     capacity: int
     licence: str
     config: ModelConfig
-    files: Mapping[str, FileEntry]
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
     format_version: int = BUNDLE_FORMAT_VERSION
     special_tokens: SpecialTokens | None = None
     """None in bundles of the first release, whose tokenizers have the usual ones."""
@@ -73,7 +73,7 @@ class Manifest:
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
+    def from_json(cls, text: str | bytes) -> Manifest:
         """Inverse of `to_json`; raises CorruptFile."""
         try:
             data: dict[str, Any] = json.loads(text)
@@ -112,11 +112,7 @@ class Bundle:
                 f"no bundle at {folder}: fetch the service's with `edge-client pull`,"
                 " or make one with `memory-model export`"
             )
-        try:
-            text = (folder / MANIFEST).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptFile(f"{MANIFEST} is not text: {error}") from error
-        bundle = cls(folder, Manifest.from_json(text))
+        bundle = cls(folder, Manifest.from_json((folder / MANIFEST).read_bytes()))
         bundle.verify()
         return bundle
 
@@ -179,11 +175,8 @@ class Bundle:
         return Embedder(self.folder, threads=threads)
 
 
-def write_bundle(
-    folder: str | Path, staging: Path, *, model_id: str, codec_id: str, embedder_id: str, precision: str,
-    capacity: int, licence: str, config: ModelConfig, special_tokens: SpecialTokens,
-) -> Bundle:  # fmt: skip
-    """Describe the files in `staging` by a manifest and move them to `folder` in one step.
+def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundle:
+    """Describe the files in `staging` by a manifest, given without them, and move them to `folder` in one step.
 
     Everything in `staging` becomes part of the bundle; it must lie on the same file system. An older
     bundle at `folder` is replaced; nobody ever sees half of one. Raises InvalidInput if files are missing.
@@ -192,11 +185,7 @@ def write_bundle(
     if missing := [name for name in REQUIRED if not (staging / name).is_file()]:
         raise InvalidInput(f"a bundle needs {', '.join(missing)}")
     files = {p.name: FileEntry(file_sha256(p), p.stat().st_size) for p in sorted(staging.iterdir())}
-    manifest = Manifest(
-        name=config.name, model_id=model_id, codec_id=codec_id, memory_format_id=config.memory_format_id,
-        embedder_id=embedder_id, precision=precision, capacity=capacity, licence=licence, config=config, files=files,
-        special_tokens=special_tokens,
-    )  # fmt: skip
+    manifest = replace(manifest, files=files)
     (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for path in staging.iterdir():
         _flush(path)

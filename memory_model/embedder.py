@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
 """Names of a published graph's outputs: one vector a text, or one a token, which are pooled here."""
 CHARACTERS_PER_TOKEN = 40
 """A text is cut to `max_tokens` times this before tokenizing, so that a huge one costs no time."""
+BATCH_TEXTS = 8
+"""What a larger batch computes leaves a processor's cache."""
 _REMEDY = "export the embedder again (`memory-model export`)"
 
 
@@ -150,16 +152,13 @@ class Embedder:
         """SHA-256 (hex) that covers precision and max_tokens too: equal ids give equal vectors."""
         return hashlib.sha256(self.config.to_json().encode()).hexdigest()
 
-    def embed(self, texts: Sequence[str], *, batch_size: int = 8) -> np.ndarray:
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors of `texts`, float32 [n, dim], of unit length; an empty list gives [0, dim].
 
-        Texts of similar length share a batch; what a larger one computes leaves a processor's cache. Raises
-        InvalidInput for anything that is not a list of str.
+        Texts of similar length share a batch. Raises InvalidInput for anything that is not a list of str.
         """
         if isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
             raise InvalidInput("embed takes a sequence of str")
-        if batch_size < 1:
-            raise InvalidInput(f"batch_size must be positive, not {batch_size}")
         vectors = np.empty((len(texts), self.dim), np.float32)
         limit = self.config.max_tokens * CHARACTERS_PER_TOKEN
         clean = [_well_formed(t[:limit]) for t in texts]
@@ -168,7 +167,9 @@ class Embedder:
             map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
         )
         tokens = [encoding.ids for encoding in encodings]
-        for rows in _batches([len(t) for t in tokens], batch_size):
+        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
+        for start in range(0, len(order), BATCH_TEXTS):
+            rows = order[start : start + BATCH_TEXTS]
             vectors[rows] = self._run([tokens[i] for i in rows])
         return vectors
 
@@ -195,12 +196,6 @@ def pool(tokens: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
         return tokens[:, 0]
     weights = mask[:, :, None].astype(np.float32)
     return np.asarray((tokens * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
-
-
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
 
 
 def _well_formed(text: str) -> str:

@@ -30,20 +30,11 @@ def cost(
 
     config = _config(shape, model)
     costs, memory = knowledge_costs(config), config.memory
-    about = Table("", config.name, show_header=True)
-    for label, value in (
-        (
-            "layers, query / KV heads of",
-            f"{config.layers}, {config.query_heads} / {config.kv_heads} of {config.head_dim}",
-        ),
-        (
-            "parameters, without embeddings",
-            f"{config.parameters():,}, {config.parameters(embeddings=False):,}",
-        ),
-        ("memory heads, vectors in a memory", f"{len(memory.heads)}, {memory.vectors:,}"),
-    ):
-        about.add_row(label, value)
-    Console().print(about)
+    print(
+        f"{config.name}: {config.layers} layers, {config.query_heads} / {config.kv_heads} heads of {config.head_dim}"
+    )
+    print(f"{config.parameters():,} parameters, {config.parameters(embeddings=False):,} without embeddings")
+    print(f"{len(memory.heads)} memory heads, {memory.vectors:,} vectors in a memory")
     show = Table(
         "format", "write", "read", "after 1 use", "after 100", "after 10,000", title=f"{config.name}, TFLOP"
     )

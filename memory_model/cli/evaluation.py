@@ -14,20 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_model.cli.options import (
-    FACTBOOK,
-    VECTORS,
-    AdapterOption,
-    CodecOption,
-    EmbedderOption,
-    ModelOption,
-    NaturalOption,
-    ThreadsOption,
-    console,
-    open_embedder,
-    progress_bar,
-    use_threads,
-)
+from memory_model.cli import options
+from memory_model.cli.options import FACTBOOK, VECTORS, console, open_embedder, progress_bar, use_threads
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -54,18 +42,18 @@ def evaluate(
         str,
         typer.Option(help=f"Which to score; default: {_GIVEN}, and both retrieved with --knowledge-base."),
     ] = "",
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    codec: CodecOption = None,
+    model: options.ModelOption = None,
+    adapter: options.AdapterOption = None,
+    codec: options.CodecOption = None,
     knowledge_base: Annotated[
         Path | None,
         typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}."),
     ] = None,
-    embedder: EmbedderOption = None,
+    embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
     seed: Annotated[int, typer.Option(help="Of the distractors that are drawn.")] = 0,
     precision: PrecisionOption = "float32",
-    threads: ThreadsOption = 0,
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Score a model's answers: without memory, with memories, and with the same references as text.
 
@@ -102,19 +90,19 @@ def evaluate(
 
 def quality(
     out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
-    natural: NaturalOption = None,
+    natural: options.NaturalOption = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
     sections: Annotated[
         str, typer.Option(help="Only these, comma-separated: NAME for both parts, NAME/test or NAME/dev.")
     ] = "",
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    codec: CodecOption = None,
-    embedder: EmbedderOption = None,
+    model: options.ModelOption = None,
+    adapter: options.AdapterOption = None,
+    codec: options.CodecOption = None,
+    embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
     precision: PrecisionOption = "bfloat16",
-    threads: ThreadsOption = 0,
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
 

@@ -8,35 +8,23 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from memory_model.cli.options import (
-    FACTBOOK,
-    AdapterOption,
-    CorpusOption,
-    DataOption,
-    ModelOption,
-    SeedOption,
-    StopAfterOption,
-    ThreadsOption,
-    console,
-    progress_bar,
-    progress_bars,
-    use_threads,
-)
+from memory_model.cli import options
+from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads
 from memory_model.cli.training_data import codec_texts, fact_batches
 
 _SHOWN = 16
 
 
 def rank_heads(
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    data: DataOption = FACTBOOK,
+    model: options.ModelOption = None,
+    adapter: options.AdapterOption = None,
+    data: options.DataOption = FACTBOOK,
     out: Annotated[Path, typer.Option(help="JSON; what was measured is kept.")] = Path("build/heads.json"),
     batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
     select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
     pool: Annotated[int, typer.Option(help="Heads to choose from, the best of the ranking; 0 is all.")] = 0,
-    stop_after: StopAfterOption = 0,
-    threads: ThreadsOption = 0,
+    stop_after: options.StopAfterOption = 0,
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
 
@@ -76,11 +64,11 @@ def rank_heads(
 
 
 def fit_codec(
-    model: ModelOption = None,
+    model: options.ModelOption = None,
     out: Annotated[Path | None, typer.Option(help="codec.npz to write; default: the model folder's.")] = None,
-    adapter: AdapterOption = None,
-    data: DataOption = FACTBOOK,
-    corpus: CorpusOption = None,
+    adapter: options.AdapterOption = None,
+    data: options.DataOption = FACTBOOK,
+    corpus: options.CorpusOption = None,
     factory: Annotated[
         str,
         typer.Option(
@@ -91,8 +79,8 @@ def fit_codec(
     ] = "",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
     points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
-    seed: SeedOption = 0,
-    threads: ThreadsOption = 0,
+    seed: options.SeedOption = 0,
+    threads: options.ThreadsOption = 0,
 ) -> None:
     """Train the codec on the model's own key-values (paper, appendix B); the same seed gives the same file."""
     from memory_model.errors import InvalidInput

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def training_passages(corpus: Path, data: Path) -> Any:
 
 
 def held_out_titles(data: Path) -> Collection[str]:
-    """The titles of other texts about a knowledge base's held-out documents, which stay out of training too."""
+    """Titles of texts about the held-out documents of a knowledge base."""
     from memory_model.data import factbook
 
     return factbook.HeldOutTitles(factbook.read_jsonl(data))
@@ -134,25 +135,18 @@ def codec_texts(
     loaded: Any, data: Path, corpus: Path | None, references: int, seed: int
 ) -> tuple[Any, list[str]]:
     """What the codec is fitted to: batches that read memories, and the texts of as many references."""
-    import random
-
-    from memory_model.data.conversations import ProseConversations
-    from memory_model.data.mixture import Mixture
     from memory_model.references import split
 
-    rng = random.Random(seed)
-    facts = fact_batches(loaded, data, seed, distil=False)
-    texts = [r.text for r in facts.references]
-    if corpus is None:
-        return facts, rng.sample(texts, min(references, len(texts)))
-    chosen = rng.sample(texts, min(references // 3, len(texts)))  # prose is less alike and loses more
-    passages = training_passages(corpus, data)
-    limit = loaded.config.memory.reference_tokens
-    while len(chosen) < references:
-        passage = rng.choice(passages)
-        pieces = split(passage.text, passage.title, loaded.tokenizer.count, limit)
-        if pieces:
+    tasks = "facts:1,prose:2" if corpus else "facts"  # prose is less alike and loses more
+    mixture = mixture_of(tasks, loaded, data, corpus, seed, distil=False)
+    rng, facts = random.Random(seed), [r.text for r in mixture.sources["facts"][1].references]
+    count = references // 3 if corpus else references
+    chosen = rng.sample(facts, min(count, len(facts)))
+    while corpus and len(chosen) < references:
+        passage = rng.choice(mixture.sources["prose"][1].passages)
+        limit = loaded.config.memory.reference_tokens
+        if pieces := split(passage.text, passage.title, loaded.tokenizer.count, limit):
             chosen.append(rng.choice(pieces))
-    rng.shuffle(chosen)
-    prose = ProseConversations(passages, chat_pieces(loaded), seed + 1, distil=False, longest=limit)
-    return Mixture({"facts": (1.0, facts), "prose": (2.0, prose)}, seed), chosen
+    if corpus:
+        rng.shuffle(chosen)
+    return mixture, chosen

@@ -1,17 +1,13 @@
-"""Matrix products of numpy on the thread that asks for them, and no other.
+"""Matrix products of numpy on the thread that computes them, and no other.
 
-OpenBLAS spreads a product over all cores, and its helpers go on spinning for milliseconds after it. A device
-decompresses memories beside decoding: helpers on the decoder's core slow every token down by more than they save
-the recall.
+OpenBLAS spreads a product over all cores, and its threads spin for milliseconds after it, on the decoder's core too.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 
 import numpy  # noqa: F401  # loaded, so that its library is there to be found
 from threadpoolctl import ThreadpoolController
@@ -21,22 +17,15 @@ _NAMES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class _Library:
-    """The threads of a loaded OpenBLAS, for the whole process; threadpoolctl would obey one thread only."""
-
-    threads: Callable[[], int]
-    set_threads: Callable[[int], None]
-
-
 @cache
-def _libraries() -> list[_Library]:
+def _libraries() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
+    """What reads and sets the threads of each OpenBLAS, for the whole process; threadpoolctl obeys one thread only."""
     # Looked for once: that takes milliseconds. Only libraries with threads of their own, as numpy's wheels have: what
     # OpenMP is told holds for the thread that tells it.
     found = ThreadpoolController().select(internal_api="openblas").lib_controllers
     loaded = [library.dynlib for library in found if library.threading_layer == "pthreads"]
     return [
-        _Library(getattr(library, name % "get"), getattr(library, name % "set"))
+        (getattr(library, name % "get"), getattr(library, name % "set"))
         for library in loaded
         for name in _NAMES
         if hasattr(library, name % "set")
@@ -54,19 +43,17 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._before = [library.threads() for library in _libraries()]
-                for library in _libraries():
-                    library.set_threads(1)
+                self._before = [threads() for threads, _ in _libraries()]
+                for _, set_threads in _libraries():
+                    set_threads(1)
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                for library, threads in zip(_libraries(), self._before, strict=True):
-                    library.set_threads(threads)
+                for (_, set_threads), before in zip(_libraries(), self._before, strict=True):
+                    set_threads(before)
 
 
 ON_ONE_THREAD = _OneThread()

@@ -1,17 +1,14 @@
 """Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.3, appendix B).
 
-A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1
-its values. A codec has tables for every group, or one set of tables for all (the paper's), or it codes
-the vectors of several consecutive groups together: a block. A block is one group (`together` 1), a head's
-key and value (2), or all vectors of a token (every group; the heads must then keep the same tokens).
+A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1 its values.
+A codec has tables for every group, or one set for all (the paper's), or codes the vectors of consecutive groups
+together, a block: of one group (`together` 1), of a head (2), or of a whole token (decision 0009).
 
-The tables are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`; FAISS trains and encodes
-(`memory_model.codec.faiss`), this module only decodes:
+The tables are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`:
 
     vector = mean + (coarse[c] + [codeword_1[i_1], …, codeword_M[i_M]]) @ basis
 
 where `basis` is OPQ's rotation, or any other linear map that the codec was fitted in (see `fit_codec`).
-An accelerator does the same with one Gather, one MatMul and one Add for each block.
 """
 
 from __future__ import annotations
@@ -29,13 +26,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 from memory_model.codec.blas import ON_ONE_THREAD
-from memory_model.codec.native.decoder import NativeDecoder, native_decoder
+from memory_model.codec.native.decoder import FoldedTables, native_decoder
 from memory_model.codec.native.library import Library, installed
 from memory_model.codec.tables import COARSE_SUBSPACES, PlacedCodes
 from memory_model.codec.tables import ProductTables as ProductTables  # part of what a codec is to others
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 
 CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
+_UNREADABLE = zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError
 
 
 class MemoryCodec:
@@ -66,9 +64,8 @@ class MemoryCodec:
         """Write the vectors of all codes to their rows, the codes decoded in one batch."""
         if not pieces:
             return
-        codes, blocks = (
-            np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "blocks")
-        )
+        codes = np.concatenate([piece.codes for piece in pieces])
+        blocks = np.concatenate([piece.blocks for piece in pieces])
         vectors = self.decode(codes, blocks).reshape(-1, self.head_dim)
         first = 0
         for piece in pieces:
@@ -86,17 +83,29 @@ class MemoryCodec:
             with np.load(path, allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]).decode())
                 arrays = {k: file[k] for k in file.files if k != "header"}
+            version = header.get("version")
+            if version not in range(1, CODEC_FORMAT_VERSION + 1):
+                raise CorruptFile(
+                    f"{path} has codec format {version}, this program reads 1 to {CODEC_FORMAT_VERSION}"
+                )
+            if header["kind"] == "exact":
+                return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
+            if header["kind"] == "product":
+                tables = {k: v.astype(np.float32) for k, v in arrays.items()}
+                together = int(header.get("together", 1))
+                return ProductCodec(ProductTables(**tables, together=together), installed())
         except (
             BadZipFile,
             zlib.error,
-            ValueError,
-            KeyError,
-            OSError,
             EOFError,
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
             NotImplementedError,
         ) as error:
             raise CorruptFile(f"{path} is not a codec file: {error}") from error
-        return codec_from_arrays(header, arrays, str(path))
+        raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
 
 
 class ExactCodec(MemoryCodec):
@@ -135,7 +144,7 @@ class ProductCodec(MemoryCodec):
         tables.check()
         self.tables = tables
         self.library = library
-        self._native: NativeDecoder | None = None
+        self._native: FoldedTables | None = None
         self._native_made = library is None
         self._making = threading.Lock()
         self.together = tables.together
@@ -187,7 +196,7 @@ class ProductCodec(MemoryCodec):
         else:
             native.decode_into(pieces)
 
-    def native(self) -> NativeDecoder | None:
+    def native(self) -> FoldedTables | None:
         """The compiled way of decoding these tables, made when it is first asked for; None where numpy decodes."""
         if not self._native_made:
             with self._making:
@@ -255,23 +264,6 @@ def _rows(table: np.ndarray, index: np.ndarray) -> np.ndarray:
     found = np.empty((*index.shape, table.shape[1]), np.float32)
     table.take(index, axis=0, out=found, mode="clip")  # any other mode buffers `out`
     return found.reshape(len(index), index.shape[1] * table.shape[1])
-
-
-def codec_from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray], name: str) -> MemoryCodec:
-    """The codec of a file's parts; raises CorruptFile when they do not make one."""
-    try:
-        if header.get("version") not in range(1, CODEC_FORMAT_VERSION + 1):
-            raise CorruptFile(
-                f"{name} has codec format {header.get('version')}, this program reads 1 to {CODEC_FORMAT_VERSION}"
-            )
-        if header["kind"] == "exact":
-            return ExactCodec(int(header["head_dim"]), int(header["groups"]), str(header["dtype"]))
-        if header["kind"] == "product":
-            tables = {k: v.astype(np.float32) for k, v in arrays.items()}
-            return ProductCodec(ProductTables(**tables, together=int(header.get("together", 1))), installed())
-    except (TypeError, KeyError, IndexError, ValueError) as error:
-        raise CorruptFile(f"{name} is not a whole codec: {error}") from error
-    raise CorruptFile(f"{name} holds a codec of unknown kind {header['kind']!r}")
 
 
 def save_codec(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

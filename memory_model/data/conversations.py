@@ -1,11 +1,9 @@
 """Conversations that ask about memories: the right one among near misses, or none that knows.
 
-A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so
-each written memory serves as the right one here and as a distractor there. Retrieval returns near misses, so
-references come in families (several of one document) and, for facts, in topics (the same field of different
-documents). A share of the questions is answered by no memory that is read: the answer is a refusal. A share
-of the conversations has its reference as text in the question instead, so that reading text is not unlearned.
-For every other one a teacher sees the asked references as text (distillation).
+A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so each written
+memory serves as the right one here and as a distractor there. Retrieval returns near misses, so references come in
+families (several of one document) and, for facts, in topics (the same field of different documents). Some conversations
+have the reference as text in the question instead, so that reading text is not unlearned.
 """
 
 from __future__ import annotations
@@ -28,6 +26,9 @@ from memory_model.references import split
 from memory_model.tokenizer import Tokenizer
 
 REFUSAL = "I don't know."
+_MOST_ALIKE = 6  # references of a batch of facts that hold its topic
+_PAIRED = 0.3  # share of the references of prose that are the openings of two passages
+_REAL = 0.7  # share of a batch's references that come with people's questions
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class FactConversations(Conversations):
     A batch has a topic, a field that some of its references hold for different documents, and most questions ask
     for it: retrieval by a question finds just those, and only the document's name tells them apart. Some batches
     have one such reference, some many: from many alone the model does not learn to look at the name (docs/log.md).
-    alike: the most references of a batch that hold the topic. whole: the share of references that are read as they are
+    whole: the share of references that are read as they are
     split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's
     reference may be short and need not be a list. longest: in tokens.
     """
@@ -198,11 +199,11 @@ class FactConversations(Conversations):
 
     def __init__(
         self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, whole: float = 0.7, alike: int = 6, longest: int = 128,
+        *, distil: bool = True, whole: float = 0.7, longest: int = 128,
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.references = [r for r in references if r.questions]
-        self.whole, self.alike, self.longest = whole, alike, longest
+        self.whole, self.longest = whole, longest
         self.families: dict[int, list[int]] = {}
         self.fields: dict[str, list[int]] = {}
         for number, reference in enumerate(self.references):
@@ -219,7 +220,7 @@ class FactConversations(Conversations):
         chosen: dict[int, None] = {}
         self.topic = rng.choice(self.topics) if self.topics else ""
         holding = self.fields.get(self.topic, [])
-        for number in rng.sample(holding, min(rng.randint(1, self.alike), len(holding), size)):
+        for number in rng.sample(holding, min(rng.randint(1, _MOST_ALIKE), len(holding), size)):
             chosen[number] = None
         for number in list(chosen)[:2]:
             others = [n for n in self.families[self.references[number].family] if n not in chosen]
@@ -266,21 +267,20 @@ def _field(question: Question) -> str:
 class ProseConversations(Conversations):
     """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
 
-    passages stand in an order in which neighbours are alike (a dictionary's). References are cut
-    at a random length. paired: the share of references that are the openings of two passages, asked for
-    what both say together.
+    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length;
+    some are the openings of two passages, asked for what both say together.
     """
 
     task = "prose"
 
     def __init__(
         self, passages: Sequence[Passage], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, paired: float = 0.3,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.passages, self.longest = passages, longest
         self.pairs = Pairs(passages)
-        self.paired = paired if self.pairs.kinds else 0.0
+        self.paired = _PAIRED if self.pairs.kinds else 0.0
 
     def draw(self) -> list[Reference]:
         """Two runs of neighbours, the rest at random."""
@@ -312,24 +312,20 @@ class ProseConversations(Conversations):
         ids = self.pieces.tokenizer.encode(text)
         if len(ids) > self.longest:
             return None
-        asks = asks + prose_questions("", text, self.random, 3)
+        asks += prose_questions("", text, self.random, 3)
         return Reference(number, text, ids, asks) if asks else None
 
 
 class AskedConversations(ProseConversations):
-    """What people asked (`asked/questions.jsonl` of the corpus), beside questions made by rule about other passages.
-
-    real: the share of a batch's references that come with people's questions. Their words are left as they are.
-    """
+    """What people asked (`passages.ASKED`), in their words, beside questions made by rule about other passages."""
 
     task = "asked"
 
     def __init__(
         self, asked: Sequence[Asked], passages: Sequence[Passage], pieces: ChatPieces, seed: int,
-        sizes: Sizes | None = None, *, distil: bool = True, longest: int = 128, real: float = 0.7,
+        sizes: Sizes | None = None, *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         super().__init__(passages, pieces, seed, sizes, distil=distil, longest=longest)
-        self.real = real
         by_text: dict[str, list[Asked]] = {}
         for row in asked:
             by_text.setdefault(row.text, []).append(row)
@@ -345,7 +341,7 @@ class AskedConversations(ProseConversations):
     def draw(self) -> list[Reference]:
         """References that people asked about, the rest as for prose."""
         size = self.sizes.written
-        chosen = self.random.sample(self.asked, min(round(self.real * size), len(self.asked)))
+        chosen = self.random.sample(self.asked, min(round(_REAL * size), len(self.asked)))
         texts = {r.text for r in chosen}
         chosen += [r for r in super().draw() if r.text not in texts][: size - len(chosen)]
         self.random.shuffle(chosen)

@@ -38,13 +38,10 @@ class HeldOutTitles(Collection[str]):
     """
 
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
-        self.names: set[str] = set()
-        for document in documents:
-            if held_out(document["key"]):
-                self.names.add(document["title"])
-                for field, value, _ in facts(document["text"]):
-                    if field.startswith("Country name - "):
-                        self.names |= set(_names(value))
+        kept = [document for document in documents if held_out(document["key"])]
+        fields = (field for document in kept for field in facts(document["text"]))
+        values = (value for name, value, _ in fields if name.startswith("Country name - "))
+        self.names = {document["title"] for document in kept}.union(*map(_names, values))
         self._words = {frozenset(_name_words(name)) for name in self.names}
         self._words = {words for words in self._words if words - _COMMON}
 

@@ -1,10 +1,7 @@
 """Questions with checkable answers, made by rule from prose.
 
-From one passage (`prose_questions`): a name, a year, a date, a number or the phrase after "is a" is taken out of a
-sentence and asked for where it stood ("Let Me Out is a song by what band?") or with the question word in front
-("Where was he born?"), or the subject is asked for ("Who was born in Uppsala?"). Words are left out and titles
-described, because people do not ask in the words of the text. Now and then a whole sentence is asked for, letter for
-letter. Dictionaries also give "What is X?" and "Which word means …?". The answer is a span of the passage or its title.
+From one passage (`prose_questions`): the answer is a span of the passage or its title. Words are left out and titles
+described, because people do not ask in the words of the text.
 
 From two passages (`Pairs`): what both share, which of them it is, which came first. A pair is the opening sentences of
 two passages behind one another, and neither alone answers.

@@ -1,13 +1,7 @@
-"""Sequences with one retrieved reference for each chunk: the data of continual training, made once and kept.
+"""Sequences with one retrieved reference for each chunk: the data of continual training (docs/training.md).
 
-The corpus' documents are put into a fixed random order, joined and cut into sequences, each behind the context BOS
-(paper 3.2); the same documents split into references are what is retrieved. Each chunk of 64 tokens takes the nearest
-reference (by the embedder) that the sequence does not contain to more than 90 % (paper 3.6) and that none of the four
-chunks before it has taken, since it reads theirs as well; five different memories, as when decoding. The title
-in front of each reference does not count: it is ours, and would let a copy of the text pass as new.
-
-Everything lies in a folder named by what it was made from, written block by block, so that an interrupted
-preparation goes on where it stopped:
+It lies in a folder named by what it was made from, written block by block, so that an interrupted preparation goes on
+where it stopped:
 
     sequences.npy   int32 [sequences, tokens]     references.npy  int32 [references, tokens], padded by -1
     vectors.npy     float32 [references, dim]     bodies.npy      int32 [references], tokens of the title in front
@@ -23,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -43,6 +38,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with (what is being made, done, of how many)."""
 Tokens = Sequence[int] | np.ndarray
+_MOST_OVERLAP = 0.9  # share of a reference that its sequence may contain (paper 3.6)
 _FORMAT = 2  # of the files; 2 put the context BOS before each sequence
 
 
@@ -59,7 +55,6 @@ class RetrievalPlan:
     reference_tokens: int = 128
     shared: int = 5
     candidates: int = 32
-    most_overlap: float = 0.9
 
     def __post_init__(self) -> None:
         """Refuse sequences that are no whole number of chunks."""
@@ -72,7 +67,7 @@ class RetrievalPlan:
 
 @dataclass(frozen=True)
 class RetrievedSequences:
-    """Prepared data: `sequences`, `references` and `chosen` as above, read-only, mapped from disk."""
+    """Prepared data, read-only, mapped from disk."""
 
     sequences: np.ndarray
     references: np.ndarray
@@ -117,7 +112,7 @@ def prepare(
 
     vectors = _blocks(
         place / "vectors.npy", (len(references), embedder.dim), np.float32, 512,
-        lambda start, end: embed(references[start:end]), _named(report, "embedding references"),
+        lambda start, end: embed(references[start:end]), partial(report, "embedding references"),
     )  # fmt: skip
     chunks = plan.tokens // plan.chunk_tokens
     index = faiss.IndexFlatIP(embedder.dim)
@@ -133,7 +128,7 @@ def prepare(
 
     chosen = _blocks(
         place / "chosen.npy", (len(sequences), chunks), np.int32, 32, choose,
-        _named(report, "retrieving for each chunk"),
+        partial(report, "retrieving for each chunk"),
     )  # fmt: skip
     return RetrievedSequences(sequences, references, chosen, plan.chunk_tokens, plan.shared)
 
@@ -180,22 +175,18 @@ def _chosen(
     sequence: np.ndarray, near: np.ndarray, references: np.ndarray, bodies: np.ndarray, plan: RetrievalPlan
 ) -> list[int]:  # fmt: skip
     """The reference of each chunk, out of its neighbours `near` [chunks, candidates], nearest first."""
-    leaks: dict[int, bool] = {}
+
+    @cache
+    def leaks(number: int) -> bool:
+        ids = references[number]
+        body = ids[ids >= 0][bodies[number] :]
+        return overlap(sequence, body, _MOST_OVERLAP) > _MOST_OVERLAP
+
     chosen: list[int] = []
     for candidates in near.tolist():
-        before = chosen[-(plan.shared - 1) :] if plan.shared > 1 else []
-        taken = -1
-        for number in candidates:
-            if number in before or number < 0:
-                continue
-            if number not in leaks:
-                ids = references[number]
-                body = ids[ids >= 0][bodies[number] :]
-                leaks[number] = overlap(sequence, body, plan.most_overlap) > plan.most_overlap
-            if not leaks[number]:
-                taken = number
-                break
-        chosen.append(taken)
+        read = chosen[-(plan.shared - 1) :] if plan.shared > 1 else []
+        fitting = (n for n in candidates if n >= 0 and n not in read and not leaks(n))
+        chosen.append(next(fitting, -1))
     return chosen
 
 
@@ -250,11 +241,6 @@ def _common(masks: Sequence[int], size: int) -> int:
     return size - v.bit_count()
 
 
-def _named(report: Progress, what: str) -> Callable[[int, int], None]:
-    """`report` for one thing that is made."""
-    return lambda done, total: report(what, done, total)
-
-
 def _blocks(
     path: Path, shape: tuple[int, int], kind: type, block: int, make: Callable[[int, int], np.ndarray],
     report: Callable[[int, int], None],
@@ -267,17 +253,17 @@ def _blocks(
         end = min(start + block, shape[0])
         rows[start:end] = make(start, end)
         rows.flush()
-        partial = record.with_suffix(".partial")
-        partial.write_text(json.dumps({**done, name: end}))
-        partial.replace(record)
+        new = record.with_suffix(".partial")
+        new.write_text(json.dumps({**done, name: end}))
+        new.replace(record)
         report(end, shape[0])
     return np.load(path, mmap_mode="r")
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    new = path.with_suffix(".partial")
+    with new.open("wb") as file:
         np.save(file, array)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(path)
+    new.replace(path)

@@ -1,6 +1,4 @@
-"""Score a model's answers with and without memory: `memory-model eval`.
-
-Conditions:
+"""Score a model's answers with and without memory.
 
     none              the question alone
     memory            five memories, the right reference's among them, through the codec
@@ -10,8 +8,8 @@ Conditions:
     memory_retrieved  five memories that the question finds in a knowledge base, through the codec
     rag_retrieved     the texts of the same five
 
-`memory` against `rag_five`, and `memory_retrieved` against `rag_retrieved`, compare memory with text; both read
-the same references. The distractors are the row's own, or the knowledge of other rows. No text is cut.
+`memory` and `rag_five`, `memory_retrieved` and `rag_retrieved` read the same references. The
+distractors are the row's own, or the knowledge of other rows. No text is cut.
 """
 
 from __future__ import annotations
@@ -25,14 +23,7 @@ from typing import Any
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
 from memory_model.eval.rows import Row
-from memory_model.eval.scores import (
-    Mean,
-    Paired,
-    exact_match,
-    exact_values,
-    is_refusal,
-    token_f1,
-)
+from memory_model.eval.scores import Mean, Paired, exact_match, exact_values, is_refusal, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.generate import answer_nll, greedy
 from memory_model.references import split

@@ -15,49 +15,6 @@ from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
 
 _TRAIN_TOKENS = 2048
-_TERA = 1e12
-
-
-def _attention_projections(config: ModelConfig) -> float:
-    d = config.hidden
-    return 2 * d * config.query_width + 2 * d * config.head_dim * config.kv_heads
-
-
-def memory_write_tflop(config: ModelConfig) -> float:
-    """Encode one full reference up to the last memory layer and select its sparse tokens (A.2)."""
-    memory, d = config.memory, config.hidden
-    tokens = memory.reference_tokens
-    layers = memory.memory_layers[-1] + 1 if memory.heads else 0
-    selecting = len(memory.memory_layers)
-    attention = layers * (tokens * _attention_projections(config) + tokens**2 * config.query_width)
-    mlp = max(0, layers - 1) * tokens * 3 * d * config.mlp_width
-    return 2 * (attention + mlp + selecting * tokens**2 * config.query_width) / _TERA
-
-
-def memory_read_tflop(config: ModelConfig) -> float:
-    """Attention of one chunk to one memory's sparse tokens (A.2): every KV head serves a group of query heads."""
-    memory = config.memory
-    rows = memory.budget * config.group * config.head_dim
-    return 2 * 2 * memory.chunk_tokens * rows / _TERA
-
-
-def rag_read_tflop(config: ModelConfig) -> float:
-    """Run one reference as text in the prompt, read by one chunk (A.3, the paper's lower bound)."""
-    d, tokens, chunk = config.hidden, config.memory.reference_tokens, config.memory.chunk_tokens
-    attention = config.layers * (
-        tokens * _attention_projections(config) + 2 * tokens * (tokens / 2 + chunk) * config.query_width
-    )
-    return 2 * (attention + (config.layers - 1) * tokens * 3 * d * config.mlp_width) / _TERA
-
-
-def implicit_write_tflop(config: ModelConfig) -> float:
-    """Train one reference into the weights, once (A.1)."""
-    d, tokens = config.hidden, config.memory.reference_tokens
-    layer = (
-        tokens * (_attention_projections(config) + 3 * d * config.mlp_width)
-        + 2 * tokens * _TRAIN_TOKENS / 2 * config.query_width
-    )
-    return 6 * (config.layers * layer + tokens * config.vocabulary * d) / _TERA
 
 
 @dataclass(frozen=True)
@@ -97,14 +54,25 @@ class KnowledgeCosts:
 
 def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
     """The costs of a model's shape and budget; raises InvalidInput for one without memory heads."""
-    if not config.memory.heads:
+    memory, d, width = config.memory, config.hidden, config.query_width
+    if not memory.heads:
         raise InvalidInput(f"{config.name} has no memory heads, so nothing can be read: give a memory budget")
-    return KnowledgeCosts(
-        implicit_write_tflop(config), memory_write_tflop(config), memory_read_tflop(config), rag_read_tflop(config)
-    )  # fmt: skip
-
-
-_COLOURS = {"implicit": "#1f6fb4", "explicit": "#c03a2b", "external": "#3a8f3a"}
+    tokens, chunk, layers = memory.reference_tokens, memory.chunk_tokens, config.layers
+    projections = 2 * d * width + 2 * d * config.head_dim * config.kv_heads
+    mlp = 3 * d * config.mlp_width
+    # A.1: the reference is trained on once, in sequences of 2048 tokens.
+    layer = tokens * (projections + mlp) + tokens * _TRAIN_TOKENS * width
+    implicit_write = 6 * (layers * layer + tokens * config.vocabulary * d)
+    # A.2: the reference is encoded up to the last memory layer; each memory layer selects its sparse tokens.
+    encoded, selecting = memory.memory_layers[-1] + 1, len(memory.memory_layers)
+    writing = encoded * (tokens * projections + tokens**2 * width)
+    memory_write = 2 * (writing + (encoded - 1) * tokens * mlp + selecting * tokens**2 * width)
+    # A.2: a chunk attends to one memory's sparse tokens; every KV head serves a group of query heads.
+    memory_read = 2 * 2 * chunk * memory.budget * config.group * config.head_dim
+    # A.3, a lower bound: the reference runs as text in the prompt, and one chunk reads it.
+    reading = layers * (tokens * projections + 2 * tokens * (tokens / 2 + chunk) * width)
+    text_read = 2 * (reading + (layers - 1) * tokens * mlp)
+    return KnowledgeCosts(*(flop / 1e12 for flop in (implicit_write, memory_write, memory_read, text_read)))
 
 
 def plot_costs(name: str, costs: KnowledgeCosts, path: Path) -> None:
@@ -117,18 +85,18 @@ def plot_costs(name: str, costs: KnowledgeCosts, path: Path) -> None:
     interval = costs.interval
     low, high = interval or (0.1, 1e4)
     uses = np.logspace(np.log10(low) - 1.5, np.log10(high) + 1.5, 200)
-    lines = {
-        "implicit": ("in the weights (lower bound)", [costs.implicit(n) for n in uses]),
-        "explicit": ("explicit memory", [costs.explicit(n) for n in uses]),
-        "external": ("text in the prompt (lower bound)", [costs.external(n) for n in uses]),
-    }
-    cheapest = np.min([values for _, values in lines.values()], axis=0)
+    lines = (
+        ("in the weights (lower bound)", "#1f6fb4", [costs.implicit(n) for n in uses]),
+        ("explicit memory", "#c03a2b", [costs.explicit(n) for n in uses]),
+        ("text in the prompt (lower bound)", "#3a8f3a", [costs.external(n) for n in uses]),
+    )
+    cheapest = np.min([values for _, _, values in lines], axis=0)
     floor = cheapest.min() / 2
     with mpl.rc_context({"svg.hashsalt": "memory3", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
         axes.fill_between(uses, floor, cheapest, color="#dddddd", linewidth=0)
-        for kind, (label, values) in lines.items():
-            axes.loglog(uses, values, color=_COLOURS[kind], label=label)
+        for label, colour, values in lines:
+            axes.loglog(uses, values, color=colour, label=label)
         if interval:
             for count in interval:
                 axes.axvline(count, color="#555555", linewidth=0.8, linestyle=":")

@@ -1,8 +1,7 @@
 """A whole knowledge base in memory, searched by question: what the service would find, without the service.
 
-Documents are split as the service splits them, embedded with the device's embedder, and compared by brute
-force. Vectors are kept on disk in blocks named by what they were made from, so that an interrupted run goes
-on where it stopped and a changed document costs only its own block.
+Vectors are kept on disk in blocks named by what they were made from, so that an interrupted run goes on where it
+stopped and a changed document costs only its own block.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class KnowledgeBase:
     """References and their unit vectors float32 [n, dim]."""
 
     def __init__(self, references: Sequence[str], vectors: np.ndarray, embedder: Embedder) -> None:
-        if not references or len(references) != len(vectors):
-            raise InvalidInput(f"{len(vectors)} vectors for {len(references)} references")
         self.references, self.vectors, self.embedder = list(references), vectors, embedder
 
     @classmethod
@@ -45,7 +42,9 @@ class KnowledgeBase:
         """
         folder = cache / embedder.vectors_id[:16]
         folder.mkdir(parents=True, exist_ok=True)
-        blocks = [np.empty((0, 0), np.float32)] if not references else []
+        if not references:
+            raise InvalidInput("a knowledge base of no references")
+        blocks = []
         for start in range(0, len(references), _BLOCK_REFERENCES):
             texts = list(references[start : start + _BLOCK_REFERENCES])
             blocks.append(_block(texts, embedder, folder))

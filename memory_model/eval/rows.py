@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,22 +36,6 @@ class Row:
         """Every answer that counts as right, `right_answer` first."""
         return (self.right_answer, *self.answers)
 
-    @classmethod
-    def from_dict(cls, data: Any) -> Row:
-        """A row of a data file, whose other fields are ignored; raises InvalidInput naming the field that is wrong."""
-        try:
-            row = _ROW.validate_python(data)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in wrong["loc"]) or "the whole"
-            raise InvalidInput(f"an evaluation row's {where}: {wrong['msg']}") from error
-        if not all(t.strip() for t in (row.knowledge, row.question, *row.answers, *(row.distractors or ()))):
-            raise InvalidInput("an evaluation row's texts must not be empty")
-        return row
-
-
-_ROW = TypeAdapter(Row)
-
 
 def read_json(path: Path) -> Any:
     """The contents of a JSON file; raises MissingFile or CorruptFile."""
@@ -64,14 +47,22 @@ def read_json(path: Path) -> Any:
         raise CorruptFile(f"{path} is not JSON: {error}") from error
 
 
-def read_rows(data: Any, limit: int | None = None) -> Iterator[Row]:
-    """Rows of a parsed data file; raises InvalidInput when it is no list of rows."""
+def read_rows(data: Any, limit: int | None = None) -> list[Row]:
+    """Rows of a parsed data file; other fields are ignored. Raises InvalidInput naming the field that is wrong."""
     if not isinstance(data, list) or not data:
         raise InvalidInput("an evaluation file is a JSON list of {knowledge, question, right_answer}")
-    for item in data[:limit]:
-        yield Row.from_dict(item)
+    try:
+        rows = TypeAdapter(list[Row]).validate_python(data[:limit])
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in wrong["loc"][1:]) or "the whole"
+        raise InvalidInput(f"an evaluation row's {where}: {wrong['msg']}") from error
+    texts = (t for r in rows for t in (r.knowledge, r.question, *r.answers, *(r.distractors or ())))
+    if not all(text.strip() for text in texts):
+        raise InvalidInput("an evaluation row's texts must not be empty")
+    return rows
 
 
 def open_rows(path: Path, limit: int | None = None) -> list[Row]:
     """Rows of a file; raises MissingFile, CorruptFile or InvalidInput."""
-    return list(read_rows(read_json(path), limit))
+    return read_rows(read_json(path), limit)

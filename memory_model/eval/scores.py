@@ -47,11 +47,7 @@ def token_f1(answer: str, right: str) -> float:
 
 
 def values(text: str) -> list[str]:
-    """What a careful reader would check in a text: its numbers and its capitalised words, in order.
-
-    A number keeps its inner separators (`28,748`, `4.5`, `2010-15`); dates and names fall apart into
-    numbers and capitalised words. The first word of a sentence counts when it is capitalised.
-    """
+    """The numbers of a text, with their inner separators (`28,748`, `2010-15`), and its capitalised words, in order."""
     return [m for m in _VALUE.findall(text) if m[0].isdigit() or m[0].isupper()]
 
 
@@ -71,9 +67,6 @@ def is_refusal(answer: str) -> bool:
     return _REFUSAL.match(normalise(answer)) is not None
 
 
-BINARY = frozenset({"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"})
-"""Scores that are 0 or 1 on every row."""
-_Z = 1.96  # of a 95 % interval
 _DRAWS = 2000
 
 
@@ -90,14 +83,6 @@ class Mean:
         """Of one value a row; at least one."""
         error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
         return cls(round(fmean(values), 4), round(error, 4), len(values))
-
-    def interval(self, *, binary: bool = False) -> tuple[float, float]:
-        """95 %: Wilson's for a share of rows (0 of 60 is not certainly 0), else mean ± 1.96 errors."""
-        if not binary:
-            return self.mean - _Z * self.error, self.mean + _Z * self.error
-        middle = self.mean + _Z**2 / (2 * self.n)
-        half = _Z * (self.mean * (1 - self.mean) / self.n + _Z**2 / (4 * self.n**2)) ** 0.5
-        return (middle - half) / (1 + _Z**2 / self.n), (middle + half) / (1 + _Z**2 / self.n)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """The measured sections of docs/quality.md: a JSON line each, measured again when what they follow from changed.
 
-A line holds the section's name, its key, date, seconds and rows; by condition and score a mean with standard error
-and n; and the paired comparisons (`conditions.compared`). A file may hold a part of the sections, so an interrupted
-run goes on with the next one.
+A file may hold a part of the sections, so an interrupted run goes on with the next one.
 """
 
 from __future__ import annotations
@@ -106,11 +104,6 @@ class Measured:
         """NAME/PART."""
         return f"{self.name}/{self.part}"
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Evaluator, model and codec: numbers of another one do not stand on the same page."""
-        return tuple(self.key.get(name) for name in ("evaluator", "model_id", "codec_id"))
-
     def mean(self, condition: str, score: str) -> Mean | None:
         """A score, or None where it was not measured."""
         return self.conditions.get(condition, {}).get(score)
@@ -174,10 +167,11 @@ def read_measured(path: Path) -> dict[str, Measured]:
 
 def keep(path: Path, measured: Measured) -> None:
     """Add a line to the file, or replace the section's; the file is replaced as a whole."""
-    _write(path, read_measured(path) | {measured.label: measured})
+    write_measured(path, read_measured(path) | {measured.label: measured})
 
 
-def _write(path: Path, found: dict[str, Measured]) -> None:
+def write_measured(path: Path, found: dict[str, Measured]) -> None:
+    """Write sections by NAME/PART, in the order of `SECTIONS`."""
     order = [s.label for s in SECTIONS]
     lines = sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,20 +184,6 @@ def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
     """Whether `path` has the section NAME/PART with an equal key."""
     found = read_measured(path).get(label)
     return found is not None and found.key == key
-
-
-def taken_over(kept: Path, measured: Path) -> list[str]:
-    """Keep every section of `measured` in `kept`; returns the names of those that are dropped there.
-
-    Dropped is what another evaluator, model or codec gave than the new sections. Raises InvalidInput when these
-    are of several.
-    """
-    new, old = read_measured(measured), read_measured(kept)
-    if len({one.identity for one in new.values()}) > 1:
-        raise InvalidInput(f"{measured} has sections of several models: delete it and measure again")
-    stale = [name for name, one in old.items() if new and one.identity != next(iter(new.values())).identity]
-    _write(kept, {name: one for name, one in old.items() if name not in stale} | new)
-    return stale
 
 
 def today() -> str:

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from memory_model.bundle import DEFAULT_FOLDER, Bundle, check_place, staging_folder, write_bundle
+from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
@@ -98,11 +98,12 @@ def export_bundle(
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
             memory_codec.save(staging / "codec.npz")
-            bundle = write_bundle(
-                out, staging, model_id=loaded.model_id, codec_id=memory_codec.codec_id, embedder_id=embedder_id,
-                precision=chosen.label, capacity=capacity, licence=loaded.licence, config=loaded.config,
+            manifest = Manifest(
+                loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
+                embedder_id, chosen.label, capacity, loaded.licence, loaded.config,
                 special_tokens=loaded.tokenizer.special,
             )  # fmt: skip
+            bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")
             return bundle
     finally:

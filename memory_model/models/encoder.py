@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from memory_model.digest import file_sha256
 from memory_model.embedder import POOLINGS
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_model.models.tensor_files import TensorFiles
+from memory_model.models.huggingface import read_tokenizer
+from memory_model.models.tensor_files import TensorFiles, read_json
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("bert", "roberta", "xlm-roberta"),
@@ -31,6 +31,7 @@ WORDS = "embeddings.word_embeddings.weight"
 POSITIONS = "embeddings.position_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
 
+_ADVICE = "it is no Hugging Face folder of a BERT or XLM-R"
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +88,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     Raises MissingFile, CorruptFile, InvalidInput.
     """
     folder = Path(folder)
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json", advice=_ADVICE)
     kind = config.get("model_type")
     for key, known in SUPPORTED.items():
         if config.get(key) not in known:
@@ -99,7 +100,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         vocabulary, positions = int(config["vocab_size"]), int(config["max_position_embeddings"])
         types = int(config.get("type_vocab_size", 2))
         epsilon = float(config.get("layer_norm_eps", 1e-12))
-        first = 0 if kind == "bert" else int(config.get("pad_token_id", 1)) + 1
+        first = first_position(config)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
     tensors = TensorFiles(folder)
@@ -116,13 +117,15 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     return Encoder(called, tensors, prefixes[0], layers, heads, epsilon, first, pooling)
 
 
+def first_position(config: dict[str, Any]) -> int:
+    """Row of the position table of a text's first token: RoBERTa's count from behind that of padding."""
+    return 0 if config["model_type"] == "bert" else int(config.get("pad_token_id", 1)) + 1
+
+
 def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...]]:
     square = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-    linears = {
-        **dict.fromkeys(square, (dim, dim)),
-        "intermediate.dense": (inner, dim),
-        "output.dense": (dim, inner),
-    }
+    linears = dict.fromkeys(square, (dim, dim))
+    linears |= {"intermediate.dense": (inner, dim), "output.dense": (dim, inner)}
     norms = ["embeddings.LayerNorm"]
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(layers):
@@ -133,19 +136,6 @@ def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...
     for norm in norms:
         shapes |= {f"{norm}.weight": (dim,), f"{norm}.bias": (dim,)}
     return shapes
-
-
-def read_json(path: Path, kind: type = dict) -> Any:
-    """A file of JSON that holds a `kind`; raises MissingFile, CorruptFile."""
-    if not path.is_file():
-        raise MissingFile(f"no {path.name} in {path.parent}: it is no Hugging Face folder of a BERT or XLM-R")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptFile(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, kind):
-        raise CorruptFile(f"{path} is a {type(value).__name__}, expected a {kind.__name__}")
-    return value
 
 
 def pooling_of(folder: Path, kind: str) -> str:
@@ -174,10 +164,5 @@ def fitting_tokenizer(folders: Sequence[Path], rows: int) -> Path:
     path = next((p for p in (f / "tokenizer.json" for f in folders) if p.is_file()), None)
     if path is None:
         raise MissingFile(f"no tokenizer.json in {folders[0]}: make it with transformers' AutoTokenizer")
-    try:
-        last = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values())
-    except Exception as error:  # the library raises a bare Exception
-        raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-    if last >= rows:
-        raise InvalidInput(f"{path} has token {last}, the model {rows} rows: it is another model's tokenizer")
+    read_tokenizer(path, rows)
     return path

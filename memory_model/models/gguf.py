@@ -7,19 +7,19 @@ this project rotates halves, so those rows are put back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, ReaderTensor
+from gguf import GGUFReader
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from memory_model.config import ModelConfig, weight_shapes
+from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.models.tensor_files import Weights
 from memory_model.tokenizer import SpecialTokens
 
 _LAYER_NAMES = {
@@ -34,8 +34,6 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _TOP_NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
-
-
 _PRE_TOKENIZERS = {
     "smollm": lambda: [
         pre_tokenizers.Digits(individual_digits=True),
@@ -78,33 +76,34 @@ class GgufFile:
         hidden, heads = self.field("llama.embedding_length"), self.field("llama.attention.head_count")
         names = {t.name for t in self._reader.tensors}
         return ModelConfig(
-            name=name,
-            layers=self.field("llama.block_count"),
-            query_heads=heads,
-            kv_heads=self.field("llama.attention.head_count_kv"),
-            head_dim=hidden // heads,
-            mlp_width=self.field("llama.feed_forward_length"),
-            vocabulary=self.field("llama.vocab_size"),
+            name=name, layers=self.field("llama.block_count"), query_heads=heads,
+            kv_heads=self.field("llama.attention.head_count_kv"), head_dim=hidden // heads,
+            mlp_width=self.field("llama.feed_forward_length"), vocabulary=self.field("llama.vocab_size"),
             rope_base=float(self.field("llama.rope.freq_base")),
             norm_epsilon=round(float(self.field("llama.attention.layer_norm_rms_epsilon")), 9),
             tied_embeddings="output.weight" not in names,
-        )
+        )  # fmt: skip
 
     @property
     def files(self) -> list[Path]:
         """Everything that the model follows from."""
         return [self.path]
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
+    def weights(self) -> Weights:
         """The weights, float32, as Hugging Face's Llama has them; raises CorruptFile, InvalidInput."""
         tensors = {_hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
         config = self.config(self.path.stem)
-        for name, shape in weight_shapes(config).items():
-            if name not in tensors:
-                raise CorruptFile(f"{self.path} has no weight {name}")
-            if (found := tuple(int(n) for n in reversed(tensors[name].shape))) != shape:
-                raise CorruptFile(f"{self.path}: {name} has the shape {found}, its header says {shape}")
-        return _Tensors(tensors, config)
+        heads = {"q_proj.weight": config.query_heads, "k_proj.weight": config.kv_heads}
+
+        def read(name: str) -> torch.Tensor:
+            array = dequantize(tensors[name].data, tensors[name].tensor_type)
+            array = array.reshape(weights.shapes[name]).astype(np.float32)
+            permuted = heads.get(name.rpartition("self_attn.")[2])
+            return torch.from_numpy(np.ascontiguousarray(_unpermute(array, permuted) if permuted else array))
+
+        shapes = {name: tuple(int(n) for n in reversed(tensor.shape)) for name, tensor in tensors.items()}
+        weights = Weights(shapes, read).check(config, self.path)
+        return weights
 
     @property
     def chat_template(self) -> str:
@@ -120,9 +119,7 @@ class GgufFile:
     @cached_property
     def tokenizer_json(self) -> str:
         """The byte-level BPE tokenizer rebuilt as the text of a `tokenizer.json`, with sorted keys."""
-        pre = (
-            self._fields["tokenizer.ggml.pre"].contents() if "tokenizer.ggml.pre" in self._fields else "none"
-        )
+        pre = self.field("tokenizer.ggml.pre") if "tokenizer.ggml.pre" in self._fields else "none"
         if self.field("tokenizer.ggml.model") != "gpt2" or pre not in _PRE_TOKENIZERS:
             raise InvalidInput(
                 f"{self.path}: its tokenizer ({self.field('tokenizer.ggml.model')}, pre-tokenizer {pre}) cannot be "
@@ -136,29 +133,6 @@ class GgufFile:
         control = [t for t, kind in zip(tokens, types, strict=True) if kind == 3]
         backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
         return json.dumps(json.loads(backend.to_str()), sort_keys=True, ensure_ascii=False)
-
-
-class _Tensors(Mapping[str, torch.Tensor]):
-    """Tensors of a GGUF file by Hugging Face name."""
-
-    def __init__(self, tensors: dict[str, ReaderTensor], config: ModelConfig) -> None:
-        self._tensors, self._config = tensors, config
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self._tensors[name]
-        shape = tuple(int(n) for n in reversed(tensor.shape))
-        array = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float32)
-        if name.endswith("q_proj.weight"):
-            array = _unpermute(array, self._config.query_heads)
-        elif name.endswith("k_proj.weight"):
-            array = _unpermute(array, self._config.kv_heads)
-        return torch.from_numpy(np.ascontiguousarray(array))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
 
 def _hugging_face_name(name: str) -> str:

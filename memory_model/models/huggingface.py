@@ -5,30 +5,24 @@ Opening reads headers only; a tensor is read when it is asked for, in the type t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from torch import Tensor
 
-from memory_model.config import ModelConfig, weight_shapes
+from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.models.architectures import config_of
-from memory_model.models.tensor_files import TensorFiles, weight_files
+from memory_model.models.tensor_files import TensorFiles, Weights, read_json, weight_files
 from memory_model.tokenizer import SpecialTokens
 
 _PREFIX = "model."
 _UNUSED = ("rotary_emb.inv_freq",)
 """Tensors that old files carry beside the weights: they follow from the config."""
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+_FILES = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
+)  # fmt: skip
 
 
 class HuggingFaceFolder:
@@ -36,7 +30,9 @@ class HuggingFaceFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._config = self._json("config.json", "give a Hugging Face folder, or a .gguf file")
+        self._config = read_json(
+            self.path / "config.json", advice="give a Hugging Face folder, or a .gguf file"
+        )
         self._shards = weight_files(self.path)
 
     def config(self, name: str) -> ModelConfig:
@@ -46,28 +42,17 @@ class HuggingFaceFolder:
     @property
     def files(self) -> list[Path]:
         """Everything that the model follows from."""
-        kept = ["config.json", *_TOKENIZER_FILES]
-        return sorted([*(self.path / n for n in kept if (self.path / n).is_file()), *self._shards])
+        beside = (self.path / name for name in _FILES)
+        return sorted([*(path for path in beside if path.is_file()), *self._shards])
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """The weights by Hugging Face name without `model.`; raises where they are not those of the config."""
-        config = self.config(self.path.name)
-        tensors = _Weights(TensorFiles(self.path))
-        wanted, found = weight_shapes(config), tensors.shapes
+    def weights(self) -> Weights:
+        """The weights, in the type that they are stored in; raises where they are not those of the config."""
+        config, files = self.config(self.path.name), TensorFiles(self.path)
+        stored = {n.removeprefix(_PREFIX): n for n in files.shapes if not n.endswith(_UNUSED)}
         if config.tied_embeddings:
-            found = {name: shape for name, shape in found.items() if name != "lm_head.weight"}
-        for name, shape in wanted.items():
-            if name not in found:
-                raise CorruptFile(
-                    f"{self.path} has no weight {name}: a shard is missing, or config.json is of another model"
-                )
-            if found[name] != shape:
-                raise CorruptFile(
-                    f"{self.path}: {name} has the shape {found[name]}, config.json says {shape}"
-                )
-        if unknown := sorted(set(found) - set(wanted)):
-            raise InvalidInput(f"{self.path}: weight {unknown[0]} belongs to nothing that is supported")
-        return tensors
+            stored.pop("lm_head.weight", None)
+        shapes = {name: files.shapes[own] for name, own in stored.items()}
+        return Weights(shapes, lambda name: files.tensor(stored[name])).check(config, self.path)
 
     @cached_property
     def tokenizer_json(self) -> str:
@@ -78,19 +63,8 @@ class HuggingFaceFolder:
                 f"no tokenizer.json in {self.path}: write one with transformers, "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        text = path.read_text(encoding="utf-8")
-        try:
-            backend = Backend.from_str(text)
-        except Exception as error:  # the library raises a bare Exception for every kind of bad file
-            raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
-        rows = int(self._config.get("vocab_size", 0))
-        highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        if highest >= rows:
-            raise InvalidInput(
-                f"{path} has token ids up to {highest}, the embedding has {rows} rows: another tokenizer"
-            )
-        self._backend = backend
-        return text
+        self._backend = read_tokenizer(path, int(self._config.get("vocab_size", 0)))
+        return path.read_text(encoding="utf-8")
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
@@ -126,38 +100,23 @@ class HuggingFaceFolder:
         text = token.get("content") if isinstance(token, dict) else token
         return self._backend.token_to_id(text) if isinstance(text, str) else None
 
-    def _json(self, name: str, advice: str = "fetch the whole model again") -> dict[str, Any]:
-        path = self.path / name
-        if not path.is_file():
-            raise MissingFile(f"no {name} in {self.path}: {advice}")
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CorruptFile(f"{path} is not JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise CorruptFile(f"{path} is not a JSON object")
-        return data
-
     def _optional(self, name: str) -> dict[str, Any]:
-        return self._json(name) if (self.path / name).is_file() else {}
+        path = self.path / name
+        return dict(read_json(path)) if path.is_file() else {}
 
 
-class _Weights(Mapping[str, Tensor]):
-    """Tensors of a folder by their names here, in the type that they are stored in."""
-
-    def __init__(self, files: TensorFiles) -> None:
-        self._files = files
-        self._stored = {n.removeprefix(_PREFIX): n for n in files.shapes if not n.endswith(_UNUSED)}
-        self.shapes = {name: files.shapes[stored] for name, stored in self._stored.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._files.tensor(self._stored[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
+def read_tokenizer(path: Path, rows: int) -> Backend:
+    """A `tokenizer.json` whose ids all have one of an embedding's rows; raises CorruptFile, InvalidInput."""
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception for every kind of bad file
+        raise CorruptFile(f"{path} is not a tokenizer file: {error}") from error
+    highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= rows:
+        raise InvalidInput(
+            f"{path} has token ids up to {highest}, the embedding has {rows} rows: it is another model's tokenizer"
+        )
+    return backend
 
 
 def _usual(backend: Backend) -> SpecialTokens | None:

@@ -1,4 +1,4 @@
-"""Weights of a Hugging Face folder, one tensor at a time: safetensors or pytorch_model.bin, sharded or not.
+"""Files of a Hugging Face folder: JSON, and weights (safetensors or pytorch_model.bin, sharded or not) by tensor.
 
 Opening reads headers only, so that a missing or truncated shard is an error before anything large is loaded.
 """
@@ -9,17 +9,59 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.config import ModelConfig, weight_shapes
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAYOUTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are looked for; each may have an index `<name>.index.json` of shards instead."""
 _REMEDY = "download it again"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a base model by Hugging Face name without `model.`: their shapes, and what reads one."""
+
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+
+    def check(self, config: ModelConfig, path: Path) -> Weights:
+        """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
+        wanted = weight_shapes(config)
+        for name, shape in wanted.items():
+            if name not in self.shapes:
+                raise CorruptFile(
+                    f"{path} has no weight {name}: a shard is missing, or its config is of another model"
+                )
+            if self.shapes[name] != shape:
+                raise CorruptFile(
+                    f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}"
+                )
+        if unknown := sorted(set(self.shapes) - set(wanted)):
+            raise InvalidInput(f"{path}: weight {unknown[0]} belongs to nothing that is supported")
+        return self
+
+
+def read_json(path: Path, kind: type = dict, advice: str = _REMEDY) -> Any:
+    """A file of JSON that holds a `kind`; raises MissingFile, CorruptFile."""
+    if not path.is_file():
+        raise MissingFile(f"no {path.name} in {path.parent}: {advice}")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise CorruptFile(f"{path} is a {type(value).__name__}, expected a {kind.__name__}")
+    return value
 
 
 class TensorFiles:
@@ -32,12 +74,11 @@ class TensorFiles:
     def __init__(self, folder: str | Path) -> None:
         self.files = weight_files(Path(folder))
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._readers: dict[str, Any] = {}
+        self._readers: dict[str, Callable[[str], Tensor]] = {}
         for path in self.files:
-            reader = _Safetensors(path) if path.suffix == ".safetensors" else _Pickled(path)
-            for name, shape in reader.shapes():
-                self.shapes[name] = shape
-                self._readers[name] = reader
+            weights = _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+            self.shapes |= weights.shapes
+            self._readers |= dict.fromkeys(weights.shapes, weights.read)
 
     @property
     def label(self) -> str:
@@ -54,11 +95,11 @@ class TensorFiles:
         """Unmap the files; nothing can be read after it."""
         self._readers.clear()
 
-    def tensor(self, name: str) -> Any:
+    def tensor(self, name: str) -> Tensor:
         """The torch tensor in the type that it is stored in; raises CorruptFile when there is none of this name."""
         if name not in self._readers:
             raise CorruptFile(f"{self.files[0].parent} has no tensor {name}")
-        return self._readers[name].tensor(name)
+        return self._readers[name](name)
 
     def read(self, name: str) -> np.ndarray:
         """The tensor as a float32 array, whatever it is stored as; raises CorruptFile."""
@@ -74,8 +115,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         if not index.is_file():
             continue
         try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            shards = sorted(set(read_json(index)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{index} is not an index of shards: {error}: {_REMEDY}") from error
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing or not shards:
@@ -90,41 +131,28 @@ def has_weights(folder: Path) -> bool:
     return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
 
 
-class _Safetensors:
-    def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
+def _safetensors(path: Path) -> Weights:
+    from safetensors import SafetensorError, safe_open
 
-        try:
-            self._file = safe_open(str(path), framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise CorruptFile(f"{path} is truncated or damaged: {error}: {_REMEDY}") from error
-
-    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
-        for name in self._file.keys():  # noqa: SIM118 (not a dict)
-            yield name, tuple(self._file.get_slice(name).get_shape())
-
-    def tensor(self, name: str) -> Any:
-        return self._file.get_tensor(name)
+    try:
+        file = safe_open(str(path), framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CorruptFile(f"{path} is truncated or damaged: {error}: {_REMEDY}") from error
+    shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    return Weights(shapes, file.get_tensor)
 
 
-class _Pickled:
-    def __init__(self, path: Path) -> None:
-        import torch
+def _pickled(path: Path) -> Weights:
+    import torch
 
-        try:
-            # Files older than torch 1.6 are no zip archives and cannot be mapped.
-            mapped = zipfile.is_zipfile(path)
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-            self._tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
-        except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CorruptFile(
-                f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
-            ) from error
-
-    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
-        for name, tensor in self._tensors.items():
-            yield name, tuple(tensor.shape)
-
-    def tensor(self, name: str) -> Any:
-        return self._tensors[name]
+    try:
+        # Files older than torch 1.6 are no zip archives and cannot be mapped.
+        mapped = zipfile.is_zipfile(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptFile(
+            f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
+        ) from error
+    return Weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)

@@ -1,9 +1,8 @@
 """Find the heads that read: what the answers lose when one head's memory is taken away.
 
-Paper, remark on memory heads: in a converted model a small part of the heads does the reading. A model
-whose budget lists every candidate head is measured once with all memories and once without each head's;
-the loss says what the head carries. Then heads are added one by one, each the one that helps most: leaving one
-head out undervalues heads that do the same work, since the other one steps in.
+In a converted model a small part of the heads does the reading (paper, remark on memory heads). Leaving one head out
+undervalues heads that do the same work, since the other one steps in; so heads are then added one by one, each the one
+that helps most.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ class HeadRuler:
         self.model, self.batches, self.prefix = model, batches, prefix
         self.heads = model.config.memory.heads
         self._starts = dict(zip(self.heads, model.config.memory.offsets, strict=True))
-        with self._half():
+        self._half = torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16)
+        with self._half:
             self._written = [
                 write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches
             ]
-
-    def _half(self) -> torch.autocast:
-        return torch.autocast(self.batches[0].ids.device.type, dtype=torch.bfloat16)
 
     @torch.no_grad()
     def loss(self, heads: Collection[MemoryHead]) -> float:
@@ -48,7 +45,7 @@ class HeadRuler:
             for head in heads:
                 kept[self._starts[head] : self._starts[head] + head.tokens] = True
             reduced = replace(memory, valid=memory.valid & kept).select(batch.memories)
-            with self._half():
+            with self._half:
                 total += float(read_loss(self.model, batch, self.prefix, reduced))
         return total / len(self.batches)
 

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, memory3_2b, smollm2_135m
 from memory_model.errors import InvalidInput
-from memory_model.eval.costs import (
-    implicit_write_tflop,
-    memory_read_tflop,
-    memory_write_tflop,
-    rag_read_tflop,
-)
+from memory_model.eval.costs import knowledge_costs
 
 
 def test_the_papers_model_has_the_papers_size_and_memory() -> None:
@@ -29,10 +24,11 @@ def test_the_papers_model_has_the_papers_size_and_memory() -> None:
 
 def test_costs_are_those_of_appendix_a() -> None:
     config = memory3_2b()
-    assert memory_write_tflop(config) == pytest.approx(0.308, abs=0.0005)
-    assert memory_read_tflop(config) == pytest.approx(1.44e-4, abs=0.5e-6)
-    assert rag_read_tflop(config) == pytest.approx(0.624, abs=0.0005)
-    assert implicit_write_tflop(config) == pytest.approx(2.24, abs=0.005)
+    costs = knowledge_costs(config)
+    assert costs.memory_write == pytest.approx(0.308, abs=0.0005)
+    assert costs.memory_read == pytest.approx(1.44e-4, abs=0.5e-6)
+    assert costs.text_read == pytest.approx(0.624, abs=0.0005)
+    assert costs.implicit_write == pytest.approx(2.24, abs=0.005)
 
 
 def test_smollm2_counts_its_published_parameters() -> None:

@@ -52,15 +52,10 @@ class Library:
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
         number, pointer = ctypes.c_int64, ctypes.c_void_p
-        self._sum_rows, self._gather = loaded.memory_codec_sum_rows, loaded.memory_codec_gather
-        self._place = loaded.memory_codec_place
+        self._sum_rows = loaded.memory_codec_sum_rows
         self._sum_rows.argtypes = [
             ctypes.c_int32, ctypes.POINTER(Tables), pointer, number, pointer, pointer, pointer, number,
         ]  # fmt: skip
-        self._gather.argtypes = [
-            pointer, number, number, number, number, pointer, number, pointer, pointer, number,
-        ]  # fmt: skip
-        self._place.argtypes = [pointer, number, pointer, number, number, pointer, pointer, number]
 
     @property
     def name(self) -> str:
@@ -79,61 +74,15 @@ class Library:
 
         blocks: int64 [n], or None where all are of block 0. Raises InvalidInput for a block or row that is not there.
         """
-        _fits(codes, np.uint8, tables.code_bytes)
-        _fits(out, np.float32, tables.head_dim)
-        n = _count(codes, places, tables.together)
-        if blocks is not None and (
-            blocks.dtype != np.int64 or blocks.shape != (n,) or not blocks.flags.c_contiguous
-        ):
-            raise InvalidInput(f"blocks have shape {blocks.shape}, expected int64 [{n}]")
-        _raise(
-            self._sum_rows(
-                self.level, ctypes.byref(tables), codes.ctypes.data, n,
-                None if blocks is None else blocks.ctypes.data, places.ctypes.data, out.ctypes.data, len(out),
-            )
+        n, rows = len(codes), len(out)
+        wrong = self._sum_rows(
+            self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
+            None if blocks is None else _address("blocks", blocks, np.int64, n),
+            _address("places", places, np.int64, n * tables.together),
+            _address("rows", out, np.float32, rows, tables.head_dim), rows,
         )  # fmt: skip
-
-    def gather(
-        self, codes: np.ndarray, bits: int, codewords: np.ndarray, widths: np.ndarray, out: np.ndarray
-    ) -> None:
-        """Codewords side by side: row i of float32 out [n, stride] begins with those that code i names.
-
-        codewords: float32, flat, [parts, 2^bits, slot] and 8 floats. widths: int64 [parts], floats of each part's
-        words. stride: at least 8 more than they are together.
-        """
-        parts = len(widths)
-        slot = (codewords.size - 8) // (parts << bits)
-        if (
-            codewords.dtype != np.float32
-            or codewords.size != (parts * slot << bits) + 8
-            or widths.dtype != np.int64
-        ):
-            raise InvalidInput(_WRONG[-3])
-        _fits(codes, np.uint8, codes.shape[1])
-        _fits(out, np.float32, out.shape[1])
-        if len(out) != len(codes):
-            raise InvalidInput(_WRONG[-2])
-        _raise(
-            self._gather(
-                codes.ctypes.data, len(codes), codes.shape[1], bits, parts, codewords.ctypes.data, slot,
-                widths.ctypes.data, out.ctypes.data, out.shape[1],
-            )
-        )  # fmt: skip
-
-    def place(self, vectors: np.ndarray, mean: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        """float32 vectors [n, together * head_dim] plus their mean into rows places int64 [n * together] of `out`."""
-        head_dim = out.shape[1]
-        together = vectors.shape[1] // head_dim
-        _fits(vectors, np.float32, together * head_dim)
-        _fits(mean[None], np.float32, vectors.shape[1])
-        _fits(out, np.float32, head_dim)
-        n = _count(vectors, places, together)
-        _raise(
-            self._place(
-                vectors.ctypes.data, n, mean.ctypes.data, together, head_dim, places.ctypes.data, out.ctypes.data,
-                len(out),
-            )
-        )  # fmt: skip
+        if wrong:
+            raise InvalidInput(_WRONG[wrong])
 
 
 def installed() -> Library | None:
@@ -158,20 +107,10 @@ def _load() -> tuple[Library | None, str]:
     return None, f"{why}: install a C compiler, then run `python -m memory_model.codec.native.compile`"
 
 
-def _fits(array: np.ndarray, kind: Any, width: int) -> None:
-    if array.ndim != 2 or array.shape[1] != width or array.dtype != kind or not array.flags.c_contiguous:
+def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
+    """Where an array lies, when it is what the library reads."""
+    if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
         raise InvalidInput(
-            f"an array is {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} [n, {width}]"
+            f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}"
         )
-
-
-def _count(codes: np.ndarray, places: np.ndarray, together: int) -> int:
-    """How many codes there are, when every one has its `together` places."""
-    if places.dtype != np.int64 or places.shape != (len(codes) * together,) or not places.flags.c_contiguous:
-        raise InvalidInput(f"places have shape {places.shape}, expected int64 [{len(codes) * together}]")
-    return len(codes)
-
-
-def _raise(result: int) -> None:
-    if result:
-        raise InvalidInput(_WRONG[result])
+    return int(array.ctypes.data)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from experiments.random_base import hugging_face_config
 from memory_model.cli import app
 from memory_model.config import memory3_2b, smollm2_135m
 from memory_model.errors import InvalidInput
 from memory_model.eval.costs import KnowledgeCosts, knowledge_costs, plot_costs
-from memory_model.models.architectures import hugging_face_config
 from memory_model.models.folder import DEFAULT
 
 

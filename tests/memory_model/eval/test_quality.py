@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from docs.quality import BEGIN, END, TARGETS, Bar, page, report
+from docs.quality import BEGIN, END, TARGETS, Bar, interval, page, report, taken_over
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
 from memory_model.eval.scores import Mean
@@ -21,7 +21,6 @@ from memory_model.eval.sections import (
     key_of,
     read_measured,
     selected,
-    taken_over,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,8 +135,8 @@ def test_a_bar_is_reached_or_missed_only_by_a_whole_interval(
 
 
 def test_none_of_sixty_is_not_certainly_none() -> None:
-    assert Mean(0.0, 0.0, 60).interval(binary=True)[1] > 0.05
-    assert Mean(0.5, 0.1, 60).interval() == pytest.approx((0.304, 0.696))
+    assert interval(Mean(0.0, 0.0, 60), binary=True)[1] > 0.05
+    assert interval(Mean(0.5, 0.1, 60)) == pytest.approx((0.304, 0.696))
 
 
 def test_the_page_shows_both_parts_apart_and_judges_the_tests() -> None:

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from edge_client.decoder import OnnxDecoder
+from experiments.random_base import hugging_face_config
 from memory_model.chat import prefix_ids
 from memory_model.config import ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
 from memory_model.export.decoder import decoder_graphs
-from memory_model.models.architectures import config_of, hugging_face_config
+from memory_model.models.architectures import config_of
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
 from memory_model.nn.writing import stack_memories
