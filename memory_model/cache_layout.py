@@ -1,7 +1,6 @@
 """Which cache tensor holds which key-value heads: the contract between the exported decoder and its runtime.
 
-In every layer the heads with memory come first and have a cache tensor of their own, because its rows
-begin with memory slots; the other heads share one without. Row order in a memory tensor:
+In every layer the heads with memory have a cache tensor of their own, whose rows begin with memory slots:
 
     [memory slots: memories_per_chunk * tokens | text rows]
 

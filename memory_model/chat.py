@@ -1,8 +1,7 @@
 """Messages to token ids by the model's own chat template, and which of these tokens a person or the model said.
 
-Only content makes query text: the template's scaffolding and the system prompt say nothing about what
-should be recalled. Content is tokenized apart from the scaffolding, so a message that spells a special
-token cannot end its turn.
+Only content makes query text. It is tokenized apart from the scaffolding, so a message that spells a special token
+cannot end its turn.
 """
 
 from __future__ import annotations
@@ -66,30 +65,23 @@ class ChatTemplate:
         messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
         marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
-        ids: list[int] = []
-        content: list[bool] = []
         pieces = self._render(marked, add_generation_prompt).split(_BEGIN)
-        roles = [m["role"] for m in marked]
-        if len(pieces) != len(roles) + 1:
-            raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(roles)} messages")
-        self._append(ids, content, self.tokenizer.encode(pieces[0]), False)
-        for number, (role, piece) in enumerate(zip(roles, pieces[1:], strict=True)):
+        if len(pieces) != len(marked) + 1:
+            raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(marked)} messages")
+        runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
+        for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
             said, _, scaffolding = piece.partition(_END)
             tokens = (spelled or {}).get(number)
-            self._append(
-                ids, content, self.encode_content(said) if tokens is None else tokens, role != "system"
+            runs.append(
+                (self.encode_content(said) if tokens is None else tokens, message["role"] != "system")
             )
-            self._append(ids, content, self.tokenizer.encode_next(scaffolding), False)
-        return Prompt(ids, content)
+            runs.append((self.tokenizer.encode_next(scaffolding), False))
+        ids = [token for tokens, _ in runs for token in tokens]
+        return Prompt(ids, [content for tokens, content in runs for _ in tokens])
 
     def encode_content(self, text: str) -> list[int]:
         """Token ids of what somebody said; spelled-out special tokens stay text."""
         return self.tokenizer.encode_next(text, literal=True)
-
-    @staticmethod
-    def _append(ids: list[int], content: list[bool], new: Sequence[int], said: bool) -> None:
-        ids.extend(new)
-        content.extend([said] * len(new))
 
     def _render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         backend, tokenizer = self.tokenizer.backend, self.tokenizer

@@ -103,9 +103,8 @@ class MemoryConfig:
     def from_dict(cls, data: dict[str, Any]) -> MemoryConfig:
         """Inverse of `to_dict`; raises InvalidInput on unknown or malformed fields."""
         try:
-            fields = dict(data)
-            fields["heads"] = tuple(MemoryHead(*map(int, row)) for row in fields.get("heads", ()))
-            return cls(**fields)
+            heads = tuple(MemoryHead(*map(int, row)) for row in data.get("heads", ()))
+            return cls(**{**data, "heads": heads})
         except TypeError as error:
             raise InvalidInput(f"not a memory config: {error}") from error
 
@@ -169,10 +168,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuse a shape that no decoder can have."""
-        if (
-            min(self.layers, self.query_heads, self.kv_heads, self.head_dim, self.mlp_width, self.vocabulary)
-            < 1
-        ):
+        counts = self.layers, self.query_heads, self.kv_heads, self.head_dim, self.mlp_width, self.vocabulary
+        if min(counts) < 1:
             raise InvalidInput(f"{self.name}: layers, heads, widths and vocabulary must be positive")
         if self.query_heads % self.kv_heads:
             raise InvalidInput(
@@ -228,14 +225,10 @@ class ModelConfig:
     def from_dict(cls, data: dict[str, Any]) -> ModelConfig:
         """Inverse of `to_dict`; raises InvalidInput on unknown or missing fields."""
         try:
-            scaling = data.get("rope_scaling")
-            fields = {
-                **data,
-                "memory": MemoryConfig.from_dict(data.get("memory", {})),
-                "plain_layers": tuple(data.get("plain_layers", ())),
-                "rope_scaling": RopeScaling(**scaling) if scaling else None,
-            }
-            return cls(**fields)
+            memory, scaling = MemoryConfig.from_dict(data.get("memory", {})), data.get("rope_scaling")
+            rope_scaling = RopeScaling(**scaling) if scaling else None
+            plain = tuple(data.get("plain_layers", ()))
+            return cls(**{**data, "memory": memory, "plain_layers": plain, "rope_scaling": rope_scaling})
         except TypeError as error:
             raise InvalidInput(f"not a model config: {error}") from error
 
@@ -276,10 +269,6 @@ def uniform_budget(layers: int, kv_heads: int, tokens: int) -> tuple[MemoryHead,
     return tuple(MemoryHead(layer, head, tokens) for layer in range(layers) for head in range(kv_heads))
 
 
-PAPER_TOKENS = 8
-"""Sparse tokens of each memory head in the paper's model."""
-
-
 def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) -> MemoryConfig:
     """The memory budget that a command line names; raises InvalidInput.
 
@@ -289,7 +278,7 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
     kind, _, number = text.partition(":")
     try:
         if kind == "paper":
-            heads = uniform_budget(config.layers // 2, config.kv_heads, int(number or PAPER_TOKENS))
+            heads = uniform_budget(config.layers // 2, config.kv_heads, int(number or 8))
         elif text == "all":
             heads = uniform_budget(config.layers, config.kv_heads, reference_tokens)
         else:

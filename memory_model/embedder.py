@@ -28,6 +28,8 @@ TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
 """Names of a published graph's outputs: one vector a text, or one a token, which are pooled here."""
 CHARACTERS_PER_TOKEN = 40
 """A text is cut to `max_tokens` times this before tokenizing, so that a huge one costs no time."""
+BATCH_TEXTS = 8
+"""What a larger batch computes leaves a processor's cache."""
 _REMEDY = "export the embedder again (`memory-model export`)"
 
 
@@ -150,16 +152,13 @@ class Embedder:
         """SHA-256 (hex) that covers precision and max_tokens too: equal ids give equal vectors."""
         return hashlib.sha256(self.config.to_json().encode()).hexdigest()
 
-    def embed(self, texts: Sequence[str], *, batch_size: int = 8) -> np.ndarray:
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors of `texts`, float32 [n, dim], of unit length; an empty list gives [0, dim].
 
-        Texts of similar length share a batch; what a larger one computes leaves a processor's cache. Raises
-        InvalidInput for anything that is not a list of str.
+        Texts of similar length share a batch. Raises InvalidInput for anything that is not a list of str.
         """
         if isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
             raise InvalidInput("embed takes a sequence of str")
-        if batch_size < 1:
-            raise InvalidInput(f"batch_size must be positive, not {batch_size}")
         vectors = np.empty((len(texts), self.dim), np.float32)
         limit = self.config.max_tokens * CHARACTERS_PER_TOKEN
         clean = [_well_formed(t[:limit]) for t in texts]
@@ -169,8 +168,8 @@ class Embedder:
         )
         tokens = [encoding.ids for encoding in encodings]
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        for start in range(0, len(order), BATCH_TEXTS):
+            rows = order[start : start + BATCH_TEXTS]
             vectors[rows] = self._run([tokens[i] for i in rows])
         return vectors
 

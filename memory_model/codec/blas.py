@@ -1,8 +1,6 @@
-"""Matrix products of numpy on the thread that asks for them, and no other.
+"""Matrix products of numpy on the thread that computes them, and no other.
 
-OpenBLAS spreads a product over all cores, and its helpers go on spinning for milliseconds after it. A device
-decompresses memories beside decoding: helpers on the decoder's core slow every token down by more than they save
-the recall.
+OpenBLAS spreads a product over all cores, and its threads spin for milliseconds after it, on the decoder's core too.
 """
 
 from __future__ import annotations

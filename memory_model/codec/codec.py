@@ -1,17 +1,14 @@
 """Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.3, appendix B).
 
-A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1
-its values. A codec has tables for every group, or one set of tables for all (the paper's), or it codes
-the vectors of several consecutive groups together: a block. A block is one group (`together` 1), a head's
-key and value (2), or all vectors of a token (every group; the heads must then keep the same tokens).
+A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1 its values.
+A codec has tables for every group, or one set for all (the paper's), or codes the vectors of consecutive groups
+together, a block: of one group (`together` 1), of a head (2), or of a whole token (decision 0009).
 
-The tables are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`; FAISS trains and encodes
-(`memory_model.codec.faiss`), this module only decodes:
+The tables are those of a FAISS composite index `OPQ…[,Residual2x14],PQ…`:
 
     vector = mean + (coarse[c] + [codeword_1[i_1], …, codeword_M[i_M]]) @ basis
 
 where `basis` is OPQ's rotation, or any other linear map that the codec was fitted in (see `fit_codec`).
-An accelerator does the same with one Gather, one MatMul and one Add for each block.
 """
 
 from __future__ import annotations

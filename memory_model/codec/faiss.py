@@ -1,8 +1,6 @@
-"""Encode with FAISS, and the codecs that FAISS itself trains (paper appendix B).
+"""Encode with FAISS, and the codecs that FAISS itself trains (paper appendix B), one set of tables for all vectors.
 
-Decoding needs none of this (`memory_model.codec.codec`). `fit_factory` takes any FAISS composite index of the forms
-`OPQ…,PQ…` and `OPQ…,Residual2x14,PQ…`, one set of tables for all vectors, as the paper has it;
-`memory_model.codec.fit` fits own tables where errors count.
+Decoding needs none of this (`memory_model.codec.codec`); `memory_model.codec.fit` fits tables where errors count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Fit a product codec's tables to vectors, block by block, where an error counts.
 
 An error e in a group's vector (memory head, key or value) counts e^T metric e: keys have the metric of the
-queries that will meet them, values that of the output projection. In the metric the axes are the principal
-ones, and strong axes share a subspace with fewer others than weak ones, which gives each axis the bits that
-it is worth. A block of several groups is coded as one long vector: what the vectors of a token have in
-common is then stored once, and groups whose errors count more get more of the bits.
+queries that will meet them, values that of the output projection. A block of several groups is coded as one long
+vector, so groups whose errors count more get more of the bits (decision 0009).
 """
 
 from __future__ import annotations
@@ -78,14 +76,8 @@ def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.
     words, k = 1 << bits, points.shape[1]
     if k == 0:
         return np.zeros((words, 0), np.float32)
-    kmeans = faiss.Kmeans(
-        k,
-        words,
-        niter=iterations,
-        seed=seed + 1,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(points),
-    )
+    limits = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
+    kmeans = faiss.Kmeans(k, words, niter=iterations, seed=seed + 1, **limits)
     start = None
     if k == 1:
         # On a line the best codewords lie as densely as the cube root of the points' density; for normal

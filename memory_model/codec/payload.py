@@ -1,14 +1,10 @@
 """An explicit memory as a value, and its bytes: what is stored, sent and put into the memory slots.
 
-A payload describes itself, so that a memory of another model, codec or budget is refused by name and
-never read:
-
     magic b"M3EM" | version u16 | tokens u16 | model_id[:16] | codec_id[:16] | memory_format_id[:16] | codes
 
-Little-endian. Codes are uint8 [codes, code_bytes], head by head in the order of the budget table: a head's
-keys, then its values. A codec may code several of these groups together (a block, `memory_model.codec.codec`):
-then a payload holds block after block, in each the codes of the block's tokens. The number of codes
-follows from `tokens` and the table.
+Little-endian. Codes are uint8 [codes, code_bytes], block after block of the codec, in each the codes of the block's
+tokens; with blocks of one group: head by head in the order of the budget table, a head's keys, then its values. The
+number of codes follows from `tokens` and the table (decision 0003).
 """
 
 from __future__ import annotations

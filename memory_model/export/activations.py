@@ -1,8 +1,7 @@
 """What flows into each linear layer while the model reads and answers: second moments for `export.quantize`.
 
-The model reads questions as a device does, five memories in the slots and one of them the right one, answers
-included, because heads that read memories must be rounded for what they read there. And it reads some of
-the references as text, because it must still be a language model.
+The model reads questions with five memories in the slots, one of them the right one, and their answers; and some of
+the references as text (decision 0016).
 """
 
 from __future__ import annotations

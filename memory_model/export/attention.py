@@ -3,13 +3,9 @@
 Letters as in `memory_model.export.decoder`. Both take the products q | k | v of one cache tensor's heads,
 […, S, h (G + 2) d], and return [h G d] for every token; both write keys and values into the caches.
 
-Standard: ScatterND into the caches, then grouped products, a mask and a softmax. The query heads of a group have
-a dimension of their own, over which keys and values are broadcast: for one token every product is then a
-matrix by a vector, which reads the cache as it lies. As rows of one product they would make the kernel
-copy the cache first (2 times slower).
-
-Fused: ONNX Runtime's GroupQueryAttention rotates, writes and attends in one node. It sees the rows from 0
-to the token's own, so heads without slots need no mask at all.
+Standard: ScatterND into the caches, then grouped products, a mask and a softmax. The query heads of a group have a
+dimension of their own: as rows of one product they would make the kernel copy the cache first (2 times slower).
+Fused: ONNX Runtime's GroupQueryAttention, which sees the rows from 0 to the token's own (decision 0011).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The decoder as ONNX: prompt chunks and single steps, static caches, memory slots; in two spellings.
 
-`standard` (`decoder.onnx`) holds standard operators only, for every runtime. `fused` (`decoder.cpu.onnx`) is the
-same computation with ONNX Runtime's own operators for attention and for sum + norm: a third of the nodes,
-for the CPU, where a node's overhead is what decoding loses. Both read the same weights file.
+`standard` (`decoder.onnx`) holds standard operators only, for every runtime. `fused` (`decoder.cpu.onnx`) has ONNX
+Runtime's own operators for attention and for sum + norm. Both read the same weights file (decision 0011).
 
 Letters: S tokens of this run, N rows of logits, D hidden, V vocabulary, H query heads, K KV heads,
 G = H / K, d head dimension, h heads of one cache tensor, R rows of it.
@@ -13,12 +12,8 @@ Inputs:  token_ids, position_ids int64 [S]; output_rows int64 [N], which of the 
          the graph computes with halves, float16.
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
 
-The fused spelling has caches [1, h, R, d], needs no mask where there are no slots, and takes rows and
-positions that follow one another.
-
-A cache's input and output are meant to be bound to the same memory: then only the new rows are written. R
-is free, so the caller binds just as many rows as it uses and attention costs no more than those. Masks
-and positions come from the caller; nothing in the graph takes a row for a position.
+The fused spelling has caches [1, h, R, d], needs no mask where there are no slots, and takes rows and positions that
+follow one another. A cache's input and output are bound to the same memory, of as many rows R as the caller uses.
 """
 
 from __future__ import annotations

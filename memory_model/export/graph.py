@@ -60,11 +60,7 @@ class Graph:
 
     def constant_int4(self, values: np.ndarray, name: str = "") -> str:
         """Store int8 values in -8..7 as INT4, two to a byte, low nibble first (ONNX's order)."""
-        flat = values.reshape(-1).astype(np.uint8) & 0xF
-        if flat.size % 2:
-            flat = np.append(flat, np.uint8(0))
-        packed = flat[0::2] | (flat[1::2] << 4)
-        return self._store(name, TensorProto.INT4, values.shape, packed.tobytes())
+        return self._store(name, TensorProto.INT4, values.shape, packed_int4(values).tobytes())
 
     def _store(self, name: str, kind: int, shape: Sequence[int], raw: bytes) -> str:
         key = (str(kind), hashlib.sha256(raw).hexdigest(), tuple(shape))
@@ -116,6 +112,12 @@ class Graph:
             return save_together({path: self}, path.with_name(path.name + ".data"))
         _replace(path, self.model().SerializeToString(deterministic=True))
         return [path]
+
+
+def packed_int4(values: np.ndarray) -> np.ndarray:
+    """Values in -8..7 two to a byte, low nibble first: uint8 of half as many, rounded up."""
+    flat = np.pad(values.reshape(-1).astype(np.uint8) & 0xF, (0, values.size % 2))
+    return flat[0::2] | (flat[1::2] << 4)
 
 
 def _kind(dtype: type[np.generic] | np.dtype[Any]) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from memory_model.errors import InvalidInput
-from memory_model.export.graph import PAGE_BYTES, Graph
+from memory_model.export.graph import PAGE_BYTES, Graph, packed_int4
 from memory_model.export.quantize import BLOCKS, Quantized, quantize
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int4": 4}
@@ -164,9 +164,7 @@ class Weights:
         found = g.op("Mod", g.op("Add", g.op("Div", found, divisor), move), g.constant(2 * half))
         codes = g.op("Sub", g.op("Cast", found, to=TensorProto.FLOAT), g.constant(float(half)))
         factor = g.op("Transpose", g.op("Gather", scales, ids, axis=2), perm=[2, 1, 0])
-        if self.dtype == np.float16:
-            factor = g.op("Cast", factor, to=TensorProto.FLOAT)
-        factor = g.op("Gather", factor, g.constant(np.arange(width) // q.block), axis=1)
+        factor = g.op("Gather", self.wide(factor), g.constant(np.arange(width) // q.block), axis=1)
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
@@ -178,9 +176,7 @@ class Weights:
 
     def _logits(self, product: str, out: str, vocabulary: int = 0, padded: int = 0) -> None:
         """The head's product [N, padded V] as float32 logits [N, V]."""
-        g = self.g
-        if self.dtype == np.float16:
-            product = g.op("Cast", product, to=TensorProto.FLOAT)
+        g, product = self.g, self.wide(product)
         if padded:
             g.op("Slice", product, g.constant([0]), g.constant([vocabulary]), g.constant([1]), out=out)
         else:
@@ -220,8 +216,4 @@ class Weights:
 
 def _words(codes: np.ndarray, bits: int) -> np.ndarray:
     """The bytes of the codes [D, V] as int32 [D * V * bits / 32], the first code in a word's lowest bits."""
-    flat = codes.reshape(-1)
-    if bits == 4:
-        low, high = flat[0::2].astype(np.uint8) & 0xF, flat[1::2].astype(np.uint8) << 4
-        flat = low | high
-    return np.frombuffer(flat.tobytes(), "<i4")
+    return np.frombuffer((packed_int4(codes) if bits == 4 else codes).tobytes(), "<i4")

@@ -100,7 +100,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         vocabulary, positions = int(config["vocab_size"]), int(config["max_position_embeddings"])
         types = int(config.get("type_vocab_size", 2))
         epsilon = float(config.get("layer_norm_eps", 1e-12))
-        first = 0 if kind == "bert" else int(config.get("pad_token_id", 1)) + 1
+        first = first_position(config)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
     tensors = TensorFiles(folder)
@@ -115,6 +115,11 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
             raise CorruptFile(f"{folder}: {prefixes[0]}{name} {problem}, config.json says {list(shape)}")
     pooling = pooling_of(folder, str(kind))
     return Encoder(called, tensors, prefixes[0], layers, heads, epsilon, first, pooling)
+
+
+def first_position(config: dict[str, Any]) -> int:
+    """Row of the position table of a text's first token: RoBERTa's count from behind that of padding."""
+    return 0 if config["model_type"] == "bert" else int(config.get("pad_token_id", 1)) + 1
 
 
 def _layer_shapes(layers: int, dim: int, inner: int) -> dict[str, tuple[int, ...]]:

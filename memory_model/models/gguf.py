@@ -76,17 +76,13 @@ class GgufFile:
         hidden, heads = self.field("llama.embedding_length"), self.field("llama.attention.head_count")
         names = {t.name for t in self._reader.tensors}
         return ModelConfig(
-            name=name,
-            layers=self.field("llama.block_count"),
-            query_heads=heads,
-            kv_heads=self.field("llama.attention.head_count_kv"),
-            head_dim=hidden // heads,
-            mlp_width=self.field("llama.feed_forward_length"),
-            vocabulary=self.field("llama.vocab_size"),
+            name=name, layers=self.field("llama.block_count"), query_heads=heads,
+            kv_heads=self.field("llama.attention.head_count_kv"), head_dim=hidden // heads,
+            mlp_width=self.field("llama.feed_forward_length"), vocabulary=self.field("llama.vocab_size"),
             rope_base=float(self.field("llama.rope.freq_base")),
             norm_epsilon=round(float(self.field("llama.attention.layer_norm_rms_epsilon")), 9),
             tied_embeddings="output.weight" not in names,
-        )
+        )  # fmt: skip
 
     @property
     def files(self) -> list[Path]:

@@ -1,7 +1,6 @@
 """Load a model folder: base weights, adapter, tokenizer, chat template and identity.
 
-The identity covers the sources of the weights (base, adapter, shape, tokenizer), not the merged floats: a merged
-weight may differ in its last bit between two machines' matrix libraries, its sources never do.
+The identity covers the sources of the weights (base, adapter, shape, tokenizer), not the merged floats (decision 0004).
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ class LoadedModel:
 
 def load_model(
     model: ModelFolder | Path | str | None = None, adapter: Path | str | None = None,
-    memory: MemoryConfig | None = None, dtype: torch.dtype | None = None,
+    memory: MemoryConfig | None = None,
 ) -> LoadedModel:  # fmt: skip
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another
-    budget (for measurements). dtype: of the weights, by default float32 up to 4 GB and the checkpoint's own beyond.
+    budget (for measurements). Weights are float32 up to 4 GB and of the checkpoint's own type beyond.
     Raises MissingFile, CorruptFile, InvalidInput, or BaseMismatch when the adapter was made for another base.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
@@ -71,25 +70,19 @@ def load_model(
             f"`memory-model adapt --model {folder.path}`"
         )
     memory = memory or (found.memory if found else folder.memory)
-    return _assemble(folder, found, file_sha256(path) if path else "", memory, dtype)
+    return _assemble(folder, found, file_sha256(path) if path else "", memory)
 
 
 def load_base(
-    model: ModelFolder | Path | str | None = None,
-    memory: MemoryConfig | None = None,
-    dtype: torch.dtype | None = None,
+    model: ModelFolder | Path | str | None = None, memory: MemoryConfig | None = None
 ) -> LoadedModel:
     """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
-    return _assemble(folder, None, "", memory or MemoryConfig(), dtype)
+    return _assemble(folder, None, "", memory or MemoryConfig())
 
 
 def _assemble(
-    folder: ModelFolder,
-    adapter: Adapter | None,
-    adapter_id: str,
-    memory: MemoryConfig,
-    dtype: torch.dtype | None,
+    folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig
 ) -> LoadedModel:
     checkpoint = folder.checkpoint
     config = checkpoint.config(folder.name).with_memory(memory)
@@ -97,12 +90,11 @@ def _assemble(
     added = adapter.added() if adapter else {}
     if unknown := [n for n, delta in added.items() if weights.shapes.get(n) != tuple(delta.shape)]:
         raise InvalidInput(f"the adapter's {unknown[0].removesuffix('.weight')} does not fit this model")
-    if dtype is None and 4 * config.parameters() <= FLOAT32_BYTES:
-        dtype = torch.float32
+    wide = 4 * config.parameters() <= FLOAT32_BYTES
     state = {}
     for name in weights.shapes:
         tensor = weights.read(name)
-        kept = dtype or tensor.dtype
+        kept = torch.float32 if wide else tensor.dtype
         state[name] = (tensor.float() + added[name] if name in added else tensor).to(kept)
     model = empty_decoder(config)
     model.load_state_dict(state, assign=True, strict=False)

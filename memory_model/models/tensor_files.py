@@ -9,7 +9,7 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,12 +74,11 @@ class TensorFiles:
     def __init__(self, folder: str | Path) -> None:
         self.files = weight_files(Path(folder))
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._readers: dict[str, Any] = {}
+        self._readers: dict[str, Callable[[str], Tensor]] = {}
         for path in self.files:
-            reader = _Safetensors(path) if path.suffix == ".safetensors" else _Pickled(path)
-            for name, shape in reader.shapes():
-                self.shapes[name] = shape
-                self._readers[name] = reader
+            weights = _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+            self.shapes |= weights.shapes
+            self._readers |= dict.fromkeys(weights.shapes, weights.read)
 
     @property
     def label(self) -> str:
@@ -96,11 +95,11 @@ class TensorFiles:
         """Unmap the files; nothing can be read after it."""
         self._readers.clear()
 
-    def tensor(self, name: str) -> Any:
+    def tensor(self, name: str) -> Tensor:
         """The torch tensor in the type that it is stored in; raises CorruptFile when there is none of this name."""
         if name not in self._readers:
             raise CorruptFile(f"{self.files[0].parent} has no tensor {name}")
-        return self._readers[name].tensor(name)
+        return self._readers[name](name)
 
     def read(self, name: str) -> np.ndarray:
         """The tensor as a float32 array, whatever it is stored as; raises CorruptFile."""
@@ -132,41 +131,28 @@ def has_weights(folder: Path) -> bool:
     return any((folder / f"{name}{index}").is_file() for name in LAYOUTS for index in ("", ".index.json"))
 
 
-class _Safetensors:
-    def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
+def _safetensors(path: Path) -> Weights:
+    from safetensors import SafetensorError, safe_open
 
-        try:
-            self._file = safe_open(str(path), framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise CorruptFile(f"{path} is truncated or damaged: {error}: {_REMEDY}") from error
-
-    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
-        for name in self._file.keys():  # noqa: SIM118 (not a dict)
-            yield name, tuple(self._file.get_slice(name).get_shape())
-
-    def tensor(self, name: str) -> Any:
-        return self._file.get_tensor(name)
+    try:
+        file = safe_open(str(path), framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CorruptFile(f"{path} is truncated or damaged: {error}: {_REMEDY}") from error
+    shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    return Weights(shapes, file.get_tensor)
 
 
-class _Pickled:
-    def __init__(self, path: Path) -> None:
-        import torch
+def _pickled(path: Path) -> Weights:
+    import torch
 
-        try:
-            # Files older than torch 1.6 are no zip archives and cannot be mapped.
-            mapped = zipfile.is_zipfile(path)
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-            self._tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
-        except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CorruptFile(
-                f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
-            ) from error
-
-    def shapes(self) -> Iterable[tuple[str, tuple[int, ...]]]:
-        for name, tensor in self._tensors.items():
-            yield name, tuple(tensor.shape)
-
-    def tensor(self, name: str) -> Any:
-        return self._tensors[name]
+    try:
+        # Files older than torch 1.6 are no zip archives and cannot be mapped.
+        mapped = zipfile.is_zipfile(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptFile(
+            f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
+        ) from error
+    return Weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)

@@ -7,7 +7,6 @@ the left, so that all sequences end together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,39 +15,29 @@ from memory_model.chat import text_start
 from memory_model.nn.decoder import Decoder, KeyValue, MemoryBatch
 
 
-@dataclass(frozen=True)
-class _LeftPadded:
-    """`prefix + padding + text` rows that end together: ids, positions, chunk [B, P + T], real, mask [B, S, S]."""
+def _read(
+    model: Decoder, prefix: Sequence[int], texts: Sequence[Sequence[int]], memory: MemoryBatch | None
+) -> tuple[Tensor, list[KeyValue], Tensor, Tensor]:
+    """Hidden states, caches, which tokens are real and positions [B, P + T] of rows `prefix + padding + text`.
 
-    ids: Tensor
-    positions: Tensor
-    real: Tensor
-    mask: Tensor
-    chunk: Tensor
-
-    @classmethod
-    def of(cls, model: Decoder, prefix: Sequence[int], texts: Sequence[Sequence[int]]) -> _LeftPadded:
-        """Rows of the texts; padding stands between prefix and text and is seen by nobody else."""
-        B, P, T = len(texts), len(prefix), max(len(t) for t in texts)
-        first = text_start(prefix, model.config.memory)
-        ids, positions = torch.zeros(B, P + T, dtype=torch.long), torch.zeros(B, P + T, dtype=torch.long)
-        real = torch.ones(B, P + T, dtype=torch.bool)
-        ids[:, :P], positions[:, :P] = torch.tensor(prefix), torch.arange(P)
-        for row, text in enumerate(texts):
-            start = P + T - len(text)
-            ids[row, start:] = torch.tensor(text)
-            positions[row, start:] = torch.arange(first, first + len(text))
-            real[row, P:start] = False
-        # A padding token sees itself, because a row of the softmax that sees nothing is NaN.
-        mask = torch.ones(P + T, P + T, dtype=torch.bool).tril() & (
-            real[:, None, :] | torch.eye(P + T, dtype=torch.bool)
-        )
-        chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1)
-        return cls(ids, positions, real, mask, chunk)
-
-    def run(self, model: Decoder, memory: MemoryBatch | None) -> tuple[Tensor, list[KeyValue]]:
-        """Hidden states and caches of all rows; the text reads the memories, the prefix does not."""
-        return model.hidden(self.ids, self.positions, self.mask, None, memory, self.chunk if memory else None)
+    The text reads the memories, the prefix does not; padding is seen by nobody else.
+    """
+    B, P, T = len(texts), len(prefix), max(len(t) for t in texts)
+    first = text_start(prefix, model.config.memory)
+    ids, positions = torch.zeros(B, P + T, dtype=torch.long), torch.zeros(B, P + T, dtype=torch.long)
+    real = torch.ones(B, P + T, dtype=torch.bool)
+    ids[:, :P], positions[:, :P] = torch.tensor(prefix), torch.arange(P)
+    for row, text in enumerate(texts):
+        start = P + T - len(text)
+        ids[row, start:] = torch.tensor(text)
+        positions[row, start:] = torch.arange(first, first + len(text))
+        real[row, P:start] = False
+    # A padding token sees itself, because a row of the softmax that sees nothing is NaN.
+    seen = real[:, None, :] | torch.eye(P + T, dtype=torch.bool)
+    mask = torch.ones(P + T, P + T, dtype=torch.bool).tril() & seen
+    chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1) if memory else None
+    hidden, past = model.hidden(ids, positions, mask, None, memory, chunk)
+    return hidden, past, real, positions
 
 
 @torch.inference_mode()
@@ -57,10 +46,9 @@ def greedy(
     stop_ids: Sequence[int], longest: int = 48,
 ) -> list[list[int]]:  # fmt: skip
     """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
-    rows = _LeftPadded.of(model, prefix, prompts)
     B = len(prompts)
-    hidden, past = rows.run(model, memory)
-    real, position = rows.real, rows.positions[:, -1:]
+    hidden, past, real, positions = _read(model, prefix, prompts, memory)
+    position = positions[:, -1:]
     answers: list[list[int]] = [[] for _ in range(B)]
     running = torch.ones(B, dtype=torch.bool)
     stop = torch.tensor(list(stop_ids))
@@ -97,8 +85,8 @@ def answer_scores(
 
     Prompts and answers have at least one token.
     """
-    rows = _LeftPadded.of(model, prefix, [[*p, *a] for p, a in zip(prompts, answers, strict=True)])
-    hidden, _ = rows.run(model, memory)
+    texts = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
+    hidden, *_ = _read(model, prefix, texts, memory)
     result = []
     for row, answer in enumerate(answers):
         scores = model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1)

@@ -42,7 +42,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 
 def test_a_text_has_the_same_vector_in_any_company(embedder: Embedder) -> None:
-    together = embedder.embed(TEXTS, batch_size=4)
+    together = embedder.embed(TEXTS)
     alone = np.concatenate([embedder.embed([t]) for t in TEXTS])
     np.testing.assert_allclose(together, alone, atol=1e-6)
     assert embedder.embed([]).shape == (0, 16)

@@ -1,11 +1,9 @@
 """The two ways of decoding a product codec in C, and which of them serves a codec.
 
-`FoldedTables` has the rotation in its tables, so that a vector is a sum of rows and no product:
+`FoldedTables` has the rotation in its tables, so that a vector is a sum of rows and no product (decision 0028):
 
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
 
-The products on the right are made once and kept as int16 with a scale for each dimension, in half the bytes of
-float32: reading them is most of the work. Decision 0028 has what that costs (5e-5 of a vector) and brings.
 `GatheredTables` serves a codec that is too wide for that: the library gathers codewords, numpy multiplies.
 """
 

@@ -44,15 +44,15 @@ def test_every_layout_equals_transformers(make: object, pooling: str, layout: st
 
 
 def test_one_id_for_all_layouts_and_precisions_and_another_for_other_weights_tokenizer_or_pooling(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = xlm_r()
     found = [export_embedder(save(model, tmp_path / n, n, "cls"), tmp_path / f"{n}-out") for n in LAYOUTS]
     source = tmp_path / "bin"
-    found += [
-        export_embedder(source, tmp_path / "int8", "int8"),
-        export_embedder(source, tmp_path / "cut", max_tokens=9),
-    ]
+    found.append(export_embedder(source, tmp_path / "int8", "int8"))
+    with monkeypatch.context() as patch:
+        patch.setattr("memory_model.export.embedder.TOKEN_LIMIT", 9)
+        found.append(export_embedder(source, tmp_path / "cut"))
     assert len({config.embedder_id for config in found}) == 1
     vectors = [Embedder(tmp_path / name).vectors_id for name in ("bin-out", "int8", "cut")]
     assert len(set(vectors)) == 3, "what caches vectors keeps these apart"
@@ -88,9 +88,10 @@ def test_half_precision_weights_are_exported_as_what_they_are(dtype: torch.dtype
     np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), want, atol=TOLERANCE)
 
 
-def test_positions_are_cut_and_texts_with_them(tmp_path: Path) -> None:
+def test_positions_are_cut_and_texts_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = xlm_r()
-    export_embedder(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "out", max_tokens=9)
+    monkeypatch.setattr("memory_model.export.embedder.TOKEN_LIMIT", 9)
+    export_embedder(save(model, tmp_path / "tiny", pooling="cls"), tmp_path / "out")
     graph = onnx.load(str(tmp_path / "out" / "embedder.onnx")).graph
     assert [9, 32] in [list(t.dims) for t in graph.initializer]
     assert [66, 32] not in [list(t.dims) for t in graph.initializer]
@@ -278,19 +279,9 @@ def test_what_cannot_be_exported_is_refused_before_a_tensor_is_read(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": 65}, "the model has 64 positions"),
-        ({"max_tokens": -1}, "-1"),
-        ({"precision": "int3"}, "int3"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    options: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        export_embedder(save(xlm_r(), tmp_path / "tiny"), tmp_path / "out", **options)  # type: ignore[arg-type]
+def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="int3"):
+        export_embedder(save(xlm_r(), tmp_path / "tiny"), tmp_path / "out", "int3")
 
 
 def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> None:
