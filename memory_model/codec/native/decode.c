@@ -1,4 +1,4 @@
-/* Decompression of explicit memories in C: sums of table rows, and gathers around a matrix product.
+/* Decompression of explicit memories in C: sums of table rows.
 
    Plain C for one thread, called through ctypes, which lets other Python threads run meanwhile. Nothing here
    allocates, keeps state or calls a C library. One file serves every processor of an architecture: the loop of
@@ -102,42 +102,4 @@ int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const 
     if (level == 1) return sum_rows_avx2(t, codes, n, blocks, places, out), 0;
 #endif
     return sum_rows_plain(t, codes, n, blocks, places, out), 0;
-}
-
-/* The codewords that codes name, side by side: row i of out [n, stride] begins with the first widths[m] floats of the
-   codeword of each part m. codewords [parts, 2^bits, slot]. Eight floats are copied at once, so codewords and every row
-   of out have eight more than are meant. */
-int32_t memory_codec_gather(const uint8_t *codes, int64_t n, int64_t code_bytes, int64_t bits, int64_t parts,
-                            const float *codewords, int64_t slot, const int64_t *widths, float *out, int64_t stride) {
-    int64_t used = 0;
-    for (int64_t m = 0; m < parts; m++) {
-        if (widths[m] < 0 || widths[m] > slot) return BAD_TABLES;
-        used += widths[m];
-    }
-    if (bits < 1 || bits > 16 || parts * bits > 8 * code_bytes || used + 8 > stride) return BAD_TABLES;
-    const uint8_t *end = codes + n * code_bytes;
-    for (int64_t i = 0; i < n; i++) {
-        const float *table = codewords;
-        float *to = out + i * stride;
-        for (int64_t m = 0; m < parts; m++, table += slot << bits) {
-            const float *from = table + slot * number_at(codes + i * code_bytes, end, m * bits, bits);
-            for (int64_t x = 0; x < widths[m]; x += 8) __builtin_memcpy(to + x, from + x, 32);
-            to += widths[m];
-        }
-    }
-    return 0;
-}
-
-/* vectors [n, together * head_dim] plus their mean, cut into rows of head_dim floats that go to rows places[…] of out. */
-int32_t memory_codec_place(const float *vectors, int64_t n, const float *mean, int64_t together, int64_t head_dim,
-                           const int64_t *places, float *out, int64_t out_rows) {
-    for (int64_t i = 0; i < n * together; i++)
-        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t g = 0; g < together; g++, vectors += head_dim) {
-            float *to = out + places[i * together + g] * head_dim;
-            const float *add = mean + g * head_dim;
-            for (int64_t x = 0; x < head_dim; x++) to[x] = vectors[x] + add[x];
-        }
-    return 0;
 }

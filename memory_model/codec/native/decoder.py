@@ -1,10 +1,8 @@
-"""The two ways of decoding a product codec in C, and which of them serves a codec.
+"""A product codec decoded in C by `FoldedTables`, where that is faster than numpy and exact enough.
 
-`FoldedTables` has the rotation in its tables, so that a vector is a sum of rows and no product (decision 0028):
+They have the rotation in them, so that a vector is a sum of rows and no product (decision 0028):
 
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
-
-`GatheredTables` serves a codec that is too wide for that: the library gathers codewords, numpy multiplies.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from memory_model.codec.blas import ON_ONE_THREAD
 from memory_model.codec.native.library import Library, Tables
 from memory_model.codec.tables import PlacedCodes, ProductTables
 
@@ -31,19 +28,17 @@ MOST_BYTES = 16 << 20
 _MOST_TABLES, _MOST_WIDTH, _ADDED, _PADDING = 64, 1024, 4, 16  # as in decode.c
 _LARGEST = 32767
 _LARGE_PAGE_BYTES = 2 << 20
-_SLACK = 8  # floats that decode.c copies at once
 
 
-def native_decoder(tables: ProductTables, library: Library, by_numpy: Decode) -> NativeDecoder | None:
-    """The way that suits the tables; None where numpy serves them better, or is the only one that is exact enough."""
-    if FoldedTables.suits(tables):
-        folded = FoldedTables(tables, library)
-        if relative_error(folded, tables, by_numpy) <= TOLERANCE:
-            return folded
-    return GatheredTables(tables, library) if GatheredTables.suits(tables) else None
+def native_decoder(tables: ProductTables, library: Library, by_numpy: Decode) -> FoldedTables | None:
+    """The folded tables; None where numpy serves a codec better, or is the only one that is exact enough."""
+    if not FoldedTables.suits(tables):
+        return None
+    folded = FoldedTables(tables, library)
+    return folded if relative_error(folded, tables, by_numpy) <= TOLERANCE else None
 
 
-def relative_error(decoder: NativeDecoder, tables: ProductTables, by_numpy: Decode) -> float:
+def relative_error(decoder: FoldedTables, tables: ProductTables, by_numpy: Decode) -> float:
     """Length of a difference over length of its vector, mean of random codes; infinite if a number is not finite.
 
     Each vector counts for itself: a few that are far longer would hide what all the others lose.
@@ -170,44 +165,3 @@ def _on_large_pages(shape: tuple[int, ...]) -> np.ndarray:
     raw = np.frombuffer(memory, np.uint8)
     start = -raw.ctypes.data % _LARGE_PAGE_BYTES
     return raw[start : start + size].view(np.int16).reshape(shape)
-
-
-class GatheredTables:
-    """Decodes codes of one block without a coarse stage. Thread-safe: nothing changes after it is made."""
-
-    name = "gather and product"
-
-    def __init__(self, tables: ProductTables, library: Library) -> None:
-        self._library = library
-        parts, words = tables.codewords.shape[1:3]
-        used = tables.codewords[0].any(axis=1)  # [parts, width]
-        order = np.argsort(~used, axis=1, kind="stable")  # the used coordinates of each part first
-        packed = np.take_along_axis(tables.codewords[0], order[:, None], axis=2)
-        slot = int(used.sum(1).max(initial=0)) or 1
-        self._codewords = np.zeros(parts * words * slot + _SLACK, np.float32)
-        self._codewords[:-_SLACK] = packed[:, :, :slot].ravel()
-        self._widths = used.sum(1).astype(np.int64)
-        self._bits, self._used = tables.bits, int(used.sum())
-        self._basis = np.ascontiguousarray(tables.basis[0][np.flatnonzero(used)])
-        self._mean = np.ascontiguousarray(tables.mean[0])
-
-    @staticmethod
-    def suits(tables: ProductTables) -> bool:
-        """Whether it is one block without a coarse stage."""
-        return len(tables.mean) == 1 and tables.coarse is None
-
-    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
-        """Write the vectors of all codes to their rows; one product for all."""
-        codes = pieces[0].codes if len(pieces) == 1 else np.concatenate([piece.codes for piece in pieces])
-        words = np.empty((len(codes), self._used + _SLACK), np.float32)
-        self._library.gather(codes, self._bits, self._codewords, self._widths, words)
-        with ON_ONE_THREAD:
-            vectors = words[:, : self._used] @ self._basis
-        first = 0
-        for piece in pieces:
-            end = first + len(piece.codes)
-            self._library.place(vectors[first:end], self._mean, piece.places, piece.rows)
-            first = end
-
-
-NativeDecoder = FoldedTables | GatheredTables

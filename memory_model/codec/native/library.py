@@ -52,17 +52,10 @@ class Library:
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
         number, pointer = ctypes.c_int64, ctypes.c_void_p
-        self._sum_rows, self._gather = loaded.memory_codec_sum_rows, loaded.memory_codec_gather
-        self._place = loaded.memory_codec_place
+        self._sum_rows = loaded.memory_codec_sum_rows
         self._sum_rows.argtypes = [
             ctypes.c_int32, ctypes.POINTER(Tables), pointer, number, pointer, pointer, pointer, number,
         ]  # fmt: skip
-        self._gather.argtypes = [
-            pointer, number, number, number, number, pointer, number, pointer, pointer, number,
-        ]  # fmt: skip
-        self._place.argtypes = [pointer, number, pointer, number, number, pointer, pointer, number]
-        for function in (self._sum_rows, self._gather, self._place):
-            function.errcheck = _raise_wrong
 
     @property
     def name(self) -> str:
@@ -82,38 +75,14 @@ class Library:
         blocks: int64 [n], or None where all are of block 0. Raises InvalidInput for a block or row that is not there.
         """
         n, rows = len(codes), len(out)
-        self._sum_rows(
+        wrong = self._sum_rows(
             self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
             None if blocks is None else _address("blocks", blocks, np.int64, n),
             _address("places", places, np.int64, n * tables.together),
             _address("rows", out, np.float32, rows, tables.head_dim), rows,
         )  # fmt: skip
-
-    def gather(
-        self, codes: np.ndarray, bits: int, codewords: np.ndarray, widths: np.ndarray, out: np.ndarray
-    ) -> None:
-        """Codewords side by side: row i of float32 out [n, stride] begins with those that code i names.
-
-        codewords: float32, flat, [parts, 2^bits, slot] and 8 floats. widths: int64 [parts], floats of each part's
-        words. stride: at least 8 more than they are together.
-        """
-        (n, code_bytes), parts, stride = codes.shape, len(widths), out.shape[1]
-        slot = (codewords.size - 8) // (parts << bits)
-        self._gather(
-            _address("codes", codes, np.uint8, n, code_bytes), n, code_bytes, bits, parts,
-            _address("codewords", codewords, np.float32, (parts * slot << bits) + 8), slot,
-            _address("widths", widths, np.int64, parts), _address("words", out, np.float32, n, stride), stride,
-        )  # fmt: skip
-
-    def place(self, vectors: np.ndarray, mean: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        """float32 vectors [n, together * head_dim] plus their mean into rows places int64 [n * together] of `out`."""
-        (n, width), (rows, head_dim) = vectors.shape, out.shape
-        together = width // head_dim
-        self._place(
-            _address("vectors", vectors, np.float32, n, together * head_dim), n,
-            _address("mean", mean, np.float32, width), together, head_dim,
-            _address("places", places, np.int64, n * together), _address("rows", out, np.float32, rows, head_dim), rows,
-        )  # fmt: skip
+        if wrong:
+            raise InvalidInput(_WRONG[wrong])
 
 
 def installed() -> Library | None:
@@ -145,9 +114,3 @@ def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
             f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}"
         )
     return int(array.ctypes.data)
-
-
-def _raise_wrong(result: Any, *_: Any) -> Any:
-    if result:
-        raise InvalidInput(_WRONG[result])
-    return result

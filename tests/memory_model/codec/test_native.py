@@ -18,7 +18,7 @@ from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
-from memory_model.codec.native.decoder import TOLERANCE, FoldedTables, GatheredTables
+from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
 from memory_model.codec.native.library import Library
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import PlacedCodes, ProductTables
@@ -75,30 +75,6 @@ def test_sums_of_folded_rows_are_within_their_bound_of_what_numpy_decodes(
         assert (np.abs(found.reshape(wanted.shape) - wanted) <= folded.error_bound[which] + rounding).all()
 
 
-@given(
-    st.tuples(st.integers(1, 20), st.integers(1, 9), st.integers(1, 11), st.integers(1, 40)),
-    st.sampled_from(SIZES),
-    st.integers(0, 2**32),
-)
-@settings(max_examples=40, deadline=None)
-def test_gathered_words_and_their_product_are_what_numpy_decodes(
-    shape: tuple[int, int, int, int], n: int, seed: int
-) -> None:
-    parts, bits, wide, d = shape
-    rng = np.random.default_rng(seed)
-    tables = random_tables(rng, 1, parts, bits, wide, d, None, 1)
-    codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
-    wanted = ProductCodec(tables).decode(codes, 0)
-    for library in libraries()[:1]:  # the loops of this way are the same at every level
-        found = np.full((n + 1, d), 7, np.float32)
-        places = rng.permutation(n + 1)[:n]
-        GatheredTables(tables, library).decode_into(
-            [PlacedCodes(codes, np.zeros(n, np.int64), places, found)]
-        )
-        np.testing.assert_allclose(found[places], wanted, rtol=1e-4, atol=1e-4)
-        assert (np.delete(found, places, axis=0) == 7).all()
-
-
 def test_the_papers_codec_has_a_loop_of_its_own_that_gives_the_same() -> None:
     rng = np.random.default_rng(0)
     tables = random_tables(rng, 1, 8, 10, 10, 80, 14, 1)
@@ -145,16 +121,10 @@ def test_tables_with_a_number_far_larger_than_the_others_are_left_to_numpy() -> 
         np.testing.assert_array_equal(codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0))
 
 
-def test_a_codec_too_wide_to_fold_is_gathered() -> None:
-    rng = np.random.default_rng(0)
-    tables = random_tables(rng, 1, 40, 8, 4, 1024, None, 1)
-    for library in libraries():
-        codec = ProductCodec(tables, library)
-        assert isinstance(codec.native(), GatheredTables)
-        codes = rng.integers(0, 256, (9, 40), np.uint8)
-        np.testing.assert_allclose(
-            codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0), rtol=1e-3, atol=1e-3
-        )
+def test_a_codec_too_wide_to_fold_is_left_to_numpy() -> None:
+    tables = random_tables(np.random.default_rng(0), 1, 40, 8, 4, 1024, None, 1)
+    for library in libraries()[:1]:
+        assert ProductCodec(tables, library).native() is None
 
 
 @pytest.mark.parametrize(
