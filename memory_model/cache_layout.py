@@ -35,19 +35,14 @@ class CacheTensor:
     first_rows: tuple[int, ...] = ()
 
     @property
-    def kind(self) -> str:
-        """First part of the tensor's names."""
-        return "text" if self.layout == TEXT else "memory"
-
-    @property
     def keys(self) -> str:
         """Name of the graph input that holds the keys; the output is `<name>_out`."""
-        return f"{self.kind}_keys_{self.layer}"
+        return f"{'memory' if self.tokens else 'text'}_keys_{self.layer}"
 
     @property
     def values(self) -> str:
         """Name of the graph input that holds the values."""
-        return f"{self.kind}_values_{self.layer}"
+        return f"{'memory' if self.tokens else 'text'}_values_{self.layer}"
 
 
 @dataclass(frozen=True)

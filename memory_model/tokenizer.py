@@ -91,11 +91,6 @@ class Tokenizer:
         literal.encode_special_tokens = True
         return literal
 
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids."""
-        return int(self.backend.get_vocab_size(with_added_tokens=True))
-
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; adds no BOS."""
         return list(self.backend.encode(text, add_special_tokens=False).ids)
@@ -129,7 +124,7 @@ class Tokenizer:
 
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
-        return len(self.backend.encode(text, add_special_tokens=False).ids)
+        return len(self.encode(text))
 
 
 _open: WeakValueDictionary[tuple[str, SpecialTokens | None], Tokenizer] = WeakValueDictionary()

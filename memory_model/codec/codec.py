@@ -33,7 +33,16 @@ from memory_model.codec.tables import ProductTables as ProductTables  # part of 
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
 
 CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
-_UNREADABLE = zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError
+_UNREADABLE = (
+    BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    NotImplementedError,
+)
 
 
 class MemoryCodec:
@@ -73,6 +82,10 @@ class MemoryCodec:
             piece.rows[piece.places] = vectors[first:end]
             first = end
 
+    def save(self, path: str | Path) -> None:
+        """Write `codec.npz`."""
+        raise Memory3Error("an abstract codec cannot be saved")
+
     @staticmethod
     def load(path: str | Path) -> MemoryCodec:
         """Read `codec.npz`; raises MissingFile, or CorruptFile for anything that is not one."""
@@ -94,16 +107,7 @@ class MemoryCodec:
                 tables = {k: v.astype(np.float32) for k, v in arrays.items()}
                 together = int(header.get("together", 1))
                 return ProductCodec(ProductTables(**tables, together=together), installed())
-        except (
-            BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            ValueError,
-            TypeError,
-            LookupError,
-            NotImplementedError,
-        ) as error:
+        except _UNREADABLE as error:
             raise CorruptFile(f"{path} is not a codec file: {error}") from error
         raise CorruptFile(f"{path} holds a codec of unknown kind {header['kind']!r}")
 
@@ -198,12 +202,11 @@ class ProductCodec(MemoryCodec):
 
     def native(self) -> FoldedTables | None:
         """The compiled way of decoding these tables, made when it is first asked for; None where numpy decodes."""
-        if not self._native_made:
-            with self._making:
-                if not self._native_made and self.library is not None:
-                    self._native = native_decoder(self.tables, self.library, self._decode_by_numpy)
-                    self._native_made = True
-        return self._native
+        with self._making:
+            if not self._native_made and self.library is not None:
+                self._native = native_decoder(self.tables, self.library, self._decode_by_numpy)
+                self._native_made = True
+            return self._native
 
     def _decode_by_numpy(self, codes: np.ndarray, which: np.ndarray) -> np.ndarray:
         """float32 [n, d]: one gather over all codes, then one matrix product for each block met."""

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
-from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
@@ -110,9 +110,6 @@ def export_bundle(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def decoding_only(codec: MemoryCodec) -> ExactCodec | ProductCodec:
+def decoding_only(codec: MemoryCodec) -> MemoryCodec:
     """The codec without the map that only encoding projects with: half of the file, and no part of its identity."""
-    if isinstance(codec, ProductCodec):
-        return ProductCodec(replace(codec.tables, into=None))
-    assert isinstance(codec, ExactCodec)
-    return codec
+    return ProductCodec(replace(codec.tables, into=None)) if isinstance(codec, ProductCodec) else codec

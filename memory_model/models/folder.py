@@ -158,9 +158,7 @@ class ModelFolder:
         checkpoint = open_checkpoint(self._base_path())
         sizes = {file.name: file.stat().st_size for file in checkpoint.files}
         if sizes != self.sizes:
-            changed = sorted(
-                name for name in {*sizes, *self.sizes} if sizes.get(name) != self.sizes.get(name)
-            )
+            changed = sorted(dict(sizes.items() ^ self.sizes.items()))
             raise CorruptFile(
                 f"the base of {self.path} changed ({', '.join(changed)}): fetch {self.base} again, "
                 "or make a new model folder of it"

@@ -71,7 +71,10 @@ class HuggingFaceFolder:
         """From tokenizer_config.json and generation_config.json, completed by the usual spellings."""
         assert self.tokenizer_json
         settings = self._optional("tokenizer_config.json")
-        usual = _usual(self._backend)
+        try:
+            usual = SpecialTokens.usual(self._backend)
+        except InvalidInput:
+            usual = None
         bos, eos = (self._id(settings.get(f"{name}_token")) for name in ("bos", "eos"))
         if eos is None:
             if usual is None:
@@ -117,10 +120,3 @@ def read_tokenizer(path: Path, rows: int) -> Backend:
             f"{path} has token ids up to {highest}, the embedding has {rows} rows: it is another model's tokenizer"
         )
     return backend
-
-
-def _usual(backend: Backend) -> SpecialTokens | None:
-    try:
-        return SpecialTokens.usual(backend)
-    except InvalidInput:
-        return None

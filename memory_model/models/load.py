@@ -96,7 +96,9 @@ def _assemble(
         tensor = weights.read(name)
         kept = torch.float32 if wide else tensor.dtype
         state[name] = (tensor.float() + added[name] if name in added else tensor).to(kept)
-    model = empty_decoder(config)
+    with torch.device("meta"):  # weights are assigned, not made and thrown away
+        model = Decoder(config)
+    model.set_memory(config)  # its tables of rows are values
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
     sources = json.dumps(
@@ -108,11 +110,3 @@ def _assemble(
         model, tokenizer, checkpoint.tokenizer_json, config, model_id, folder.chat_template, folder.base_id,
         folder.licence, folder,
     )  # fmt: skip
-
-
-def empty_decoder(config: ModelConfig) -> Decoder:
-    """A decoder whose weights have no values yet: they are assigned, not made and thrown away."""
-    with torch.device("meta"):
-        model = Decoder(config)
-    model.set_memory(config)  # its tables of rows are values
-    return model
