@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption
+from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption, StopAfterOption
 from memory_model.cli.options import (
     ModelOption,
     NaturalOption,
-    StopAfterOption,
     ThreadsOption,
     console,
     progress_bars,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption
+from experiments.options import HELD_OUT_QUESTIONS, LimitOption, QuestionsOption, StopAfterOption
 from memory_model.cli.options import (
     AdapterOption,
     CodecOption,
     NaturalOption,
-    StopAfterOption,
     ThreadsOption,
     console,
     progress_bars,

@@ -181,8 +181,9 @@ class Memory3LM(LM):
                 answers = [r.continuation for r in batch]
                 prefix, memory = self.subject.prefix, self._memories(batch)
                 scores = answer_scores(self.loaded.model, contexts, answers, prefix, memory)
-                for n, score in zip(numbers, scores, strict=True):
-                    result[n] = score
+                for n, (found, given) in zip(numbers, scores, strict=True):
+                    likelihood = float(found.gather(1, given[:, None]).sum())
+                    result[n] = likelihood, bool((found.argmax(-1) == given).all())
                 progress.advance(task, len(batch))
         return result
 

@@ -13,3 +13,9 @@ QuestionsOption = Annotated[
     Path, typer.Option("--questions", help="JSON list of {knowledge, question, right_answer}.")
 ]
 LimitOption = Annotated[int, typer.Option("--limit", help="Questions of each kind, or of each point.")]
+StopAfterOption = Annotated[
+    int,
+    typer.Option(
+        "--stop-after", help="Stop after so many new measurements; the same command goes on. 0: all."
+    ),
+]

@@ -22,8 +22,6 @@ def rank_heads(
     out: Annotated[Path, typer.Option(help="JSON; what was measured is kept.")] = Path("build/heads.json"),
     batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
     select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
-    pool: Annotated[int, typer.Option(help="Heads to choose from, the best of the ranking; 0 is all.")] = 0,
-    stop_after: options.StopAfterOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure which heads read memory, choose the ones to keep, and print them for `adapt --heads`.
@@ -43,22 +41,15 @@ def rank_heads(
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
     found = Ranking.begun(out, loaded.model_id, batches)
     with progress_bar("heads") as advance:
-        for count, _ in enumerate(rank(ruler, found, select, pool), 1):
+        for _ in rank(ruler, found, select):
             found.save(out)
             advance()
-            if count == stop_after:
-                break
     show = Table("layer.head", "loss without it", title=f"with all heads: {found.loss_whole:.3f}")
     for name, loss in found.ranked()[:_SHOWN]:
         show.add_row(name, f"{loss:.3f}")
     console.print(show)
     for name, loss in found.chosen.items():
         console.print(f"with {name} too: {loss:.3f}")
-    if len(found.chosen) < min(select, pool or len(ruler.heads)):
-        console.print(
-            f"{len(found.losses)} of {len(ruler.heads)} heads measured, run the same command to go on"
-        )
-        return
     tokens = {f"{h.layer}.{h.head}": h.tokens for h in ruler.heads}
     print("--heads " + ",".join(f"{name}:{tokens[name]}" for name in found.chosen))
 

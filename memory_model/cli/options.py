@@ -41,12 +41,6 @@ CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; de
 CorpusOption = Annotated[
     Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md), for prose.")
 ]
-StopAfterOption = Annotated[
-    int,
-    typer.Option(
-        "--stop-after", help="Stop after so many new measurements; the same command goes on. 0: all."
-    ),
-]
 NaturalOption = Annotated[
     Path | None,
     typer.Option("--natural", help="Natural questions: rows as for `eval`, not part of the repository."),

@@ -54,8 +54,8 @@ def mixture_of(
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`); prose_sizes: of those
     about prose, where they differ. sequence, rows, cache, embedder: of the tasks continual and warmup.
     """
+    from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations, ProseConversations
-    from memory_model.data.mixture import Mixture, parse_weights
     from memory_model.data.passages import ASKED, Asked, read_rows
     from memory_model.data.running_text import ContinualBatches, KeepingBatches
     from memory_model.errors import InvalidInput

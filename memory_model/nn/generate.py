@@ -6,9 +6,10 @@ the left, so that all sequences end together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from memory_model.chat import text_start
@@ -71,26 +72,18 @@ def answer_nll(
     model: Decoder, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], prefix: Sequence[int],
     memory: MemoryBatch | None,
 ) -> list[float]:  # fmt: skip
-    """Mean negative log likelihood (nats a token) of each given answer after its prompt."""
-    scores = answer_scores(model, prompts, answers, prefix, memory)
-    return [-total / len(answer) for (total, _), answer in zip(scores, answers, strict=True)]
+    """Mean negative log likelihood (nats a token) of each given answer after its prompt; neither is empty."""
+    return [
+        float(F.nll_loss(scores, given))
+        for scores, given in answer_scores(model, prompts, answers, prefix, memory)
+    ]
 
 
-@torch.inference_mode()
 def answer_scores(
     model: Decoder, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], prefix: Sequence[int],
     memory: MemoryBatch | None,
-) -> list[tuple[float, bool]]:  # fmt: skip
-    """For each given answer its log likelihood after the prompt (nats) and whether it is the greedy one.
-
-    Prompts and answers have at least one token.
-    """
-    texts = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
-    hidden, *_ = _read(model, prefix, texts, memory)
-    result = []
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
+    """For each answer the log probabilities [T, V] of every token at its places, and its own tokens [T]."""
+    hidden, *_ = _read(model, prefix, [[*p, *a] for p, a in zip(prompts, answers, strict=True)], memory)
     for row, answer in enumerate(answers):
-        scores = model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1)
-        given = torch.tensor(answer)
-        greedy_too = bool((scores.argmax(-1) == given).all())
-        result.append((float(scores.gather(1, given[:, None]).sum()), greedy_too))
-    return result
+        yield model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1), torch.tensor(answer)

@@ -87,10 +87,10 @@ class Ranking:
         return sorted(self.losses.items(), key=lambda entry: -entry[1])
 
 
-def rank(ruler: HeadRuler, found: Ranking, select: int, pool: int = 0) -> Iterator[None]:
+def rank(ruler: HeadRuler, found: Ranking, select: int) -> Iterator[None]:
     """Measure what `found` has not got yet, into it, yielding after each measurement.
 
-    select: how many heads are chosen one by one; pool: from the best so many of the ranking, 0 from all.
+    select: how many heads are chosen one by one.
     """
     heads = {f"{h.layer}.{h.head}": h for h in ruler.heads}
     if not found.losses:
@@ -100,10 +100,9 @@ def rank(ruler: HeadRuler, found: Ranking, select: int, pool: int = 0) -> Iterat
             found.losses[name] = round(ruler.loss([h for h in ruler.heads if h != head]), 4)
             yield
     ranked = [heads[name] for name, _ in found.ranked()]
-    candidates = ranked[: pool or None]
-    while len(found.chosen) < min(select, len(candidates)):
+    while len(found.chosen) < min(select, len(ranked)):
         have = [heads[name] for name in found.chosen]
-        tried = [(ruler.loss([*have, head]), head) for head in candidates if head not in have]
+        tried = [(ruler.loss([*have, head]), head) for head in ranked if head not in have]
         loss, best = min(tried)
         found.chosen[f"{best.layer}.{best.head}"] = round(loss, 4)
         yield

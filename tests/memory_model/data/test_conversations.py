@@ -12,7 +12,7 @@ import torch
 
 from memory_model.chat import ChatTemplate
 from memory_model.cli.training_data import mixture_of
-from memory_model.data.batches import IGNORE, Batch, BatchSource, ChatPieces
+from memory_model.data.batches import IGNORE, Batch, BatchSource, ChatPieces, Mixture
 from memory_model.data.conversations import (
     REFUSAL,
     AskedConversations,
@@ -21,7 +21,6 @@ from memory_model.data.conversations import (
     Sizes,
     references_of,
 )
-from memory_model.data.mixture import Mixture
 from memory_model.data.passages import Asked, Passage
 from memory_model.data.running_text import KeepingBatches
 from memory_model.errors import InvalidInput
