@@ -46,7 +46,7 @@ def new(
         )  # fmt: skip
     config = made.config()
     console.print(
-        f"{made.name}: {config.layers} layers, {config.parameters() / 1e9:.2f} B parameters, "
+        f"{made.name}: {config.layers} layers, {config.parameters() / 1e6:,.1f} M parameters, "
         f"{len(config.memory.heads)} memory heads, {config.memory.vectors:,} vectors a memory; in [bold]{out}[/bold]"
     )
 

@@ -59,6 +59,10 @@ class ModelFolder:
         """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
         folder = Path(path) if path else DEFAULT
         if not (folder / MANIFEST).is_file():
+            if not folder.exists():
+                raise MissingFile(
+                    f"no model folder at {folder}: make it with `memory-model new BASE --out {folder}`"
+                )
             raise MissingFile(
                 f"{folder} is not a model folder, it has no {MANIFEST}: "
                 f"make one with `memory-model new {folder} --out FOLDER`"
