@@ -12,8 +12,8 @@ import numpy as np
 
 from memory_model.errors import InvalidInput
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
-from memory_service.identity import WriterIdentity
 from memory_service.stores.address import parse_address
+from memory_service.stores.identity import WriterIdentity
 
 _REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
 
@@ -324,6 +324,6 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
         )
     if options.read_only:
         raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
-    from memory_service.stores.clickhouse import ClickHouseStore  # the engine takes a second to import
+    from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import
 
     return ClickHouseStore.open(address, options)

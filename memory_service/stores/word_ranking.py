@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memory_model.words import order, query_words, text_words
-from memory_service.bounded_cache import BoundedCache
+from memory_service.stores.bounded_cache import BoundedCache
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, str]]
 """Texts by memory id; ids that are gone are left out."""

@@ -230,7 +230,7 @@ def test_what_contradicts_itself_is_refused_with_the_reason(values: dict[str, An
 def test_a_given_key_opens_the_service_and_is_the_same_at_every_rendering() -> None:
     import hashlib
 
-    from memory_service.keys import KeyFile
+    from memory_service.access.keys import KeyFile
 
     one, other = (of_kind(render({"auth": {"apiKey": KEY}}), "Secret")["stringData"] for _ in range(2))
     assert one == other
@@ -243,7 +243,7 @@ def test_a_given_key_opens_the_service_and_is_the_same_at_every_rendering() -> N
 def test_the_generated_key_opens_the_service_that_gets_its_hash() -> None:
     import hashlib
 
-    from memory_service.keys import KeyFile
+    from memory_service.access.keys import KeyFile
 
     secret = of_kind(render(), "Secret")["stringData"]
     _, key_id, given = secret["api-key"].split("_", 2)

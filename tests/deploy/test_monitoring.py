@@ -16,8 +16,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.helm_docs import CHART
 from deploy.kube_tools import ROOT
-from memory_service import metrics
-from memory_service.metrics import REGISTRY, MetricsPort
+from memory_service.ops import metrics
+from memory_service.ops.metrics import REGISTRY, MetricsPort
 
 SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
 RULES = CHART / "files" / "alerts.yaml"

@@ -17,8 +17,8 @@ from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
 from memory_model.cli import app
 from memory_model.errors import ModelMismatch
-from memory_service.encoder import ModelEncoder
 from memory_service.settings import Settings
+from memory_service.write.encoder import ModelEncoder
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import published
 

@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from edge_client.channel import ChannelSettings, open_channel
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_service.security import Security
+from memory_service.access.security import Security
+from memory_service.access.tls import LOOK_AGAIN_S, expiry
 from memory_service.settings import Settings
-from memory_service.tls import LOOK_AGAIN_S, expiry
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.edge_client.certificates import Authority
 from tests.memory_service.encoders import HashEncoder

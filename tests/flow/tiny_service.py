@@ -18,11 +18,11 @@ from memory_model.codec.payload import ExplicitMemory
 from memory_model.embedder import Embedder
 from memory_model.models.load import LoadedModel
 from memory_model.references import split
-from memory_service.encoder import EncodedReferences, EncoderDescription
-from memory_service.identity import WriterIdentity
-from memory_service.logs import configure_logs
-from memory_service.server import serve_until_signal
+from memory_service.api.server import serve_until_signal
+from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
+from memory_service.stores.identity import WriterIdentity
+from memory_service.write.encoder import EncodedReferences, EncoderDescription
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
 START_S = 120.0

@@ -10,9 +10,9 @@ import numpy as np
 
 from memory_model.errors import ModelMismatch
 from memory_model.references import split
-from memory_service.encoder import EncodedReferences, EncoderDescription
 from memory_service.errors import PayloadCorrupt
-from memory_service.identity import WriterIdentity
+from memory_service.stores.identity import WriterIdentity
+from memory_service.write.encoder import EncodedReferences, EncoderDescription
 
 DIMENSION = 32
 PAYLOAD_BYTES = 600
@@ -38,7 +38,7 @@ def payload_of(text: str, model_id: str) -> bytes:
 
 
 class HashEncoder:
-    """Implements memory_service.encoder.Encoder without a model."""
+    """Implements memory_service.write.encoder.Encoder without a model."""
 
     def __init__(self, name: str = "test") -> None:
         self.description = EncoderDescription(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import grpc
 
-from memory_service.keys import changing
-from memory_service.remote_connection import KeyInterceptor
+from memory_service.access.keys import changing
+from memory_service.client.connection import KeyInterceptor
 from tests.memory_service.running import Client
 
 

@@ -13,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-from memory_service.logs import configure_logs
+from memory_service.ops.logs import configure_logs
 from memory_service.stores import NewDocument, Store, open_store
 from memory_service.stores.local.rules import LocalRules
 from memory_service.stores.local.store import LocalStore

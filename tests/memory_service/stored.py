@@ -11,7 +11,6 @@ from pathlib import Path
 
 import google_crc32c
 
-from memory_service.content_hash import content_hash_of, memory_id_of
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,
@@ -21,6 +20,7 @@ from memory_service.stores import (
     StoreOptions,
     open_store,
 )
+from memory_service.write.content_hash import content_hash_of, memory_id_of
 from tests.memory_service.encoders import identity_of, payload_of, vector_of
 
 IDENTITY = identity_of("test")

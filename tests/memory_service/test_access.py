@@ -19,12 +19,12 @@ from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.access import OPERATOR, Access, Scope
+from memory_service.access.authorization import OPERATOR, Access, Scope
+from memory_service.access.keys import LOOK_AGAIN_S, KeyFile, KeyRing, changing
+from memory_service.access.security import Security
 from memory_service.cli import app
-from memory_service.keys import LOOK_AGAIN_S, KeyFile, KeyRing, changing
-from memory_service.metrics import REGISTRY
-from memory_service.remote_connection import Connection
-from memory_service.security import Security
+from memory_service.client.connection import Connection
+from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, models_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb

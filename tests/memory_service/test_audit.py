@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from memory_service.access import Access
-from memory_service.audit import REFUSALS_AT_ONCE, AuditLog
-from memory_service.front import Front
-from memory_service.keys import LOOK_AGAIN_S, changing
+from memory_service.access.audit import REFUSALS_AT_ONCE, AuditLog
+from memory_service.access.authorization import Access
+from memory_service.access.keys import LOOK_AGAIN_S, changing
+from memory_service.api.front import Front
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of

@@ -17,12 +17,12 @@ from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 from memory_model.errors import CorruptFile, MissingFile
-from memory_service import backup
-from memory_service.backup import Backup, Manifest
-from memory_service.backup_restore import Restore
-from memory_service.backup_shelf import FolderShelf, Shelf, open_shelf
 from memory_service.cli import app
-from memory_service.remote import RemoteError
+from memory_service.client.remote import RemoteError
+from memory_service.ops import backup
+from memory_service.ops.backup import Backup, Manifest
+from memory_service.ops.backup_restore import Restore
+from memory_service.ops.backup_shelf import FolderShelf, Shelf, open_shelf
 from protos.memory.v1 import ingestion_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from tests.memory_service.encoders import HashEncoder, vector_of

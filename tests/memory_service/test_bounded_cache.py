@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_service.bounded_cache import ENTRY_BYTES, BoundedCache
+from memory_service.stores.bounded_cache import ENTRY_BYTES, BoundedCache
 
 _STEPS = st.lists(
     st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 9), st.integers(0, 4000)), max_size=60

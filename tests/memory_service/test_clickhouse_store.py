@@ -10,8 +10,8 @@ import pytest
 
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import StoreOptions, open_store
-from memory_service.stores.clickhouse import ClickHouseStore
-from memory_service.stores.writer_claim import WriterElsewhere
+from memory_service.stores.clickhouse.store import ClickHouseStore
+from memory_service.stores.clickhouse.writer_claim import WriterElsewhere
 from tests.memory_service.stored import (
     IDENTITY,
     PASSWORD,

@@ -16,8 +16,8 @@ from memory_model.errors import InvalidInput
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import myscale
 from memory_service.stores.address import parse_address
-from memory_service.stores.dialect import Dialect, vector_literal
-from memory_service.stores.migrations import RECORD, migrations
+from memory_service.stores.clickhouse.dialect import Dialect, vector_literal
+from memory_service.stores.clickhouse.migrations import RECORD, migrations
 
 
 def statements(dialect: Dialect) -> list[str]:

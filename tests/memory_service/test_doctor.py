@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from memory_service.doctor import IDS, Finding, check_service, check_store
-from memory_service.doctor_files import check_files
+from memory_service.access.keys import changing
 from memory_service.errors import StoreUnavailable
-from memory_service.keys import changing
+from memory_service.ops.doctor import IDS, Finding, check_service, check_store
+from memory_service.ops.doctor_files import check_files
 from memory_service.settings import Settings
 from memory_service.stores import StoreOptions, open_store
 from memory_service.stores.address import parse_address
-from memory_service.stores.engine import Engine
-from memory_service.stores.migrations import migrations
+from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.clickhouse.migrations import migrations
 from tests.edge_client.certificates import Authority
 from tests.memory_service.encoders import HashEncoder, identity_of
 from tests.memory_service.keyed import new_key

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.formats import count_documents, find_sources, read_documents
-from memory_service.journal import Journal
+from memory_service.client.formats import count_documents, find_sources, read_documents
+from memory_service.client.journal import Journal
 
 
 def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None:

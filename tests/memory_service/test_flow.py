@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from memory_service.errors import DocumentEmpty
-from memory_service.flow import read_memories, write_document
 from memory_service.stores import open_store
+from memory_service.write.flow import read_memories, write_document
 from tests.memory_service.encoders import HashEncoder, payload_of, vector_of
 
 

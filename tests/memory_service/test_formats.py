@@ -14,8 +14,8 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from memory_model.errors import InvalidInput
-from memory_service.formats import SourceDocument, count_documents, read_documents
-from memory_service.near_duplicates import NearDuplicates
+from memory_service.client.formats import SourceDocument, count_documents, read_documents
+from memory_service.client.near_duplicates import NearDuplicates
 
 
 def read(path: Path) -> list[SourceDocument]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from memory_service.encoder import EncodedReferences
 from memory_service.errors import StoreUnavailable
+from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, identity_of, payload_of, vector_of

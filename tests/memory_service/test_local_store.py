@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from memory_service.errors import StoreFull, StoreUnavailable
-from memory_service.identity import WriterIdentity
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query
+from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local import vector_index
 from memory_service.stores.local.disk import MappedFile
 from memory_service.stores.local.guard import ReadersOrWriter

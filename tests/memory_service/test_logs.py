@@ -12,7 +12,7 @@ import pytest
 import structlog
 from grpc._cython.cygrpc import ExecuteBatchError
 
-from memory_service.logs import configure_logs, logger
+from memory_service.ops.logs import configure_logs, logger
 
 
 def fails(document: str, key: str) -> None:

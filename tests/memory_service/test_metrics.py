@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
-from memory_service.metrics import STAGE_BUCKETS, StageTimes
+from memory_service.ops.metrics import STAGE_BUCKETS, StageTimes
 
 MICROSECONDS = st.lists(st.integers(0, 6_000_000) | st.sampled_from([100, 250, 5_000_000]), max_size=20)
 

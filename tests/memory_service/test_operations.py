@@ -19,11 +19,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_service.disk_watermark import DiskWatermark
+from memory_service.access.keys import LOOK_AGAIN_S, changing
+from memory_service.access.quotas import Holdings, Quota, Rates, Use
+from memory_service.api.front import Front
 from memory_service.errors import QuotaExceeded, RateExceeded, StoreUnavailable
-from memory_service.front import Front
-from memory_service.keys import LOOK_AGAIN_S, changing
-from memory_service.quotas import Holdings, Quota, Rates, Use
+from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of

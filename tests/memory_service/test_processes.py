@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from memory_model.errors import InvalidInput
+from memory_service.api.processes import require_free, require_shareable
 from memory_service.errors import StoreUnavailable
-from memory_service.processes import require_free, require_shareable
 from memory_service.settings import Settings
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, service

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from memory_service.errors import StoreUnavailable
-from memory_service.read_queue import ReadQueue
+from memory_service.read.queue import ReadQueue
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from tests.memory_service.encoders import identity_of
 

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from memory_service.encoder import EncodedReferences
+from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of

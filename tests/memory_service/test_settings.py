@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.remote_connection import Connection
+from memory_service.client.connection import Connection
 from memory_service.settings import CONFIG_VARIABLE, load_settings
 
 

@@ -15,9 +15,9 @@ from memory_service.errors import (
     StoreUnavailable,
 )
 from memory_service.stores import KnowledgeBase, Store, open_store
-from memory_service.stores.engine import Engine
-from memory_service.stores.migrations import migrate, migrations
-from memory_service.stores.soundness import made_of
+from memory_service.stores.clickhouse.engine import Engine
+from memory_service.stores.clickhouse.migrations import migrate, migrations
+from memory_service.stores.clickhouse.soundness import made_of
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
@@ -70,7 +70,7 @@ def test_a_batch_that_died_half_way_is_whole_or_absent(
 
     # The undoing dies as well, as it would with the process.
     monkeypatch.setattr(Engine, "insert", dying)
-    monkeypatch.setattr("memory_service.stores.batches.BatchLog.recover", lambda log, kb: None)
+    monkeypatch.setattr("memory_service.stores.clickhouse.batches.BatchLog.recover", lambda log, kb: None)
     with pytest.raises(Interrupted):
         store.write(base, [document("old", "four"), document("new", "five")])
     monkeypatch.undo()

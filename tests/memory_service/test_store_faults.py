@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
+from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
-from memory_service.server import Server
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import retrieval_pb2
 from tests.memory_service.broken_line import Line, line_to

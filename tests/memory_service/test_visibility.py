@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from memory_service.stores.visibility import Visibility
+from memory_service.stores.clickhouse.visibility import Visibility
 
 
 def test_hiding_waits_for_searches_that_began_before_and_no_others() -> None:

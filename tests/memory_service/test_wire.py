@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory_service.api.wire import response_parts, server_times, varint
 from memory_service.stores import Found, Retrieved
-from memory_service.wire import response_parts, server_times, varint
 from protos.memory.v1 import retrieval_pb2
 
 _U32, _U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)

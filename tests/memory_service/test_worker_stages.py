@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import ModelMismatch
-from memory_service.encoder import EncodedReferences
-from memory_service.remote import RemoteError
-from memory_service.travelling import Travelling, rows_of, table_of
-from memory_service.worker_stages import Destination, Prepare, Send, Write, read
+from memory_service.client.remote import RemoteError
+from memory_service.client.travelling import Travelling, rows_of, table_of
+from memory_service.client.worker_stages import Destination, Prepare, Send, Write, read
+from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory_service.encoder import EncodedReferences
+from memory_service.write.encoder import EncodedReferences
 from tests.memory_service.encoders import HashEncoder
 
 

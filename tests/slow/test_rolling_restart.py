@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from edge_client.channel import ChannelSettings, channel_options
-from memory_service.ingest_client import IngestClient, Summary
+from memory_service.client.ingest import IngestClient, Summary
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, client_of, service

@@ -42,8 +42,8 @@ def measure(settings: IngestSettings) -> Keys:
     """Each round takes other documents; services and forward pass get the same ones, in turn."""
     import torch
 
-    from memory_service.encoder import ModelEncoder
     from memory_service.settings import Settings as ServiceSettings
+    from memory_service.write.encoder import ModelEncoder
 
     torch.set_num_threads(settings.threads)
     values: dict[str, Any] = {"bundle": settings.bundle}

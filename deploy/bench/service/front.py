@@ -13,9 +13,9 @@ import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from deploy.bench.side_process import go_first_when_memory_ends
-from memory_service.event_loop import run
+from memory_service.api.event_loop import run
+from memory_service.api.wire import response_parts, server_times
 from memory_service.stores import Found, Retrieved
-from memory_service.wire import response_parts, server_times
 from protos.memory.v1 import retrieval_pb2
 
 METHOD = "/memory.v1.Retrieval/Retrieve"

@@ -14,12 +14,12 @@ from typing import Any
 import grpc
 
 from deploy.bench.machine import ROOT
-from memory_service.encoder import ModelEncoder
-from memory_service.event_loop import run
-from memory_service.logs import configure_logs
-from memory_service.server import Server
+from memory_service.api.event_loop import run
+from memory_service.api.server import Server
+from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
 from memory_service.stores import open_store
+from memory_service.write.encoder import ModelEncoder
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from memory_model.errors import InvalidInput
-from memory_service.encoder import EncodedReferences, EncoderDescription
-from memory_service.event_loop import keep_what_is_loaded, run
-from memory_service.identity import WriterIdentity
-from memory_service.logs import configure_logs
-from memory_service.server import Server
+from memory_service.api.event_loop import keep_what_is_loaded, run
+from memory_service.api.server import Server
+from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
+from memory_service.stores.identity import WriterIdentity
+from memory_service.write.encoder import EncodedReferences, EncoderDescription
 
 _BATCH = 512
 _FILLED = "the benchmark's stores are filled directly: nothing is ingested or embedded here"

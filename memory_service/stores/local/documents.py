@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from memory_service.bounded_cache import BoundedCache
 from memory_service.errors import KnowledgeBaseDamaged
+from memory_service.stores.bounded_cache import BoundedCache
 from memory_service.stores.local.commits import Totals
 from memory_service.stores.local.stored_document import COLUMNS, StoredRow, from_columns
 

@@ -12,8 +12,8 @@ from typing import Any
 import google_crc32c
 
 from memory_service.errors import StoreUnavailable
-from memory_service.identity import WriterIdentity
 from memory_service.stores import KnowledgeBase
+from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local.disk import disk_errors, replace_file
 
 DATA_FORMAT = 1

@@ -19,8 +19,7 @@ from memory_service.errors import (
     KnowledgeBaseNotFound,
     StoreUnavailable,
 )
-from memory_service.identity import WriterIdentity
-from memory_service.logs import logger
+from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,
@@ -38,6 +37,7 @@ from memory_service.stores import (
     unknown_knowledge_base,
 )
 from memory_service.stores.folder_lock import FolderLock
+from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local.current import mark_damaged
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 from memory_service.stores.local.register import Register

@@ -25,7 +25,7 @@ import faiss as _faiss
 import numpy as np
 
 from memory_service.errors import StoreUnavailable
-from memory_service.logs import logger
+from memory_service.ops.logs import logger
 from memory_service.stores.local.disk import crc_of, replace_file
 from memory_service.stores.local.guard import ReadersOrWriter
 from memory_service.stores.local.large_pages import on_large_pages

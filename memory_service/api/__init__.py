@@ -1,0 +1,1 @@
+"""The gRPC API: the server, its interceptors and one servicer for each service of memory.v1."""

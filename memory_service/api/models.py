@@ -1,0 +1,88 @@
+"""Models: what the service runs, and the files of the edge bundle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from pathlib import Path
+
+import grpc
+
+from memory_model.errors import CorruptFile, MissingFile
+from memory_service import __version__
+from memory_service.api.limits import limits_of
+from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
+from memory_service.settings import Settings
+from memory_service.write.encoder import EncoderDescription
+from protos.memory.v1 import models_pb2, models_pb2_grpc
+
+_MANIFEST = "manifest.json"
+_PIECE_BYTES = 1 << 20
+
+
+class Models(models_pb2_grpc.ModelsServicer):
+    """Describes the encoder and serves the bundle's files, as the manifest names them."""
+
+    def __init__(self, description: EncoderDescription, settings: Settings, readers: Executor) -> None:
+        self._description = description
+        self._bundle = settings.bundle
+        self._limits = limits_of(settings, description)
+        self._readers = readers
+
+    async def Describe(
+        self, request: models_pb2.DescribeRequest, context: grpc.aio.ServicerContext
+    ) -> models_pb2.DescribeResponse:
+        """See models.proto."""
+        description, identity = self._description, self._description.identity
+        return models_pb2.DescribeResponse(
+            model_id=identity.model_id, codec_id=identity.codec_id, memory_format_id=identity.memory_format_id,
+            embedder_id=identity.embedder_id, dimension=identity.dimension,
+            memories_per_chunk=description.memories_per_chunk, reference_tokens=description.reference_tokens,
+            chunk_tokens=description.chunk_tokens, model_config_json=description.model_config_json,
+            service_version=__version__, limits=self._limits,
+        )  # fmt: skip
+
+    async def FetchBundle(
+        self, request: models_pb2.FetchBundleRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[models_pb2.FetchBundleResponse]:
+        """See models.proto."""
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(self._readers, self._file, request.file or _MANIFEST)
+        size = path.stat().st_size
+        if request.offset > size:
+            raise BadRequest(
+                f"offset {request.offset} is behind the end of {path.name} ({size} bytes)", field="offset"
+            )
+        offset = request.offset
+        with path.open("rb") as file:
+            file.seek(offset)
+            while True:
+                data = await loop.run_in_executor(self._readers, file.read, _PIECE_BYTES)
+                if not data and offset != request.offset:
+                    return
+                yield models_pb2.FetchBundleResponse(data=data, offset=offset, file_bytes=size)
+                if not data:  # an empty answer tells the size to a client that has everything
+                    return
+                offset += len(data)
+
+    def _file(self, name: str) -> Path:
+        """The path of a file of the bundle; only the manifest and what it names."""
+        if self._bundle is None:
+            raise BundleNotConfigured("this service offers no edge bundle: start it with --bundle FOLDER")
+        manifest = self._bundle / _MANIFEST
+        if not manifest.is_file():
+            raise MissingFile(f"no bundle in {self._bundle}: make it with `memory-model export`")
+        if name == _MANIFEST:
+            return manifest
+        try:
+            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            names = set(files) if isinstance(files, dict) else {entry["name"] for entry in files}
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"{manifest} is no bundle manifest: {error!r}") from error
+        if name not in names:
+            raise BundleFileNotFound(
+                f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}"
+            )
+        return self._bundle / name

@@ -1,0 +1,3 @@
+"""The command `memory-service`."""
+
+from memory_service.cli.main import app as app

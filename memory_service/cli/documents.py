@@ -1,0 +1,127 @@
+"""`memory-service documents`: what a knowledge base holds, document by document, and taking some out of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Optional
+
+import grpc
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from memory_model.printable import printable
+from memory_service.cli.terminal import errors_for_people, plain
+from memory_service.client.connection import Connection
+from memory_service.client.remote import remote_error
+from memory_service.settings import DEFAULT_ADDRESS
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import ingestion_pb2_grpc
+
+documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge base: list, show, delete.")
+
+Address = Annotated[
+    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
+]
+BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
+Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys that begin with this")]  # noqa: UP045
+
+_KEYS_AT_ONCE = 1000
+_CALL_TIMEOUT_S = 60
+_DELETE_TIMEOUT_S = 600
+
+
+@documents_app.command("list")
+def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAULT_ADDRESS) -> None:
+    """Print a line a document, separated by tabs: key, references, content hash, whether memories are written."""
+    with errors_for_people(), _ingestion(address) as stub:
+        for document in _listed(stub, kb, prefix or ""):
+            written = "written" if document.memories_written else "unwritten"
+            key = printable(document.document_key).replace("\t", " ").replace("\n", " ")
+            typer.echo(f"{key}\t{document.reference_count}\t{document.content_hash.hex()[:12]}\t{written}")
+
+
+@documents_app.command("show")
+def show(
+    kb: BaseName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="key of the document")],
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Print title, metadata and the references' texts of a document; control characters are shown as pictures."""
+    with errors_for_people(), _ingestion(address) as stub:
+        request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
+        found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
+    lines = [
+        f"key: {found.document_key}",
+        f"title: {found.title}",
+        f"stored_at: {found.stored_at.ToJsonString()}",
+    ]
+    lines += [f"metadata {name}: {value}" for name, value in sorted(found.metadata.items())]
+    for reference in found.references:
+        lines += ["", f"[{reference.chunk_number}] memory {reference.memory_id:016x}", reference.text]
+    typer.echo(printable("\n".join(lines)))
+
+
+@documents_app.command("delete")
+def delete(
+    kb: BaseName,
+    keys: Annotated[Optional[list[str]], typer.Argument(metavar="KEY…", help="keys of documents")] = None,  # noqa: UP045
+    prefix: Prefix = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Delete documents with their references and memories. Exits with 1 when a key that was given is not there."""
+    console = Console(stderr=True, highlight=False)
+    if not keys and not prefix:
+        raise typer.BadParameter("say which documents: KEY…, or --prefix with the beginning of their keys")
+    with errors_for_people(), _ingestion(address) as stub:
+        there = {version.document_key: version for version in _of_keys(stub, kb, keys or [])}
+        missing = [key for key in dict.fromkeys(keys or []) if key not in there]
+        if prefix:
+            there |= {version.document_key: version for version in _listed(stub, kb, prefix)}
+        for key in missing:
+            console.print(f"not there: {plain(key)}", soft_wrap=True)
+        references = sum(version.reference_count for version in there.values())
+        if there and not yes:
+            what = f"{len(there)} documents with {references} references"
+            typer.confirm(f"delete {what} from knowledge base {kb}?", abort=True)
+        documents = _delete(stub, kb, list(there), console)
+    typer.echo(f"deleted {documents} documents from {kb}")
+    if missing:
+        raise typer.Exit(1)
+
+
+def _delete(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str], console: Console) -> int:
+    """Deletes page by page and returns how many documents there were; what is done stays done."""
+    deleted = 0
+    with Progress(console=console, transient=True) as progress:
+        for start in progress.track(range(0, len(keys), _KEYS_AT_ONCE), description="deleting"):
+            request = pb.DeleteRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
+            deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
+    return deleted
+
+
+def _of_keys(
+    stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]
+) -> Iterator[pb.DocumentVersion]:
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
+        yield from stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions
+
+
+def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Iterator[pb.DocumentVersion]:
+    request = pb.ListDocumentsRequest(knowledge_base=kb, key_prefix=prefix)
+    while page := stub.ListDocuments(request, timeout=_CALL_TIMEOUT_S).documents:
+        yield from page
+        request.after_key = page[-1].document_key
+
+
+@contextlib.contextmanager
+def _ingestion(address: str) -> Iterator[ingestion_pb2_grpc.IngestionStub]:
+    """Stub of a service; its refusals are raised as RemoteError."""
+    with Connection().blocking_channel(address) as channel:
+        try:
+            yield ingestion_pb2_grpc.IngestionStub(channel)
+        except grpc.RpcError as error:
+            raise remote_error(error, address) from error

@@ -1,0 +1,138 @@
+"""`memory-service keys`: API keys and quotas in the key file; a running service sees changes at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_service.cli.terminal import errors_for_people, plain
+
+if TYPE_CHECKING:
+    from memory_service.access.keys import KeyFile
+
+keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
+
+File = Annotated[
+    Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help="the key file that the service reads")
+]
+
+Audit = Annotated[
+    Path | None,
+    typer.Option(
+        "--audit-log", envvar="MEMORY_SERVICE_AUDIT_LOG", help="file that gets a line about the change"
+    ),
+]
+
+
+@contextlib.contextmanager
+def _changing(keys: Path, audit_log: Path | None, event: str, what: dict[str, object]) -> Iterator[KeyFile]:
+    """The file's content to be changed, and a line in the audit log once it was: no log, no change.
+
+    what: goes into the line, as it is at the end.
+    """
+    from memory_service.access.audit import AuditLog
+    from memory_service.access.authorization import Access
+    from memory_service.access.keys import changing
+
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_log))) if audit_log is not None else None
+        yield stack.enter_context(changing(keys))
+        if log is not None:
+            log.write(event, Access(key_id="", tenant=""), by=f"uid {os.getuid()}", **what)
+
+
+@keys_app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="for people: whose key it is")],
+    keys: File,
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"
+        ),
+    ],
+    tenant: Annotated[
+        str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's key")
+    ] = "",
+    expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
+    audit_log: Audit = None,
+) -> None:
+    """Make a key and print it: nobody can read it again."""
+    with errors_for_people():
+        grants = _grants(grant)
+        expires = timedelta(days=expires_days) if expires_days is not None else None
+        what: dict[str, object] = {"name": name, "of_tenant": tenant, "grants": grants}
+        with _changing(keys, audit_log, "CreateKey", what) as file:
+            file, key, secret = file.with_new(name, tenant, grants, expires)
+            what["key_id"] = key.id
+            file.write(keys)
+    Console(stderr=True, highlight=False).print(
+        f"key {key.id} for {plain(name)}; keep what follows, it is not stored", soft_wrap=True
+    )
+    typer.echo(secret)
+
+
+def _grants(given: list[str]) -> dict[str, str]:
+    from memory_model.errors import InvalidInput
+
+    grants: dict[str, str] = {}
+    for text in given:
+        base, separator, scope = text.rpartition(":")
+        if not separator or base in grants:
+            raise InvalidInput(f"--grant {text!r}: expected BASE:SCOPE, each knowledge base once")
+        grants[base] = scope
+    return grants
+
+
+@keys_app.command("list")
+def show(keys: File) -> None:
+    """Show all keys, without their secrets."""
+    from memory_service.access.keys import KeyFile
+
+    with errors_for_people():
+        file = KeyFile.read(keys)
+    table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
+    now = datetime.now(timezone.utc)
+    for key in file.keys:
+        grants = " ".join(f"{base}:{scope}" for base, scope in sorted(key.grants.items()))
+        ends = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else ""
+        table.add_row(
+            key.id, plain(key.name), key.tenant, plain(grants), f"{key.created_at:%Y-%m-%d}", ends, key.state(now)
+        )  # fmt: skip
+    Console().print(table)
+
+
+@keys_app.command("revoke")
+def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File, audit_log: Audit = None) -> None:
+    """End a key; running services refuse it within a second."""
+    with errors_for_people(), _changing(keys, audit_log, "RevokeKey", {"key_id": key_id}) as file:
+        file.with_revoked(key_id).write(keys)
+    typer.echo(f"revoked {key_id}")
+
+
+@keys_app.command("quota")
+def quota(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    keys: File,
+    references: Annotated[int, typer.Option(min=0, help="most references; 0: no limit")] = 0,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", min=0, help="most bytes of texts, vectors and memories; 0: no limit")
+    ] = 0,
+    requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
+    audit_log: Audit = None,
+) -> None:
+    """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
+    what: dict[str, object] = {
+        "of_tenant": tenant, "references": references, "bytes": size_bytes, "requests_per_s": requests_per_s,
+    }  # fmt: skip
+    with errors_for_people(), _changing(keys, audit_log, "SetQuota", what) as file:
+        file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
+    typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

@@ -1,0 +1,1 @@
+"""Clients of the service: connection, ingestion of files and folders, Ray."""

@@ -1,0 +1,1 @@
+"""Operation: backup, doctor, metrics, logs, tracing."""

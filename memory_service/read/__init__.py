@@ -1,0 +1,1 @@
+"""The read path: query vectors in, ranked hits with payloads out."""

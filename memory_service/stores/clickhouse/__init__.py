@@ -1,0 +1,1 @@
+"""The store in a ClickHouse engine: embedded chdb, a ClickHouse server or MyScale."""

@@ -1,0 +1,239 @@
+"""Handles on one ClickHouse engine: one for writing, some for reading, and its errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import clickhouse_connect
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from memory_model.errors import Memory3Error
+from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
+from memory_service.stores import StoreOptions
+from memory_service.stores.address import StoreAddress
+from memory_service.stores.clickhouse.dialect import dialect_of
+from memory_service.stores.clickhouse.whole_answers import connections
+from memory_service.stores.folder_lock import FolderLock
+
+Row = Sequence[Any]
+
+# What the engine says of bytes on disk that are not those it wrote (its error codes by name).
+_DAMAGE_CODES = {
+    6: "CANNOT_PARSE_TEXT", 23: "CANNOT_READ_FROM_ISTREAM", 27: "CANNOT_PARSE_INPUT", 33: "CANNOT_READ_ALL_DATA",
+    40: "CHECKSUM_DOESNT_MATCH", 76: "CANNOT_OPEN_FILE", 79: "INCORRECT_FILE_NAME", 107: "FILE_DOESNT_EXIST",
+    117: "INCORRECT_DATA", 228: "SIZES_OF_FILES_MISMATCH", 246: "CORRUPTED_DATA", 271: "CANNOT_DECOMPRESS",
+    432: "UNKNOWN_CODEC",
+}  # fmt: skip
+_DISK_FULL_CODE = 243
+_ACCESS_DENIED_CODE = 497
+_DELETE_TIMEOUT_S = 120.0
+_DELETE_POLL_S = 0.003
+# Ids in one statement: as text in an address they stay far below the megabyte that a server takes.
+_IDS_AT_ONCE = 10_000
+_CONNECT_TIMEOUT_S = 5
+
+
+def engine_error(error: ClickHouseError, doing: str) -> Memory3Error:
+    """Our error for one of the engine's; `doing` says what was tried."""
+    code = getattr(error, "code", None)
+    first_line = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+    if code == _DISK_FULL_CODE:
+        return StoreFull(
+            f"the store's disk is full while {doing}: free space, nothing stored before is lost", code=code
+        )
+    if code in _DAMAGE_CODES:
+        return KnowledgeBaseDamaged(
+            f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing}): run `memory-service doctor`",
+            code=code,
+        )
+    return StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code)
+
+
+@contextlib.contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Raises the engine's errors as ours."""
+    try:
+        yield
+    except ClickHouseError as error:
+        raise engine_error(error, doing) from error
+
+
+class Engine:
+    """The handles. Calls on one handle follow one another, so reading has its own; may be used from any thread."""
+
+    def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
+        """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
+        self.dialect = dialect_of(address, options.cluster, options.vector_index)
+        self._address = address
+        self._options = options
+        self._lock = threading.Lock()
+        self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._all: list[Any] = []
+        self._connections = (
+            connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
+        )
+        self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
+        try:
+            if self.dialect.shared:
+                self._make_database()
+            self.writer = self.connect()
+            if not self.dialect.shared:
+                self._require_tables()
+            for _ in range(options.read_connections):
+                self._readers.put(self.connect())
+            # Of its own: whether the server answers must be known also while all others wait for it.
+            self._asking = self.connect() if self.dialect.shared else None
+        except StoreUnavailable:
+            self.close()
+            raise
+        except ClickHouseError as error:
+            self.close()
+            raise StoreUnavailable(f"the store at {address} cannot be opened: {error}") from error
+
+    def connect(self, database: str | None = None) -> Any:
+        """One more handle, closed with the others."""
+        if self.dialect.shared:
+            client = clickhouse_connect.get_client(
+                host=self._address.host, port=self._address.port, secure=self._address.secure,
+                username=self._address.user, password=self._options.password or self._address.password,
+                database=database or self._address.database, settings=self.dialect.settings(),
+                compress=False,  # codes do not compress
+                autogenerate_session_id=False,  # calls are independent of each other
+                connect_timeout=_CONNECT_TIMEOUT_S, send_receive_timeout=self._options.timeout_s,
+                pool_mgr=self._connections,
+            )  # fmt: skip
+        else:
+            client = clickhouse_connect.get_client(
+                interface="chdb", path=str(self._address.path), settings=self.dialect.settings()
+            )
+        self._all.append(client)
+        return client
+
+    def _make_database(self) -> None:
+        name = self._address.database
+        client = self.connect("default")
+        if not client.query(
+            "SELECT 1 FROM system.databases WHERE name = {name:String}", {"name": name}
+        ).result_rows:
+            client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
+
+    def _require_tables(self) -> None:
+        """An engine without the descriptions of its tables says nothing of their rows: it would begin with none."""
+        rows = self.writer.query("EXISTS TABLE knowledge_bases").result_rows
+        if not rows[0][0] and any((self._address.path / "store").glob("*/*/*/columns.txt")):
+            raise StoreUnavailable(
+                f"the store at {self._address} has lost the descriptions of its tables, whose rows are there: restore a"
+                " backup"
+            )
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Any]:
+        """A handle for reading, the caller's own until it leaves the block."""
+        client = self._readers.get()
+        try:
+            with engine_errors("reading"):
+                yield client
+        except BaseException:
+            client = self._renewed(client)
+            raise
+        finally:
+            self._readers.put(client)
+
+    def _renewed(self, client: Any) -> Any:
+        """A handle in place of one that failed: the embedded engine would put what is left of that answer before the
+        next one.
+        """  # noqa: D205
+        if self.dialect.shared:
+            return client
+        with contextlib.suppress(ClickHouseError):
+            fresh = self.connect()
+            self._all.remove(client)
+            client.close()
+            return fresh
+        return client
+
+    def ping(self) -> None:
+        """Returns when a server has answered, or an embedded engine has its folder. One thread at a time may ask."""
+        if self._asking is not None:
+            with engine_errors("asked whether it answers"):
+                self._asking.command("SELECT 1")
+        if self._folder_lock is not None:
+            self._folder_lock.require()
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
+        """The rows of a query, by a reading handle."""
+        with self.reader() as client:
+            return client.query(sql, parameters=dict(parameters or {}), **options).result_rows
+
+    def insert(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Inserts columns as one block; durable when it returns.
+
+        A client sends it again when a connection breaks: its token tells the server that it is the same one.
+        """
+        settings = {"insert_deduplication_token": uuid.uuid4().hex} if self.dialect.shared else {}
+        with self._writing(f"writing to {table}"):
+            self.writer.insert(
+                table, list(columns.values()), column_names=list(columns), column_oriented=True, settings=settings
+            )  # fmt: skip
+
+    def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Runs a statement that changes something."""
+        with self._writing(sql.split("(")[0].strip()[:60]):
+            self.writer.command(sql, parameters=dict(parameters or {}))
+
+    def delete(self, table: str, kb: int, ids: Sequence[int]) -> None:
+        """Removes rows of knowledge base `kb` by id; they are gone for every later query when it returns.
+
+        The engine masks the rows in the background, and its idle workers may sleep for seconds before they look
+        for work: starting the merges, which run already, wakes them.
+        """
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            part = list(ids[start : start + _IDS_AT_ONCE])
+            there = f"SELECT 1 FROM {table} WHERE kb = {int(kb)} AND id IN {{ids:Array(UInt64)}} LIMIT 1"
+            if self.rows(there, {"ids": part}):
+                self.command(self.dialect.deletion(table, kb), {"ids": part})
+        stored, deadline = self.dialect.stored(table), time.monotonic() + _DELETE_TIMEOUT_S
+        while pending := self.rows(
+            f"SELECT latest_fail_reason FROM {self.dialect.system('mutations')}"
+            " WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done",
+            {"table": stored},
+        ):
+            if time.monotonic() > deadline:
+                reasons = "; ".join(str(row[0]) for row in pending if row[0]) or "no reason given"
+                raise StoreUnavailable(f"the store did not remove rows of {table} in time: {reasons}")
+            self._wake(table)
+            time.sleep(_DELETE_POLL_S)
+
+    def _wake(self, table: str) -> None:
+        try:
+            self.command(f"SYSTEM START MERGES{self.dialect.on_cluster} {self.dialect.stored(table)}")
+        except StoreUnavailable as error:
+            if error.details.get("code") != str(_ACCESS_DENIED_CODE):  # it only hastens what happens anyway
+                raise
+
+    @contextlib.contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        with self._lock:
+            try:
+                with engine_errors(doing):
+                    yield
+            except BaseException:
+                self.writer = self._renewed(self.writer)
+                raise
+
+    def close(self) -> None:
+        """Closes all handles; the embedded engine lets go of the folder."""
+        with self._lock:
+            while self._all:
+                with contextlib.suppress(ClickHouseError):
+                    self._all.pop().close()
+            if self._connections is not None:
+                self._connections.clear()
+            if self._folder_lock is not None:
+                self._folder_lock.release()

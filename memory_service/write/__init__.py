@@ -1,0 +1,1 @@
+"""The write path: documents in, references with vectors and compressed memories out, stored."""
