@@ -13,6 +13,7 @@ import numpy as np
 from memory_model.errors import InvalidInput
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
 from memory_service.stores.address import parse_address
+from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
 
 _REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
@@ -86,7 +87,11 @@ class StoredDocument:
 
 
 class Found(NamedTuple):
-    """A reference near a query; score is the cosine similarity."""
+    """A reference near a query.
+
+    score: cosine similarity; rank_score: what the hits are ordered by, of vector and words where the query has words,
+    else `score`; metadata: the document's, where the query asks for it.
+    """
 
     memory_id: int
     score: float
@@ -95,6 +100,8 @@ class Found(NamedTuple):
     chunk_number: int
     crc32c: int
     text: str | None
+    rank_score: float = 0.0
+    metadata: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,9 @@ class Query:
     held_ids: frozenset[int] = frozenset()
     minimum_score: float | None = None
     metadata_filter: Mapping[str, str] = field(default_factory=dict)
+    filter: Filter | None = None
     return_text: bool = False
+    return_metadata: bool = False
     words: Sequence[Sequence[int]] = ()
     candidates: int = 50
     maximum_drop: float | None = None

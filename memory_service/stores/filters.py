@@ -1,0 +1,130 @@
+"""Filters over a document's metadata: conditions on one value, joined by and, or, not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+MAX_CONDITIONS = 64
+"""Most conditions of one filter."""
+MAX_DEPTH = 8
+"""Deepest nesting of one filter."""
+
+
+@dataclass(frozen=True)
+class In:
+    """The value is one of these; with one value, equality. A document without the name does not pass."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exists:
+    """The document has a value of this name, be it empty."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Range:
+    """The value lies between bounds; an absent bound is open.
+
+    Bounds that are numbers compare numerically: a value that is not a finite decimal number does not pass. Bounds that
+    are strings compare by their UTF-8 bytes, which orders ISO 8601 dates. Both bounds of a range have one type.
+    """
+
+    name: str
+    at_least: float | str | None = None
+    above: float | str | None = None
+    at_most: float | str | None = None
+    below: float | str | None = None
+
+
+@dataclass(frozen=True)
+class And:
+    """All of the parts pass; without parts, every document."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    """At least one of the parts passes; without parts, no document."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True)
+class Not:
+    """The part does not pass; a document without the part's name passes."""
+
+    part: Filter
+
+
+Filter: TypeAlias = In | Exists | Range | And | Or | Not
+
+
+def equal_to(values: Mapping[str, str]) -> Filter | None:
+    """The filter that all of these values pass; None for no values."""
+    parts = tuple(In(name, (value,)) for name, value in sorted(values.items()))
+    return parts[0] if len(parts) == 1 else And(parts) if parts else None
+
+
+def matches(condition: Filter, metadata: Mapping[str, str]) -> bool:
+    """Whether metadata passes; the definition that every store's own search follows."""
+    match condition:
+        case In(name, values):
+            return name in metadata and metadata[name] in values
+        case Exists(name):
+            return name in metadata
+        case Range(name):
+            return name in metadata and _within(condition, metadata[name])
+        case And(parts):
+            return all(matches(part, metadata) for part in parts)
+        case Or(parts):
+            return any(matches(part, metadata) for part in parts)
+        case Not(part):
+            return not matches(part, metadata)
+
+
+def conditions(condition: Filter) -> Iterator[In | Exists | Range]:
+    """The conditions on single values that a filter joins."""
+    match condition:
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from conditions(part)
+        case Not(part):
+            yield from conditions(part)
+        case _:
+            yield condition
+
+
+def number(value: str) -> float | None:
+    """The finite decimal number that a value is, None for another text."""
+    try:
+        found = float(value)
+    except ValueError:
+        return None
+    plain = value.strip() == value and "_" not in value
+    return found if plain and math.isfinite(found) else None
+
+
+def _within(bounds: Range, value: str) -> bool:
+    limits = (bounds.at_least, bounds.above, bounds.at_most, bounds.below)
+    if any(isinstance(limit, str) for limit in limits):
+        least, above, most, below = (None if x is None else str(x).encode() for x in limits)
+        return _between(value.encode(), least, above, most, below)
+    found = number(value)
+    return found is not None and _between(found, *limits)
+
+
+def _between(value, at_least, above, at_most, below) -> bool:  # type: ignore[no-untyped-def]
+    return (
+        (at_least is None or value >= at_least)
+        and (above is None or value > above)
+        and (at_most is None or value <= at_most)
+        and (below is None or value < below)
+    )
