@@ -54,7 +54,7 @@ def _text(tag: bytes, text: str) -> bytes:
 
 def _hit(found: Found, payload: bytes | memoryview | None) -> tuple[bytes, bytes | memoryview, bytes]:
     """(fields before the payload, payload, fields behind it) of one Hit, which follow one another."""
-    memory_id, score, key, title, chunk_number, crc32c, text = found
+    memory_id, score, key, title, chunk_number, crc32c, text, *_ = found
     head = _FIXED64.pack(_MEMORY_ID, memory_id) if memory_id else b""
     packed = _FLOAT.pack(_SCORE, score)
     if packed[1:] != _POSITIVE_ZERO:
