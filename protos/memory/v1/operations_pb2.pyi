@@ -1,4 +1,3 @@
-from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -16,20 +15,20 @@ OPERATION_KIND_UNSPECIFIED: OperationKind
 OPERATION_KIND_WRITE_MEMORIES: OperationKind
 
 class Operation(_message.Message):
-    __slots__ = ("name", "kind", "knowledge_base", "done", "progress", "error")
+    __slots__ = ("name", "kind", "knowledge_base", "done", "progress", "problem")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: OperationKind
     knowledge_base: str
     done: bool
     progress: OperationProgress
-    error: _status_pb2.Status
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[OperationKind, str]] = ..., knowledge_base: _Optional[str] = ..., done: _Optional[bool] = ..., progress: _Optional[_Union[OperationProgress, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[OperationKind, str]] = ..., knowledge_base: _Optional[str] = ..., done: _Optional[bool] = ..., progress: _Optional[_Union[OperationProgress, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class OperationProgress(_message.Message):
     __slots__ = ("documents_done", "documents_left", "documents_failed")
