@@ -97,7 +97,8 @@ class IngestionServicer:
     def Delete(self, request, context):
         """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
 
-        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it.
+        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+        that is replaced through another replica during the call may be removed in its new version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,7 +51,8 @@ class IngestionStub:
     Delete: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.DeleteRequest, _ingestion_pb2.DeleteResponse]
     """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
 
-    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it.
+    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+    that is replaced through another replica during the call may be removed in its new version.
     """
     GetDocument: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
@@ -83,7 +84,8 @@ class IngestionAsyncStub(IngestionStub):
     Delete: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.DeleteRequest, _ingestion_pb2.DeleteResponse]  # type: ignore[assignment]
     """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
 
-    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it.
+    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+    that is replaced through another replica during the call may be removed in its new version.
     """
     GetDocument: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]  # type: ignore[assignment]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
@@ -130,7 +132,8 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_ingestion_pb2.DeleteResponse, _abc.Awaitable[_ingestion_pb2.DeleteResponse]]:
         """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
 
-        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it.
+        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+        that is replaced through another replica during the call may be removed in its new version.
         """
 
     @_abc_1.abstractmethod
