@@ -281,6 +281,8 @@ class EncodingFailed(ServiceError):
 class DocumentRefused(ServiceError):
     """The one document of an Upsert was refused; the error is that of its DocumentFailure."""
 
+    reason = "DOCUMENT_REFUSED"
+
     def __init__(self, status: status_pb2.Status, reason: str, metadata: Mapping[str, str]) -> None:
         super().__init__(status.message, **metadata)
         self.status, self.reason = status, reason
