@@ -15,8 +15,8 @@ from memory_service.api.wire import response_parts, server_times
 from memory_service.errors import Overloaded
 from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.read.query import read_query
-from memory_service.read.queue import ReadQueue
 from memory_service.settings import Settings
+from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.encoder import Encoder
 from protos.memory.v1 import retrieval_pb2, retrieval_pb2_grpc
@@ -38,7 +38,6 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         self._catalogue = catalogue
         self._encoder = encoder
         self._readers = readers
-        self._reads = ReadQueue(catalogue.store, readers, settings.read_connections)
         self._settings = settings
         self._late = late
         self._elsewhere = elsewhere
@@ -55,15 +54,16 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
                 f"{self._waiting} retrievals wait already: try again a little later", waiting=self._waiting
             )
         base = self._catalogue.open(request.knowledge_base)
-        per_chunk = self._encoder.description.memories_per_chunk
-        query = await read_query(request, base.identity, self._settings, per_chunk, self._embedded)
         self._waiting += 1
         WAITING.inc()
-        asked = time.perf_counter_ns()
         try:
-            answer = await self._reads.retrieve(base, query)
-            queued_ns = answer.began_ns - asked + time.perf_counter_ns() - answer.ended_ns
-            retrieved = answer.retrieved
+            per_chunk = self._encoder.description.memories_per_chunk
+            query = await read_query(request, base.identity, self._settings, per_chunk, self._embedded)
+            asked = time.perf_counter_ns()
+            retrieved, began, ended = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self._retrieved, base, query
+            )
+            queued_ns = began - asked + time.perf_counter_ns() - ended
             if b"" in retrieved.payloads.values():
                 if self._elsewhere is not None:
                     return await self._elsewhere.retrieve(request, context)
@@ -81,3 +81,8 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         """Unit vectors of texts, float32 [n, dimension]."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._encoder.embed, texts)
+
+    def _retrieved(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int, int]:
+        """In a thread: what the store finds, when it was asked and when it had answered, ns."""
+        began = time.perf_counter_ns()
+        return self._catalogue.store.retrieve(base, query), began, time.perf_counter_ns()

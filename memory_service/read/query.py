@@ -72,7 +72,6 @@ async def read_query(
         vectors = read_vectors(embedded.tobytes(), identity.dimension, field="query_texts")
     return Query(
         vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
-        metadata_filter=dict(request.metadata_filter),
         filter=filters, return_text=request.return_text, return_metadata=request.return_metadata,
         words=words, candidates=settings.rerank_candidates, maximum_drop=drop,
     )  # fmt: skip
