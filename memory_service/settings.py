@@ -21,17 +21,11 @@ DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
 ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
+MAX_QUERIES, MAX_HITS, MAX_HELD_IDS = 256, 1280, 65536
+"""Of one request: query vectors, hits of all queries together, ids that the client holds."""
 _WRITING = {
-    "model",
-    "codec",
-    "bundle",
-    "embedder",
-    "writing_device",
-    "writing_precision",
-    "writing_batch_tokens",
-}
-
-
+    "model", "codec", "bundle", "embedder", "writing_device", "writing_precision", "writing_batch_tokens",
+}  # fmt: skip
 _SECRET = ("password", "key", "store")
 """In names of settings whose values are not repeated; a store's address may hold a password."""
 
@@ -70,13 +64,11 @@ class Settings(BaseSettings):
     )
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
-    processes: int = Field(
-        1, ge=1, le=256, description="that share the port: one writes, all retrieve; not for chdb://"
-    )
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(
-        None, description="file of API keys (`memory-service keys`); without it nobody is asked who he is"
+        None,
+        description="file of API keys and certificates (`memory-service keys`); without, callers are not checked",
     )
     tls_certificate: Path | None = Field(
         None, description="PEM file of the service's certificate and what it was signed with; switches TLS on"
@@ -84,11 +76,9 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(None, description="PEM file of its key, without a passphrase")
     tls_client_ca: Path | None = Field(
         None,
-        description="PEM file of authorities: only clients with a certificate of theirs may connect (mTLS)",
+        description="PEM file of authorities: only clients with a certificate of theirs may connect (mTLS); needs keys",
     )
-    insecure: bool = Field(
-        False, description="listen beyond this machine although neither keys nor tls_client_ca are set"
-    )
+    insecure: bool = Field(False, description="listen beyond this machine although no keys are set")
 
     quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
     quota_bytes: int = Field(
@@ -96,9 +86,10 @@ class Settings(BaseSettings):
     )
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
     disk_stop_bytes: int = Field(
-        1 << 30, ge=0, description="writing stops when less is free on the store's disk (chdb, file)"
+        1 << 30,
+        ge=0,
+        description="writing stops when less is free on the disk of a chdb or file store; goes on at twice that",
     )
-    disk_resume_bytes: int = Field(2 << 30, ge=0, description="and goes on when so much is free again")
     audit_log: Path | None = Field(
         None, description="file that gets a JSON line for every write and act of administration"
     )
@@ -134,9 +125,6 @@ class Settings(BaseSettings):
         description="most tokens written in one forward pass; 0: as many as the device has memory for",
     )
 
-    default_knowledge_base: str = Field(
-        DEFAULT_KNOWLEDGE_BASE, description="created at start if missing; '': none"
-    )
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document, UTF-8")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
     memory_writing: Literal["now", "later"] = Field(
@@ -154,8 +142,6 @@ class Settings(BaseSettings):
     )
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
-    max_queries: int = Field(256, ge=1, description="most query vectors in one request")
-    max_hits: int = Field(1280, ge=1, description="most hits of one request, all queries together")
     rerank_candidates: int = Field(
         50, ge=1, le=1000, description="nearest by vector that a query's words put in order"
     )

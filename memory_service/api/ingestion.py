@@ -7,12 +7,14 @@ import base64
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory_service.access.authorization import Scope
-from memory_service.access.catalogue import Catalogue
+from memory_service.access.authorization import Catalogue, Scope
+from memory_service.access.quotas import WriteGuard
+from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, DocumentRefused, ShuttingDown
+from memory_service.ops.metrics import DOCUMENTS
+from memory_service.ops.tracing import span
 from memory_service.read.query import read_filter
 from memory_service.settings import Settings
 from memory_service.stores import StoredVersion
@@ -32,6 +34,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
     def __init__(
         self,
         catalogue: Catalogue,
+        guard: WriteGuard,
         encoder: Encoder,
         threads: Threads,
         settings: Settings,
@@ -39,6 +42,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         late: LateMemories,
     ) -> None:
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -46,21 +50,30 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         self._late = late
 
     async def Ingest(
-        self, request_iterator: AsyncIterator[pb.IngestRequest], context: grpc.aio.ServicerContext
+        self, request_iterator: AsyncIterator[pb.IngestRequest], call: Call
     ) -> AsyncGenerator[pb.IngestResponse, None]:
         """See ingestion.proto."""
-        stream = IngestStream(self._catalogue, self._encoder, self._threads, self._settings, self._draining)
+        stream = IngestStream(
+            call.access,
+            self._catalogue,
+            self._guard,
+            self._encoder,
+            self._threads,
+            self._settings,
+            self._draining,
+        )
         async with contextlib.aclosing(stream.responses(request_iterator)) as responses:
             try:
                 async for response in responses:
+                    _note(response, call)
                     yield response
             finally:
                 if stream.base is not None:
                     self._late.look_at(stream.base)
 
-    async def Upsert(self, request: pb.UpsertRequest, context: grpc.aio.ServicerContext) -> pb.UpsertResponse:
+    async def Upsert(self, request: pb.UpsertRequest, call: Call) -> pb.UpsertResponse:
         """See ingestion.proto."""
-        async with contextlib.aclosing(self.Ingest(_stream_of_one(request), context)) as responses:
+        async with contextlib.aclosing(self.Ingest(_stream_of_one(request), call)) as responses:
             async for response in responses:
                 if response.HasField("failed"):
                     failed = response.failed
@@ -69,14 +82,14 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                     return pb.UpsertResponse(acknowledged=response.acknowledged)
         raise ShuttingDown("the service stops; send the document again")
 
-    async def Delete(self, request: pb.DeleteRequest, context: grpc.aio.ServicerContext) -> pb.DeleteResponse:
+    async def Delete(self, request: pb.DeleteRequest, call: Call) -> pb.DeleteResponse:
         """See ingestion.proto."""
         by_filter = request.HasField("filter")
         if by_filter and request.document_keys:
             raise BadRequest("document_keys and filter are both set: send one of them", field="filter")
         condition = read_filter(request.filter) if by_filter else None
         keys = [] if by_filter else _keys(request.document_keys)
-        base = self._catalogue.open(request.knowledge_base, Scope.WRITE)
+        base = self._catalogue.open(call.access, request.knowledge_base, Scope.WRITE)
         store, deleted = self._catalogue.store, pb.DeleteResponse()
 
         def delete_page(after: str | None) -> str | None:
@@ -85,7 +98,9 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             if condition is not None:
                 page = store.keys(base, "", after_key=after, count=_MAX_KEYS, filter=condition)
             if page:
-                documents, references = store.delete(base, page)
+                with span("store.delete", documents=len(page)):
+                    documents, references = store.delete(base, page)
+                self._guard.forget(base)
                 deleted.documents_deleted += documents
                 deleted.references_deleted += references
             return page[-1] if by_filter and page else None
@@ -96,11 +111,9 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             if last is None:
                 return deleted
 
-    async def GetDocument(
-        self, request: pb.GetDocumentRequest, context: grpc.aio.ServicerContext
-    ) -> pb.GetDocumentResponse:
+    async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:
         """See ingestion.proto."""
-        base = self._catalogue.open(request.knowledge_base)
+        base = self._catalogue.open(call.access, request.knowledge_base)
         document = await asyncio.get_running_loop().run_in_executor(
             self._threads.read, self._catalogue.store.document, base, request.document_key
         )
@@ -119,27 +132,23 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             content_hash=content_hash, stored_at=stored_at, references=references,
         )  # fmt: skip
 
-    async def GetVersions(
-        self, request: pb.GetVersionsRequest, context: grpc.aio.ServicerContext
-    ) -> pb.GetVersionsResponse:
+    async def GetVersions(self, request: pb.GetVersionsRequest, call: Call) -> pb.GetVersionsResponse:
         """See ingestion.proto."""
         keys = _keys(request.document_keys)
-        base = self._catalogue.open(request.knowledge_base)
+        base = self._catalogue.open(call.access, request.knowledge_base)
         stored = await asyncio.get_running_loop().run_in_executor(
             self._threads.read, self._catalogue.store.versions, base, keys
         )
         there = [key for key in dict.fromkeys(keys) if key in stored]
         return pb.GetVersionsResponse(versions=[_version(key, stored[key]) for key in there])
 
-    async def ListDocuments(
-        self, request: pb.ListDocumentsRequest, context: grpc.aio.ServicerContext
-    ) -> pb.ListDocumentsResponse:
+    async def ListDocuments(self, request: pb.ListDocumentsRequest, call: Call) -> pb.ListDocumentsResponse:
         """See ingestion.proto."""
         if request.count > _MAX_KEYS:
             raise BadRequest(f"a page of {request.count} documents, at most {_MAX_KEYS}", field="count")
         condition = read_filter(request.filter) if request.HasField("filter") else None
         after, count = _after(request), request.count or _MAX_KEYS
-        base = self._catalogue.open(request.knowledge_base)
+        base = self._catalogue.open(call.access, request.knowledge_base)
         store = self._catalogue.store
 
         def page(after: str | None) -> pb.ListDocumentsResponse:
@@ -188,6 +197,21 @@ def _after(request: pb.ListDocumentsRequest) -> str | None:
 
 def _page_token(last_key: str) -> str:
     return base64.urlsafe_b64encode(last_key.encode()).decode()
+
+
+def _note(response: pb.IngestResponse, call: Call) -> None:
+    """Counts an answer to a document, for the metrics and the audit log."""
+    kind = response.WhichOneof("message")
+    if kind == "started":
+        call.knowledge_base = response.started.knowledge_base
+    elif kind in ("acknowledged", "failed"):
+        outcome = "failed"
+        if kind == "acknowledged":
+            outcome = (
+                pb.IngestOutcome.Name(response.acknowledged.outcome).removeprefix("INGEST_OUTCOME_").lower()
+            )
+        call.outcomes[outcome] += 1
+        DOCUMENTS.labels(outcome).inc()
 
 
 def _keys(keys: Sequence[str]) -> list[str]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from memory_model.errors import Memory3Error
-from memory_service.access.catalogue import Catalogue
+from memory_service.access.authorization import Catalogue
+from memory_service.access.quotas import WriteGuard
 from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
@@ -75,10 +76,11 @@ class LateMemories:
     """Writes what a cold start left unwritten. For one event loop."""
 
     def __init__(
-        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings,
+        self, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads, settings: Settings,
         draining: asyncio.Event,
     ) -> None:  # fmt: skip
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -317,7 +319,8 @@ class LateMemories:
             if (version := stored.get(opened.document.key)) and version.content_hash == opened.stored_hash
         ]
         if same:
-            store.write(base, same)
+            with self._guard.writing(base, same):
+                store.write(base, same)
 
     def _forget(self, names: Sequence[Name]) -> None:
         for name in names:

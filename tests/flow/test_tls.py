@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from edge_client.channel import ChannelSettings, open_channel
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_service.access.security import Security
-from memory_service.access.tls import LOOK_AGAIN_S, expiry
+from memory_service.access.keys import LOOK_AGAIN_S
+from memory_service.access.tls import Security, expiry
 from memory_service.settings import Settings
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.edge_client.certificates import Authority

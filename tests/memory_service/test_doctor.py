@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ def files(folder: Path) -> dict[str, Any]:
     audit.touch(0o600)
     return {
         "keys": folder / "keys.json", "tls_certificate": certificate, "tls_key": key, "audit_log": audit,
-        "store": f"file://{folder}/store", "listen": "0.0.0.0:1", "disk_stop_bytes": 1, "disk_resume_bytes": 1,
+        "store": f"file://{folder}/store", "listen": "0.0.0.0:1", "disk_stop_bytes": 1,
     }  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def test_what_will_be_wrong_soon_is_said(tmp_path: Path) -> None:
         file.with_new("phones", "", {"*": "read"}, timedelta(days=2))[0].write(settings["keys"])
     settings["keys"].chmod(0o644)
     settings["tls_key"].chmod(0o640)
-    settings["disk_resume_bytes"] = 1 << 60
+    settings["disk_stop_bytes"] = shutil.disk_usage(tmp_path).free * 2 // 3  # less than twice that is free
     found = states(settings)
     assert not found["bad"]
     assert [finding.what.split()[0] for finding in found["look"]] == [

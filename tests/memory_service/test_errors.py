@@ -13,12 +13,31 @@ def leaves(root: type[Exception]) -> list[type[Exception]]:
 
 
 def test_every_error_of_the_service_has_a_reason_of_its_own_and_a_place_in_the_tree() -> None:
-    ours = [leaf for leaf in leaves(errors.ServiceError) if leaf.__module__ == errors.__name__]
+    ours = [
+        leaf
+        for leaf in leaves(errors.ServiceError)
+        if leaf.__module__ == errors.__name__ and leaf.__name__[0] != "_"
+    ]
     reasons = [leaf.reason for leaf in ours]  # type: ignore[attr-defined]
     assert len(set(reasons)) == len(reasons)
     for leaf in ours:
         assert leaf.__name__ in (errors.__doc__ or ""), f"{leaf.__name__} is missing in the tree"
         assert leaf.__doc__
+
+
+def test_the_tree_tells_retryable_errors_from_final_ones_and_the_former_say_when() -> None:
+    lines = {
+        line.split()[0]: line for line in (errors.__doc__ or "").splitlines() if line.startswith("      ")
+    }
+    for leaf in leaves(errors.ServiceError)[1:]:
+        if leaf.__name__ not in lines:
+            continue
+        error = leaf("m", retry_after_s=2.0) if leaf is errors.RateExceeded else leaf("m")
+        said = ", retryable:" in lines[leaf.__name__]
+        assert errors.retryable(error) is error.retryable is said, leaf  # type: ignore[attr-defined]
+        kinds = [detail.TypeName() for detail in errors.to_status(error).details]
+        assert ("google.rpc.RetryInfo" in kinds) is said
+    assert not errors.retryable(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize("leaf", leaves(model_errors.IdentityMismatch))
