@@ -65,6 +65,6 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         found.progress.documents_failed = progress.failed
         found.done = left == 0
         found.problem = "" if found.done else progress.problem
-        if progress.failed and not found.problem:
+        if progress.failed and not (found.done or found.problem):
             found.problem = f"memories of {progress.failed} documents could not be written: see the service's log"
         return found
