@@ -244,7 +244,13 @@ class Store(ABC):
 
     @abstractmethod
     def keys(
-        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
     ) -> list[str]:
         """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
 

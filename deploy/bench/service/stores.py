@@ -89,7 +89,11 @@ def _write(
         reference = NewReference(number + 1, text, vector, payload, google_crc32c.value(payload))
         documents.append(
             NewDocument(
-                f"d{number}", "", collection.metadata(number), hashlib.sha256(text.encode()).digest(), [reference]
+                f"d{number}",
+                "",
+                collection.metadata(number),
+                hashlib.sha256(text.encode()).digest(),
+                [reference],
             )
         )
     store.write(base, documents)

@@ -22,7 +22,7 @@ from memory_service.errors import StoreUnavailable
 faiss: Any = _faiss  # its stubs know less than it can
 
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
-_NODES_A_STEP = 30  # places that a walk compares for each place that it keeps in mind
+_NODES_A_STEP = 16  # places that a walk compares for each place that it keeps in mind
 _PIECE_ROWS = 8  # searches wait while so many are added
 _FOOTER = struct.Struct("<8sQQQI")
 _MAGIC = b"M3INDEX2"
