@@ -165,15 +165,15 @@ class Writes:
             }
             yield references, _payload_columns(kb, part, versions)
 
-    def sweep(self, base: KnowledgeBase) -> int:
-        """Removes references and payloads of versions that are not the newest, once they are old; how many there were.
+    def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
+        """Removes references and payloads of versions that are not the newest, if so old; how many there were.
 
         Nobody waits for it: searches leave these rows out, and the engine removes them in the background.
         """
         table = f"references_{base.identity.dimension}"
         rows = self._engine.rows(
             f"SELECT id, version FROM {table} WHERE kb = {base.number}"
-            f" AND stored_at < now64(6) - INTERVAL {round(self._sweep_after_s * 1000)} MILLISECOND"
+            f" AND stored_at < now64(6) - INTERVAL {round(older_than_s * 1000)} MILLISECOND"
             f" AND (document_key, version) {'GLOBAL ' if self._engine.dialect.cluster else ''}NOT IN"
             f" (SELECT key, version FROM documents FINAL WHERE kb = {base.number} AND deleted = 0)"
             f" LIMIT {_SWEPT_AT_ONCE}"
