@@ -1,7 +1,9 @@
 """The service's error tree and its one mapping to gRPC: status code, `google.rpc` details, a stable reason.
 
+The reason is the class's name in capitals, such as STORE_FULL; clients depend on it.
+
     ServiceError                     INTERNAL
-      BadRequest                     INVALID_ARGUMENT: a value of the request is wrong; `field` names it
+      BadRequest                     INVALID_ARGUMENT, also its reason: a value is wrong; `field` names it
         MalformedRequest             the bytes are no message of the contract, or a string is not UTF-8
         WrongVectorSize              the vector bytes do not fill rows of the embedder's dimension
         VectorNotFinite              a vector holds NaN or infinity, or is zero and has no direction
@@ -23,7 +25,7 @@
       Overloaded                     RESOURCE_EXHAUSTED, retryable: too many requests wait
       RateExceeded                   RESOURCE_EXHAUSTED, retryable: the tenant calls more often than it may
       StoreFull                      RESOURCE_EXHAUSTED, retryable: the disk is full
-      DiskWatermarkReached           RESOURCE_EXHAUSTED, retryable: the disk is nearly full
+      DiskWatermarkReached           RESOURCE_EXHAUSTED, retryable: the disk is nearly full (DISK_WATERMARK)
       NotReady                       UNAVAILABLE, retryable: the service loads its store and model
       ShuttingDown                   UNAVAILABLE, retryable: SIGTERM came
       StoreUnavailable               UNAVAILABLE, retryable: the store cannot be opened or does not answer
@@ -38,6 +40,7 @@ What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import grpc
@@ -68,6 +71,11 @@ class ServiceError(Memory3Error):
     reason = "INTERNAL"
     retry_after_s: float | None = None
 
+    def __init_subclass__(cls) -> None:
+        """Sets the reason, unless the class has one of its own."""
+        if "reason" not in vars(cls):
+            cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
         self.details = {name: str(value) for name, value in details.items()}
@@ -92,37 +100,25 @@ class BadRequest(ServiceError):
 class MalformedRequest(BadRequest):
     """The bytes are no message of the contract, or a string in it is not UTF-8."""
 
-    reason = "MALFORMED_REQUEST"
-
 
 class WrongVectorSize(BadRequest):
     """The vector bytes do not fill rows of the embedder's dimension."""
-
-    reason = "WRONG_VECTOR_SIZE"
 
 
 class VectorNotFinite(BadRequest):
     """A vector holds NaN or infinity, or is zero."""
 
-    reason = "VECTOR_NOT_FINITE"
-
 
 class DocumentEmpty(BadRequest):
     """There is no text in the document."""
-
-    reason = "DOCUMENT_EMPTY"
 
 
 class DocumentTooLarge(BadRequest):
     """The document's text is longer than the limit."""
 
-    reason = "DOCUMENT_TOO_LARGE"
-
 
 class PayloadCorrupt(BadRequest):
     """The bytes of a ready memory are not one."""
-
-    reason = "PAYLOAD_CORRUPT"
 
 
 class _NotFound(ServiceError):
@@ -132,33 +128,25 @@ class _NotFound(ServiceError):
 class KnowledgeBaseNotFound(_NotFound):
     """No knowledge base has this name."""
 
-    reason = "KNOWLEDGE_BASE_NOT_FOUND"
-
 
 class DocumentNotFound(_NotFound):
     """No document has this key."""
 
-    reason = "DOCUMENT_NOT_FOUND"
-
 
 class BundleFileNotFound(_NotFound):
     """The bundle's manifest names no such file."""
-
-    reason = "BUNDLE_FILE_NOT_FOUND"
 
 
 class KnowledgeBaseExists(ServiceError):
     """The name is taken."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
-    reason = "KNOWLEDGE_BASE_EXISTS"
 
 
 class KnowledgeBaseChanged(ServiceError):
     """The knowledge base was written to since its export began."""
 
     code = grpc.StatusCode.ABORTED
-    reason = "KNOWLEDGE_BASE_CHANGED"
     retry_after_s = 1.0
 
 
@@ -169,7 +157,6 @@ class Unauthenticated(ServiceError):
     """
 
     code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "UNAUTHENTICATED"
 
     def __init__(self, message: str, *, key_id: str = "", tenant: str = "") -> None:
         super().__init__(message)
@@ -180,35 +167,30 @@ class CertificateUnknown(ServiceError):
     """The client certificate is valid, and the key file grants its identity nothing."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "CERTIFICATE_UNKNOWN"
 
 
 class ScopeTooSmall(ServiceError):
     """The caller's scope on the knowledge base does not include this call."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "SCOPE_TOO_SMALL"
 
 
 class BundleNotConfigured(ServiceError):
     """The service was started without an edge bundle."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BUNDLE_NOT_CONFIGURED"
 
 
 class MemoriesUnwritten(ServiceError):
     """Some memories of the knowledge base are not written yet."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "MEMORIES_UNWRITTEN"
 
 
 class KnowledgeBaseDamaged(ServiceError):
     """The store holds less or other than was written."""
 
     code = grpc.StatusCode.DATA_LOSS
-    reason = "KNOWLEDGE_BASE_DAMAGED"
 
 
 class _Exhausted(ServiceError):
@@ -218,20 +200,15 @@ class _Exhausted(ServiceError):
 class QuotaExceeded(_Exhausted):
     """The tenant would store more references or bytes than it may."""
 
-    reason = "QUOTA_EXCEEDED"
-
 
 class Overloaded(_Exhausted):
     """Too many requests wait already."""
 
-    reason = "OVERLOADED"
     retry_after_s = 0.1
 
 
 class RateExceeded(_Exhausted):
     """The tenant calls more often than it may."""
-
-    reason = "RATE_EXCEEDED"
 
     def __init__(self, message: str, *, retry_after_s: float, **details: object) -> None:
         super().__init__(message, **details)
@@ -241,7 +218,6 @@ class RateExceeded(_Exhausted):
 class StoreFull(_Exhausted):
     """The disk is full; what was stored before is intact."""
 
-    reason = "STORE_FULL"
     retry_after_s = 60.0
 
 
@@ -260,38 +236,27 @@ class _Unavailable(ServiceError):
 class NotReady(_Unavailable):
     """The service listens already, but its store and model are not loaded."""
 
-    reason = "NOT_READY"
-
 
 class ShuttingDown(_Unavailable):
     """The service was told to stop; another replica, or this one after its restart, takes the request."""
 
-    reason = "SHUTTING_DOWN"
-
 
 class StoreUnavailable(_Unavailable):
     """The store cannot be opened or does not answer."""
-
-    reason = "STORE_UNAVAILABLE"
 
 
 class DeadlineExceeded(ServiceError):
     """The request took longer than the client's deadline, or than ours where it sent none."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
-    reason = "DEADLINE_EXCEEDED"
 
 
 class EncodingFailed(ServiceError):
     """The model could not turn a reference into a memory."""
 
-    reason = "ENCODING_FAILED"
-
 
 class DocumentRefused(ServiceError):
     """The one document of an Upsert was refused; the error is that of its DocumentFailure."""
-
-    reason = "DOCUMENT_REFUSED"
 
     def __init__(self, status: status_pb2.Status, reason: str, metadata: Mapping[str, str]) -> None:
         super().__init__(status.message, **metadata)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from memory_service.ops.disk_watermark import DiskWatermark
     from memory_service.stores import KnowledgeBase, NewDocument, Store
 
+_COUNTED_S = 60.0
+"""Other pods write for the same tenants: so long a count is good for."""
+
 
 class Quota(BaseModel):
     """Limits of one tenant; 0 is no limit. bytes: of texts, vectors and memories, not of the disk."""
@@ -70,30 +73,56 @@ class Use:
         return Use(self.references - less.references, self.bytes - less.bytes)
 
 
-class Holdings:
-    """What tenants store: counted by the store now and then, and added up in between. Thread-safe."""
+class WriteGuard:
+    """Disk and quotas, checked before a batch is written. Thread-safe.
 
-    def __init__(self, quota_of: Callable[[str], Quota], count: Callable[[str], Use]) -> None:
-        """count: what the store has of a tenant; takes as long as the store does."""
+    What tenants store is counted by the store once a minute at most, and added up in between.
+    """
+
+    def __init__(
+        self, store: Store, disk: DiskWatermark, quota_of: Callable[[str], Quota],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._disk = disk
         self._quota_of = quota_of
-        self._count = count
+        self._clock = clock
         self._lock = threading.Lock()
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, tuple[Use, float]] = {}
 
-    def admit(self, tenant: str, more: Use, replaced: Callable[[], Use] = Use) -> None:
-        """Raises QuotaExceeded when the tenant would store too much.
+    @contextlib.contextmanager
+    def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
+        """Around `Store.write` of these documents; raises DiskWatermarkReached, QuotaExceeded before it."""
+        if self._disk.look():
+            REFUSED.labels(DiskWatermarkReached.reason).inc()
+            raise DiskWatermarkReached(
+                f"the store's disk has less than {self._disk.stop_bytes >> 20} MiB left: writing goes on when"
+                f" {self._disk.resume_bytes >> 20} MiB are free"
+            )
+        tenant, more = tenant_of(base.name), _use_of(documents)
+        self._admit(tenant, more, base, documents)
+        yield
+        with self._lock:
+            if tenant in self._uses:
+                use, counted_at = self._uses[tenant]
+                self._uses[tenant] = use + more, counted_at
 
-        replaced: what `more` takes the place of; called only where the quota would not suffice without it. What
-        needs no more than before is admitted, also after the quota was made smaller.
-        """
+    def forget(self, base: KnowledgeBase) -> None:
+        """After documents of `base`, or all of it, were deleted: the store counts again when it matters."""
+        with self._lock:
+            self._uses.pop(tenant_of(base.name), None)
+
+    def _admit(self, tenant: str, more: Use, base: KnowledgeBase, documents: Sequence[NewDocument]) -> None:
+        """Raises QuotaExceeded. What needs no more than before is admitted, also after the quota was made smaller."""
         quota = self._quota_of(tenant)
         if not quota.references and not quota.bytes:
             return
         with self._lock:
-            use = self._uses.get(tenant)
-            if use is None or _excess(use, more, quota):
-                use = self._uses[tenant] = self._count(tenant)
-            excess = _excess(use, more, quota) and _excess(use, more - replaced(), quota)
+            use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
+            if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
+                use = self._count(tenant)
+                self._uses[tenant] = use, self._clock()
+            excess = _excess(use, more, quota) and _excess(use, more - self._replaced(base, documents), quota)
             for name in ("references", "bytes"):
                 TENANT_USE.labels(tenant, name).set(getattr(use, name))
                 TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
@@ -105,57 +134,6 @@ class Holdings:
                 " request a larger quota",
                 quantity=name, held=held, limit=limit,
             )  # fmt: skip
-
-    def written(self, tenant: str, more: Use) -> None:
-        """Adds what was stored."""
-        with self._lock:
-            if tenant in self._uses:
-                self._uses[tenant] += more
-
-    def forget(self, tenant: str) -> None:
-        """Something was removed: the store counts again when it matters."""
-        with self._lock:
-            self._uses.pop(tenant, None)
-
-
-def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
-    """(quantity, stored, limit) of the first limit that `more` would exceed."""
-    for name in ("references", "bytes"):
-        held, limit, needed = getattr(use, name), getattr(quota, name), getattr(more, name)
-        if limit and needed > 0 and held + needed > limit:
-            return name, held, limit
-    return None
-
-
-class WriteGuard:
-    """Quota and disk, checked before a batch is written. Thread-safe."""
-
-    def __init__(self, store: Store, disk: DiskWatermark, quota_of: Callable[[str], Quota]) -> None:
-        self.disk = disk
-        self._store = store
-        self._holdings = Holdings(quota_of, self._count)
-
-    @contextlib.contextmanager
-    def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
-        """Around `Store.write` of these documents; raises DiskWatermarkReached, QuotaExceeded before it."""
-        if self.disk.look():
-            REFUSED.labels(DiskWatermarkReached.reason).inc()
-            raise DiskWatermarkReached(
-                f"the store's disk has less than {self.disk.stop_bytes >> 20} MiB left: writing goes on when"
-                f" {self.disk.resume_bytes >> 20} MiB are free"
-            )
-        tenant = tenant_of(base.name)
-        more = Use(
-            sum(len(document.references) for document in documents),
-            sum(_size_bytes(document) for document in documents),
-        )
-        self._holdings.admit(tenant, more, lambda: self._replaced(base, documents))
-        yield
-        self._holdings.written(tenant, more)
-
-    def forget(self, base: KnowledgeBase) -> None:
-        """After documents of `base`, or all of it, were deleted."""
-        self._holdings.forget(tenant_of(base.name))
 
     def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
         """What the store has of these documents; bytes by the knowledge base's average reference."""
@@ -170,16 +148,20 @@ class WriteGuard:
         return Use(counts.references, counts.payload_bytes + counts.text_bytes + vectors_bytes)
 
     def _count(self, tenant: str) -> Use:
-        of_tenant = (
-            base
-            for base in self._store.knowledge_bases()
-            if tenant_of(base.name) == tenant and not base.problem
-        )
-        return sum((self._stored(base) for base in of_tenant), Use())
+        bases = [base for base in self._store.knowledge_bases() if tenant_of(base.name) == tenant]
+        return sum((self._stored(base) for base in bases if not base.problem), Use())
 
 
-def _size_bytes(document: NewDocument) -> int:
-    return sum(
-        len(reference.text.encode()) + len(reference.payload) + reference.vector.nbytes
-        for reference in document.references
-    )
+def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
+    """(quantity, stored, limit) of the first limit that `more` would exceed."""
+    for name in ("references", "bytes"):
+        held, limit, needed = getattr(use, name), getattr(quota, name), getattr(more, name)
+        if limit and needed > 0 and held + needed > limit:
+            return name, held, limit
+    return None
+
+
+def _use_of(documents: Sequence[NewDocument]) -> Use:
+    references = [reference for document in documents for reference in document.references]
+    sizes = (len(one.text.encode()) + len(one.payload) + one.vector.nbytes for one in references)
+    return Use(len(references), sum(sizes))

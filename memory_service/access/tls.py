@@ -6,11 +6,9 @@ import ipaddress
 import ssl
 import threading
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import grpc
-from cryptography import x509
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.keys import KeyRing, WatchedFiles
@@ -145,16 +143,8 @@ class Certificates:
             except (MissingFile, CorruptFile) as error:
                 logger().error("certificate_not_read_again", problem=str(error))
                 return None
-            logger().info("certificate_read_again", ends=expiry(self._files.certificate).isoformat())
+            logger().info("certificate_read_again", certificate=str(self._files.certificate))
             return configuration
-
-
-def expiry(certificate: Path) -> datetime:
-    """When the first certificate of a PEM file ends, UTC; raises MissingFile, CorruptFile."""
-    try:
-        return x509.load_pem_x509_certificate(_read(certificate)).not_valid_after_utc
-    except ValueError as error:
-        raise CorruptFile(f"{certificate} holds no PEM certificate: {error}") from error
 
 
 def identities(context: grpc.aio.ServicerContext) -> list[str]:

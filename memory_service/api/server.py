@@ -30,7 +30,7 @@ from memory_service.api.knowledge_bases import KnowledgeBases
 from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
-from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import MetricsPort
@@ -69,6 +69,10 @@ class Server:
         self.port = 0
         self._settings = settings
         self._security = Security.of(settings)
+        self._default_quota = Quota(
+            references=settings.quota_references, bytes=settings.quota_bytes,
+            requests_per_s=settings.quota_requests_per_s,
+        )  # fmt: skip
         self._tracing = Tracing(settings.traces_endpoint)
         self._health = Health(settings.health_interval_s)
         self._audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
@@ -99,14 +103,6 @@ class Server:
         """The tenant's quota: its own or the settings'; the operator has none."""
         own = self._security.keys.quota_of(tenant) if self._security.keys is not None else None
         return own or (self._default_quota if tenant else _NO_QUOTA)
-
-    @property
-    def _default_quota(self) -> Quota:
-        settings = self._settings
-        return Quota(
-            references=settings.quota_references, bytes=settings.quota_bytes,
-            requests_per_s=settings.quota_requests_per_s,
-        )  # fmt: skip
 
     async def listen(self) -> None:
         """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""
@@ -176,7 +172,8 @@ class Server:
             try:
                 store.knowledge_base(DEFAULT_KNOWLEDGE_BASE)
             except KnowledgeBaseNotFound:
-                store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
+                with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
+                    store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
 
     async def _warm_up(self, catalogue: Catalogue, encoder: Encoder, threads: Threads) -> None:
         """Uses the model and the indices once, so that the first call does not pay for it."""

@@ -22,10 +22,8 @@ def test_a_text_finds_what_a_device_finds(tmp_path: Path) -> None:
         client,
         _,
     ):
-        client.ingest(
-            "towns",
-            *(document(town, f"Code of {town}: {len(town) + n}.", town) for n, town in enumerate(TOWNS)),
-        )
+        documents = [document(town, f"Code of {town}: {number}.", town) for number, town in enumerate(TOWNS)]
+        client.ingest("towns", *documents)
         texts = [f"What is the code of {town}?" for town in TOWNS]
         words = [pb.QueryWords(hashes=query_words(text)) for text in texts]
         as_device = client.retrieve(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import shutil
 import time
@@ -16,13 +15,10 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory_service.access.keys import LOOK_AGAIN_S, changing
-from memory_service.access.quotas import Holdings, Quota, Rates, Use
 from memory_service.api.server import Server
-from memory_service.errors import QuotaExceeded, RateExceeded, StoreUnavailable
+from memory_service.errors import StoreUnavailable
 from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
@@ -196,33 +192,3 @@ def test_writing_stops_at_one_mark_and_goes_on_at_another(tmp_path: Path) -> Non
         now[0] += 2
         seen.append(disk.look())
     assert seen == [False, False, True, True, True, False, False, False, True]
-
-
-@given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20))
-def test_nobody_gets_more_calls_than_his_rate_and_a_second_in_advance(gaps: list[float], rate: float) -> None:
-    now = [0.0]
-    rates = Rates(lambda _: Quota(requests_per_s=rate), clock=lambda: now[0])
-    admitted = 0
-    for gap in gaps:
-        now[0] += gap
-        with contextlib.suppress(RateExceeded):
-            rates.admit("t")
-            admitted += 1
-    assert admitted <= now[0] * rate + max(rate, 1.0) + 1e-6
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=40), st.integers(1, 30))
-def test_no_tenant_holds_more_than_his_quota_whatever_he_replaces(
-    writes: list[tuple[int, bool]], limit: int
-) -> None:
-    held = Use()
-    holdings = Holdings(lambda _: Quota(references=limit), lambda _: held)
-    for count, replaces in writes:
-        try:
-            holdings.admit("t", Use(count, 0))
-        except QuotaExceeded:
-            assert held.references + count > limit
-            continue
-        held += Use(0 if replaces and held.references >= count else count)
-        holdings.written("t", Use(count, 0))
-        assert held.references <= limit
