@@ -31,7 +31,6 @@ The reason is the class's name in capitals, such as STORE_FULL; clients depend o
       StoreUnavailable               UNAVAILABLE, retryable: the store cannot be opened or does not answer
       DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
       EncodingFailed                 INTERNAL: the model could not turn a reference into a memory
-      DocumentRefused                the status with which the document of an Upsert was refused
 
 Retryable errors carry RetryInfo: the same request may succeed after `retry_after_s`. All others are final.
 The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
@@ -41,7 +40,6 @@ What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -65,11 +63,15 @@ _VALUE_CHARACTERS = 200
 
 
 class ServiceError(Memory3Error):
-    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo."""
+    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo.
+
+    status: sent as it is, where an error passes on one that was made already.
+    """
 
     code = grpc.StatusCode.INTERNAL
     reason = "INTERNAL"
     retry_after_s: float | None = None
+    status: status_pb2.Status | None = None
 
     def __init_subclass__(cls) -> None:
         """Sets the reason, unless the class has one of its own."""
@@ -255,15 +257,6 @@ class EncodingFailed(ServiceError):
     """The model could not turn a reference into a memory."""
 
 
-class DocumentRefused(ServiceError):
-    """The one document of an Upsert was refused; the error is that of its DocumentFailure."""
-
-    def __init__(self, status: status_pb2.Status, reason: str, metadata: Mapping[str, str]) -> None:
-        super().__init__(status.message, **metadata)
-        self.status, self.reason = status, reason
-        self.code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
-
-
 _MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
     ModelMismatch: "MODEL_MISMATCH",
     CodecMismatch: "CODEC_MISMATCH",
@@ -296,7 +289,7 @@ def retryable(error: BaseException) -> bool:
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
-    if isinstance(error, DocumentRefused):
+    if isinstance(error, ServiceError) and error.status is not None:
         return error.status
     code, reason, message, metadata = described(error)
     # Status and details travel as headers, of which a client takes 8 KB.

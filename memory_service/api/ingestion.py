@@ -7,12 +7,13 @@ import base64
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_service.access.authorization import Catalogue, Scope
 from memory_service.access.quotas import WriteGuard
 from memory_service.api.interceptors import Call
-from memory_service.errors import BadRequest, DocumentRefused, ShuttingDown
+from memory_service.errors import BadRequest, ServiceError, ShuttingDown
 from memory_service.ops.metrics import DOCUMENTS
 from memory_service.ops.tracing import span
 from memory_service.read.query import read_filter
@@ -26,6 +27,15 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
 _MAX_KEYS = 1000
+
+
+class _Refused(ServiceError):
+    """The document of an Upsert was refused, with the status of its failure."""
+
+    def __init__(self, failed: pb.DocumentFailure) -> None:
+        super().__init__(failed.message)
+        self.code = next(code for code in grpc.StatusCode if code.value[0] == failed.code)
+        self.reason, self.details, self.status = failed.reason, dict(failed.metadata), failed.status
 
 
 class Ingestion(ingestion_pb2_grpc.IngestionServicer):
@@ -76,8 +86,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         async with contextlib.aclosing(self.Ingest(_stream_of_one(request), call)) as responses:
             async for response in responses:
                 if response.HasField("failed"):
-                    failed = response.failed
-                    raise DocumentRefused(failed.status, failed.reason, failed.metadata)
+                    raise _Refused(response.failed)
                 if response.HasField("acknowledged"):
                     return pb.UpsertResponse(acknowledged=response.acknowledged)
         raise ShuttingDown("the service stops; send the document again")

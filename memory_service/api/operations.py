@@ -66,5 +66,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         found.done = left == 0
         found.problem = "" if found.done else progress.problem
         if progress.failed and not (found.done or found.problem):
-            found.problem = f"memories of {progress.failed} documents could not be written: see the service's log"
+            found.problem = (
+                f"memories of {progress.failed} documents could not be written: see the service's log"
+            )
         return found
