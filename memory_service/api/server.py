@@ -24,7 +24,7 @@ from memory_service.api.knowledge_bases import KnowledgeBases
 from memory_service.api.models import Models
 from memory_service.api.processes import private_socket, readers, require_shareable
 from memory_service.api.retrieval import Retrieval
-from memory_service.errors import KnowledgeBaseNotFound
+from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
@@ -134,7 +134,8 @@ class Server:
             try:
                 self._store.knowledge_base(name)
             except KnowledgeBaseNotFound:
-                self._store.create(name, "", self._encoder.description.identity)
+                with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
+                    self._store.create(name, "", self._encoder.description.identity)
 
     async def _warm_up(self, catalogue: Catalogue) -> None:
         """The first call is not to pay for what all need: the model's and the indices' first use."""
