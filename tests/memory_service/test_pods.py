@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
-import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
@@ -93,8 +92,9 @@ def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path
         )
         assert keys_of(clients[0], "kb") == expected[2:]
         clients[0].bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="kb"), timeout=60)
-        with pytest.raises(grpc.RpcError):
-            for _ in range(100):  # what it holds of the list of knowledge bases is a second old at most
-                clients[1].ingest("kb", document("late", "Late."), create=False)
+        answers = []
+        with contextlib.suppress(grpc.RpcError):  # once its list, a second old at most, has the drop
+            answers = clients[1].ingest("kb", document("late", "Late."), create=False)
+        assert not any(answer.HasField("acknowledged") for answer in answers)
         clients[1].ingest("kb", document("again", "Again."))
         assert keys_of(clients[0], "kb") == ["again"]

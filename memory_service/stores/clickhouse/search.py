@@ -167,7 +167,7 @@ class _Searching:
             lambda ids: {memory_id: texts[memory_id] for memory_id in ids},
         )  # fmt: skip
         self.rank_ns += time.perf_counter_ns() - started
-        return [_found(near[place], query, 1.0 - near[place].distance) for place in best[: query.k]]
+        return [_found(near[place], query, score) for place, score in best[: query.k]]
 
     def read_payloads(self, hits: Sequence[Sequence[Found]]) -> set[int]:
         """Reads what is wanted of the hits and not read yet; returns the ids of those that are not there."""

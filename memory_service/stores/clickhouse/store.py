@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
+from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
@@ -56,10 +56,10 @@ class ClickHouseStore(Store):
         """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked."""
         self._engine = engine
         self._search = Search(engine, options)
-        self._writes = Writes(engine, options.sweep_after_s)
         self._sweep_after_s = options.sweep_after_s
         migrate(engine, set())
         self._bases = Bases(engine)
+        self._writes = Writes(engine, self._bases, options.sweep_after_s)
         self._migrate({base.identity.dimension for base in self._bases.all()})
         if not engine.dialect.shared:
             self._bases.check()
@@ -143,19 +143,11 @@ class ClickHouseStore(Store):
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        try:
-            return self._writes.write(base, documents)
-        except KnowledgeBaseNotFound:
-            self._bases.refresh()
-            raise
+        return self._writes.write(base, documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
-        try:
-            return self._writes.delete(base, keys)
-        except KnowledgeBaseNotFound:
-            self._bases.refresh()
-            raise
+        return self._writes.delete(base, keys)
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """See Store."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Written, require_sound
+from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine
 
 # A version: milliseconds of the server's clock and below them random bits.
@@ -49,9 +50,10 @@ class Committed:
 class Writes:
     """Writes and the sweep of one store. Thread-safe."""
 
-    def __init__(self, engine: Engine, sweep_after_s: float) -> None:
+    def __init__(self, engine: Engine, bases: Bases, sweep_after_s: float) -> None:
         """sweep_after_s: see StoreOptions."""
         self._engine = engine
+        self._bases = bases
         self._sweep_after_s = sweep_after_s
 
     def newest(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[dict[str, Committed], int]:
@@ -78,6 +80,7 @@ class Writes:
                 else:
                     living, now_ms = not deleted, int(version)
             if not living:
+                self._bases.refresh()
                 message = f"knowledge base {base.name!r} was deleted meanwhile"
                 raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
         return found, now_ms
