@@ -14,6 +14,7 @@ from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.ops.tracing import span
 from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.stores.filters import equal_to
 from memory_service.stores.identity import require_readable
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.vectors import read_vectors
@@ -122,7 +123,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             raise BadRequest("minimum_score is NaN", field="minimum_score")
         return Query(
             vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
-            metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
+            filter=equal_to(dict(request.metadata_filter)), return_text=request.return_text,
             words=words, candidates=self._settings.rerank_candidates, maximum_drop=drop,
         )  # fmt: skip
 
