@@ -20,6 +20,7 @@ from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
     EncodingFailed,
+    KnowledgeBaseExists,
     KnowledgeBaseNotFound,
     ShuttingDown,
     described,
@@ -139,7 +140,10 @@ class IngestStream:
                 raise
         loop = asyncio.get_running_loop()
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
-        return await loop.run_in_executor(self._threads.write, self._catalogue.create, self._access, name)
+        try:
+            return await loop.run_in_executor(self._threads.write, self._catalogue.create, self._access, name)
+        except KnowledgeBaseExists:  # another stream, perhaps of another pod, was faster
+            return self._catalogue.open(self._access, name, Scope.WRITE)
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
         most = self._encoder.description.reference_tokens // 2
