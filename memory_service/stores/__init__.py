@@ -47,13 +47,18 @@ class NewReference:
 
 @dataclass(frozen=True)
 class NewDocument:
-    """One document ready to be stored, with at least one reference."""
+    """One document ready to be stored, with at least one reference.
+
+    replaces: stored only in the place of the version with this content hash; where another one or none is there, that
+    stays, and the document counts as unchanged. None stores it in any case.
+    """
 
     key: str
     title: str
     metadata: Mapping[str, str]
     content_hash: bytes
     references: Sequence[NewReference]
+    replaces: bytes | None = None
 
 
 @dataclass(frozen=True)

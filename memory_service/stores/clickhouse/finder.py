@@ -11,7 +11,7 @@ from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, StoreO
 from memory_service.stores.bounded_cache import BoundedCache
 from memory_service.stores.clickhouse.contents import payloads_of
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.clickhouse.nearest import Search
+from memory_service.stores.clickhouse.nearest import Search, equalities
 from memory_service.stores.clickhouse.visibility import Visibility
 from memory_service.stores.word_ranking import Candidate, WordRanking
 
@@ -66,7 +66,7 @@ class Finder:
         )  # fmt: skip
         found = search.nearest(
             query.vectors[number], max(query.k, query.candidates) if by_words else query.k,
-            metadata_filter=query.metadata_filter, with_text=query.return_text,
+            metadata_filter=equalities(query.filter), with_text=query.return_text,
         )  # fmt: skip
         if query.minimum_score is not None:
             found = [hit for hit in found if hit.score >= query.minimum_score]

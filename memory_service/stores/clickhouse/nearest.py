@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from memory_model.errors import InvalidInput
 from memory_service.stores import Found
 from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.filters import And, Filter, In
 
 # The engine refuses larger limits with the vector index (its setting max_limit_for_vector_search_queries).
 _INDEX_LIMIT = 1000
@@ -73,6 +75,15 @@ class Search:
 
     def _shown(self, rows: Any, k: int) -> list[Found]:
         return _hits([row for row in rows if int(row[0]) not in self.hidden][:k] if self.hidden else rows[:k])
+
+
+def equalities(condition: Filter | None) -> dict[str, str]:
+    """The values of a filter that is one equality or some joined by and; raises InvalidInput for another."""
+    parts = () if condition is None else condition.parts if isinstance(condition, And) else (condition,)
+    equal = {part.name: part.values[0] for part in parts if isinstance(part, In) and len(part.values) == 1}
+    if len(equal) != len(parts):
+        raise InvalidInput("this store filters by values that are equal, joined by and")
+    return equal
 
 
 def _filter(metadata_filter: Mapping[str, str], parameters: dict[str, Any]) -> str:

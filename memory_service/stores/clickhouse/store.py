@@ -40,6 +40,7 @@ from memory_service.stores.clickhouse.soundness import (
 )
 from memory_service.stores.clickhouse.visibility import Visibility
 from memory_service.stores.clickhouse.writer_claim import Repeater, WriterClaim, WriterElsewhere
+from memory_service.stores.filters import Filter, matches
 from memory_service.stores.identity import WriterIdentity
 
 # A process that reads while another one writes may see half of a batch; it looks again.
@@ -217,9 +218,28 @@ class ClickHouseStore(Store):
         """See Store."""
         return self._contents.memories(base, after_id=after_id, count=count)
 
-    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
+    def keys(
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
+    ) -> list[str]:
         """See Store."""
-        return self._contents.keys(base, prefix, after_key=after_key, count=count)
+        found: list[str] = []
+        while len(found) < count and (
+            page := self._contents.keys(base, prefix, after_key=after_key, count=count)
+        ):
+            after_key = page[-1]
+            passing = (
+                page
+                if filter is None
+                else [k for k in page if matches(filter, self.document(base, k).metadata)]
+            )
+            found += passing
+        return found[:count]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """See Store."""
