@@ -40,18 +40,18 @@ from memory_service.ops.metrics import CALL_SECONDS, CALLS, UNDER_WAY
 from memory_service.ops.tracing import annotate
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
 
-SERVICES = tuple(
-    service.full_name
+_SERVICES = [
+    service
     for file in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
-)
+]
+SERVICES = tuple(service.full_name for service in _SERVICES)
 METHODS = frozenset(
-    f"/{service.full_name}/{method.name}"
-    for file in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2)
-    for service in file.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
+    f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
 )
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
+_UNDER_WAY = {method: UNDER_WAY.labels(method) for method in METHODS}
+_SECONDS = {method: CALL_SECONDS.labels(method) for method in METHODS}
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
@@ -121,6 +121,7 @@ class Accounting(grpc.aio.ServerInterceptor):
                 async with contextlib.aclosing(behaviour(request, call)) as responses:
                     async for response in responses:
                         await self._write(response, context)
+                logger().info("stream", method=method)
 
         made = streaming if handler.response_streaming else unary
         return getattr(grpc, f"{kind}_rpc_method_handler")(made, None, handler.response_serializer)
@@ -142,10 +143,9 @@ class Accounting(grpc.aio.ServerInterceptor):
         annotate(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         self._note(1)
-        UNDER_WAY.labels(method).inc()
+        _UNDER_WAY[method].inc()
         try:
             yield call
-            logger().debug("call", method=method, ms=_ms_since(started))
         except asyncio.CancelledError:
             # By a client that left, which is no error, or by the end of the grace period.
             code = "CANCELLED"
@@ -170,8 +170,8 @@ class Accounting(grpc.aio.ServerInterceptor):
             await context.abort(status_code, status.message, metadata)
         finally:
             self._note(-1)
-            UNDER_WAY.labels(method).dec()
-            CALL_SECONDS.labels(method).observe(time.perf_counter() - started)
+            _UNDER_WAY[method].dec()
+            _SECONDS[method].observe(time.perf_counter() - started)
             CALLS.labels(method, code).inc()
             if self._audit is not None and method in AUDITED:
                 self._audit.write(
@@ -190,7 +190,8 @@ class Accounting(grpc.aio.ServerInterceptor):
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""
         try:
-            await asyncio.wait_for(context.write(response), self._stream_idle_s)
+            async with asyncio.timeout(self._stream_idle_s):
+                await context.write(response)
         except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             # Writing often finds out that a client left before grpc cancels the call.
             raise asyncio.CancelledError from error

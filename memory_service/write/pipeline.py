@@ -142,9 +142,8 @@ class IngestStream:
                 raise
         loop = asyncio.get_running_loop()
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
-        create = self._catalogue.create
         try:
-            return await loop.run_in_executor(self._threads.write, create, self._access, name)
+            return await loop.run_in_executor(self._threads.write, self._catalogue.create, self._access, name)
         except KnowledgeBaseExists:  # another stream, perhaps of another pod, was faster
             return self._catalogue.open(self._access, name, Scope.WRITE)
 

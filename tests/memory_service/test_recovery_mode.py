@@ -27,7 +27,7 @@ def harm(engine: str, folder: Path) -> None:
     else:
         parts = [path.parent for path in folder.rglob("2_*/columns.txt") if "`embedding`" in path.read_text()]
         file = max(parts[0].glob("*.bin"), key=lambda path: path.stat().st_size)
-    file.write_bytes(file.read_bytes()[:-5])
+    file.write_bytes(file.read_bytes()[: -20_000 if engine == "file" else -5])
 
 
 def names_found(client: Client, base: str) -> set[str]:

@@ -10,8 +10,9 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faiss as _faiss
 import google_crc32c
@@ -28,7 +29,8 @@ _FOOTER = struct.Struct("<8sQQQI")
 _MAGIC = b"M3INDEX2"
 
 
-class Saved(NamedTuple):
+@dataclass(frozen=True)
+class Saved:
     """What a file of an index says of it. rows: of the table, int64 [n]; revision: of the knowledge base."""
 
     index: VectorIndex

@@ -13,10 +13,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
@@ -61,7 +60,8 @@ class LocalRules:
     dead_share: float = 0.3
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """The vectors that searches find after one batch, by their places in the index.
 
     known: the references, rows and documents ascending; living: bool [n]; bits: of `living`, None where all live.
@@ -148,7 +148,7 @@ class LocalKnowledgeBase:
         living = np.empty(0, bool)
         if saved is not None and saved.revision <= revision and len(saved.rows):
             living, old = np.isin(saved.rows, there.rows), there.rows <= saved.rows[-1]
-            dead = len(living) - np.count_nonzero(living)
+            dead = len(living) - int(np.count_nonzero(living))
             if np.count_nonzero(old) + dead == len(living) and not self._too_many(dead, len(living)):
                 index, self._saved_rows = saved.index, len(living)
                 known = Added(saved.rows, np.zeros(len(living), np.int64), np.zeros(len(living), np.uint64))
@@ -191,7 +191,7 @@ class LocalKnowledgeBase:
                 if view.count != revision.memories:  # some are gone
                     living = np.isin(view.rows, self._database.added(connection, -1).rows)
                     view = View.of(0, view.index, view.known, living)
-                self._view = view._replace(revision=revision.number)
+                self._view = replace(view, revision=revision.number)
             return self._view
 
     # Reading
@@ -347,9 +347,10 @@ class LocalKnowledgeBase:
     def statistics(self) -> Statistics:
         """See Store."""
         with self._reading() as (connection, _):
-            *sums, unwritten = self._database.sums(connection)
+            documents, references, payload_bytes, text_bytes, unwritten = self._database.sums(connection)
         files = [path for path in self.folder.iterdir() if path.is_file()]
-        return Statistics(*sums, sum(path.stat().st_blocks * 512 for path in files), unwritten)
+        on_disk = sum(path.stat().st_blocks * 512 for path in files)
+        return Statistics(documents, references, payload_bytes, text_bytes, on_disk, unwritten)
 
     def problems(self, *, deep: bool) -> list[str]:
         """What is wrong, a sentence each."""
@@ -376,12 +377,10 @@ class LocalKnowledgeBase:
 
     def write(self, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        with self._lock, disk_errors("writing"), self._database.snapshot() as connection:
-            stored = self._database.documents(connection, [document.key for document in documents])
         with self._lock, disk_errors("writing"):
-            same = {
-                d.key for d in documents if d.key in stored and stored[d.key].content_hash == d.content_hash
-            }
+            with self._database.snapshot() as connection:
+                stored = self._database.documents(connection, [document.key for document in documents])
+            same = {d.key for d in documents if not _is_news(d, stored.get(d.key))}
             fresh = [document for document in documents if document.key not in same]
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
@@ -415,8 +414,8 @@ class LocalKnowledgeBase:
                 for document in removed:
                     batch.remove(document)
                 vectors = [unit(np.stack([r.vector for r in document.references])) for document in fresh]
-                for document, of_document in zip(fresh, vectors, strict=True):
-                    batch.add(document, of_document)
+                for new, of_document in zip(fresh, vectors, strict=True):
+                    batch.add(new, of_document)
                 if vectors:
                     before.index.add(np.concatenate(vectors))
         except BaseException:
@@ -502,6 +501,12 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     vectors = np.asarray(vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.where(np.abs(lengths - 1) < 1e-6, vectors, vectors / lengths)
+
+
+def _is_news(document: NewDocument, stored: Stored | None) -> bool:
+    """Whether a document is to be written where this one is stored."""
+    there = None if stored is None else stored.content_hash
+    return there != document.content_hash and document.replaces in (None, there)
 
 
 def _only(references: Added, those: np.ndarray | slice) -> Added:

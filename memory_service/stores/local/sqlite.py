@@ -80,7 +80,7 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
         """From the columns of _DOCUMENT."""
-        return cls(*row[:3], json.loads(row[3]), *row[4:])
+        return cls._make((*row[:3], json.loads(row[3]), *row[4:]))
 
     def checksum(self) -> int:
         """CRC-32C over all of it."""
@@ -187,7 +187,8 @@ class Database:
         found = connection.execute("SELECT revision, memories, digest FROM state").fetchall()
         if len(found) != 1:
             raise KnowledgeBaseDamaged(f"{self.path.name} does not say what it holds")
-        return Revision(*found[0][:2], found[0][2] + _SHIFT)
+        number, memories, shifted = found[0]
+        return Revision(number, memories, shifted + _SHIFT)
 
     def added(self, connection: sqlite3.Connection, after_row: int) -> Added:
         """The references behind a row."""
@@ -280,7 +281,7 @@ class Database:
     def keys(
         self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int
     ) -> list[tuple[str, str]]:
-        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in the order of their bytes."""
+        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in order."""
         return connection.execute(
             "SELECT key, metadata FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
             " ORDER BY key LIMIT ?",
@@ -332,11 +333,11 @@ class Database:
 
     def give_back(self) -> None:
         """Makes the file smaller where much of it is free."""
-        pages, free = (
-            self._writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
-        )
+        run = self._writer.execute
+        (pages,), (free,) = run("PRAGMA page_count").fetchone(), run("PRAGMA freelist_count").fetchone()
         if free > max(_FREE_PAGES, _FREE_SHARE * pages):
-            self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+            run("PRAGMA incremental_vacuum").fetchall()
+            run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def note_commit(self, revision: int) -> None:
         """To be called once a batch is committed, before it is acknowledged.
@@ -368,7 +369,7 @@ class Database:
         ids = np.fromiter(
             (one for (one,) in connection.execute("SELECT memory_id FROM refs NOT INDEXED")), np.int64
         )
-        if digest(_unshifted(ids)) != state.digest:
+        if digest(_unshifted(ids).tolist()) != state.digest:
             yield f"the memories of {self.path.name} are not those that were written"
         counts = {
             table: connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
@@ -382,20 +383,17 @@ class Database:
         for (found,) in connection.execute("PRAGMA integrity_check(5)"):
             if found != "ok":
                 yield f"{self.path.name}: {found}"
-        pairs, expected = (
-            set(connection.execute("SELECT name, value, number, document FROM metadata NOT INDEXED")),
-            set(),
-        )
+        sql = "SELECT name, value, number, document FROM metadata NOT INDEXED"
+        sums = [sum(map(_pair_crc, connection.execute(sql))), 0]  # equal sets have equal sums
         for *columns, checksum in connection.execute(
             f"SELECT {_DOCUMENT}, checksum FROM documents NOT INDEXED"
         ):
             document = Stored.of(columns)
             if document.checksum() != checksum:
                 yield f"document {document.key[:200]!r} is not what was written"
-            expected.update(
-                (name, value, number(value), document.id) for name, value in document.metadata.items()
-            )
-        if pairs != expected:
+            pairs = ((name, value, number(value), document.id) for name, value in document.metadata.items())
+            sums[1] += sum(map(_pair_crc, pairs))
+        if sums[0] != sums[1]:
             yield f"{self.path.name} has other metadata in its index than in its documents"
         joined = (
             "SELECT r.row, r.document, r.memory_id, r.crc32c, r.text, w.hashes, v.vector, r.checksum, p.payload"
@@ -563,6 +561,10 @@ def _checksum(
     row: int, document: int, memory_id: int, crc: int, text: str, hashes: bytes, vector: bytes
 ) -> int:
     return _crc(struct.pack("<4q", row, document, memory_id, crc), text, hashes, vector)
+
+
+def _pair_crc(pair: Sequence[Any]) -> int:
+    return _crc(*map(str, pair))
 
 
 def _crc(*parts: str | bytes) -> int:

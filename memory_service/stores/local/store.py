@@ -145,8 +145,8 @@ class LocalStore(Store):
             raise StoreUnavailable(f"{path} is damaged ({error}): restore a backup") from error
         if content["format"] != DATA_FORMAT:
             raise StoreUnavailable(
-                f"the store at {self.path} has data format {content['format']}, this version reads {DATA_FORMAT}: back it"
-                " up with the version that wrote it and restore that here, or name an empty folder and ingest again"
+                f"the store at {self.path} has data format {content['format']}, this version reads {DATA_FORMAT}:"
+                " restore a backup made by the version that wrote it, or name an empty folder and ingest again"
             )
         self._bases = {one["name"]: _base_of(one) for one in content["knowledge_bases"]}
         self._next_number, self._state = content["next_number"], state

@@ -133,6 +133,17 @@ def test_what_a_certificate_opened_ends_with_its_grant_also_in_a_stream(mutual: 
         assert refused(lambda: listed(fired)).reason == "CERTIFICATE_UNKNOWN"
 
 
+def test_the_rate_of_a_tenant_holds_for_its_certificates_and_a_call_is_charged_once(mutual: Mutual) -> None:
+    granted(mutual, "fast", "fast", kb="read")
+    with changing(mutual.keys) as file:
+        file.with_quota("fast", 0, 0, 5.0).write(mutual.keys)
+    time.sleep(LOOK_AGAIN_S * 1.2)
+    with mutual.client("fast") as fast:
+        for _ in range(5):
+            assert listed(fast) == []
+        assert refused(lambda: [listed(fast) for _ in range(30)]).reason == "RATE_EXCEEDED"
+
+
 def test_an_authority_without_a_key_file_lets_nobody_in_and_does_not_start(tmp_path: Path) -> None:
     authority = Authority("authority")
     (tmp_path / "ca.pem").write_bytes(authority.certificate)
