@@ -1,4 +1,4 @@
-"""Ingestion: documents up, acknowledgements down (see ingest_stream.py); removing and showing documents."""
+"""Ingestion: documents up, acknowledgements down (see `write.pipeline`); removing and showing documents."""
 
 from __future__ import annotations
 
@@ -93,32 +93,30 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
 
     async def Delete(self, request: pb.DeleteRequest, call: Call) -> pb.DeleteResponse:
         """See ingestion.proto."""
-        by_filter = request.HasField("filter")
-        if by_filter and request.document_keys:
+        condition = read_filter(request.filter) if request.HasField("filter") else None
+        if condition and request.document_keys:
             raise BadRequest("document_keys and filter are both set: send one of them", field="filter")
-        condition = read_filter(request.filter) if by_filter else None
-        keys = [] if by_filter else _keys(request.document_keys)
+        keys = [] if condition else _keys(request.document_keys)
         base = self._catalogue.open(call.access, request.knowledge_base, Scope.WRITE)
         store, deleted = self._catalogue.store, pb.DeleteResponse()
 
         def delete_page(after: str | None) -> str | None:
             """In the writer's thread, so that nothing is replaced between filter and deletion."""
-            page = keys
-            if condition is not None:
-                page = store.keys(base, "", after_key=after, count=_MAX_KEYS, filter=condition)
-            if page:
-                with span("store.delete", documents=len(page)):
-                    documents, references = store.delete(base, page)
-                self._guard.forget(base)
-                deleted.documents_deleted += documents
-                deleted.references_deleted += references
-            return page[-1] if by_filter and page else None
+            page = keys or store.keys(base, "", after_key=after, count=_MAX_KEYS, filter=condition)
+            if not page:
+                return None
+            with span("store.delete", documents=len(page)):
+                documents, references = store.delete(base, page)
+            self._guard.forget(base)
+            deleted.documents_deleted += documents
+            deleted.references_deleted += references
+            return page[-1] if condition else None
 
-        last = None
-        while True:
-            last = await asyncio.get_running_loop().run_in_executor(self._threads.write, delete_page, last)
-            if last is None:
-                return deleted
+        run = asyncio.get_running_loop().run_in_executor
+        last = await run(self._threads.write, delete_page, None)
+        while last is not None:
+            last = await run(self._threads.write, delete_page, last)
+        return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:
         """See ingestion.proto."""
@@ -169,9 +167,8 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                 stored = store.versions(base, keys) if keys else {}
                 if stored or not more:
                     documents = [_version(key, stored[key]) for key in keys if key in stored]
-                    return pb.ListDocumentsResponse(
-                        documents=documents, next_page_token=_page_token(keys[-1]) if more else ""
-                    )
+                    token = base64.urlsafe_b64encode(keys[-1].encode()).decode() if more else ""
+                    return pb.ListDocumentsResponse(documents=documents, next_page_token=token)
                 after = keys[-1]  # all of them were deleted meanwhile, which is no end of the list
 
         return await asyncio.get_running_loop().run_in_executor(self._threads.read, page, after)
@@ -179,21 +176,18 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
 
 async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRequest]:
     """The stream that an Upsert stands for."""
-    kind = request.WhichOneof("content")
-    if kind is None:
-        raise BadRequest("the request has neither a document nor prepared references", field="content")
     start = pb.IngestStart(
         knowledge_base=request.knowledge_base, create_if_missing=request.create_if_missing,
         memory_writing=request.memory_writing, overlap_tokens=request.overlap_tokens,
     )  # fmt: skip
     yield pb.IngestRequest(start=start)
-    document = request.document if kind == "document" else None
-    prepared = request.prepared if kind == "prepared" else None
+    document = request.document if request.HasField("document") else None
+    prepared = request.prepared if request.HasField("prepared") else None
     yield pb.IngestRequest(item=pb.IngestItem(document=document, prepared=prepared))
 
 
 def _after(request: pb.ListDocumentsRequest) -> str | None:
-    """The key after which a page begins."""
+    """The key after which a page begins; a token is the last key of the page before in base64."""
     if not request.page_token:
         return request.after_key if request.HasField("after_key") else None
     if request.HasField("after_key"):
@@ -202,10 +196,6 @@ def _after(request: pb.ListDocumentsRequest) -> str | None:
         return base64.b64decode(request.page_token, altchars=b"-_", validate=True).decode()
     except ValueError:
         raise BadRequest("page_token is none that this service made", field="page_token") from None
-
-
-def _page_token(last_key: str) -> str:
-    return base64.urlsafe_b64encode(last_key.encode()).decode()
 
 
 def _note(response: pb.IngestResponse, call: Call) -> None:

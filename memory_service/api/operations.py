@@ -59,14 +59,10 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         except Memory3Error as error:  # a damaged one must not hide the others
             found.problem = str(error)
             return found
-        left = statistics.unwritten_documents
-        found.progress.documents_done = progress.written
-        found.progress.documents_left = left
-        found.progress.documents_failed = progress.failed
-        found.done = left == 0
-        found.problem = "" if found.done else progress.problem
-        if progress.failed and not (found.done or found.problem):
-            found.problem = (
-                f"memories of {progress.failed} documents could not be written: see the service's log"
-            )
+        done, failed, left = progress.written, progress.failed, statistics.unwritten_documents
+        found.progress.documents_done, found.progress.documents_left = done, left
+        found.progress.documents_failed, found.done = failed, left == 0
+        if left:
+            unwritten = f"memories of {failed} documents could not be written: see the service's log"
+            found.problem = progress.problem or (unwritten if failed else "")
         return found
