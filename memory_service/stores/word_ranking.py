@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_model.words import order, query_words, text_words
+from memory_model.words import query_words, ranked, text_words
 from memory_service.stores.bounded_cache import BoundedCache
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, str]]
@@ -43,8 +43,8 @@ class WordRanking:
         candidates: Sequence[Candidate],
         drop: float | None,
         read: ReadTexts,
-    ) -> list[int]:
-        """Places of the candidates, best first, less those that score lower than the best by more than `drop`."""
+    ) -> list[tuple[int, float]]:
+        """See `memory_model.words.ranked`: places of the candidates with their scores, best first."""
         known = self.remembered.get_many(kb, [candidate.memory_id for candidate in candidates])
         missing = [candidate for candidate in candidates if candidate.memory_id not in known]
         if missing:
@@ -60,7 +60,7 @@ class WordRanking:
             known.update(fresh)
         found = [known[candidate.memory_id] for candidate in candidates]
         scores = [candidate.score for candidate in candidates]
-        return order(words, scores, [text for text, _ in found], [title for _, title in found], drop)
+        return ranked(words, scores, [text for text, _ in found], [title for _, title in found], drop)
 
 
 def _size(words: tuple[np.ndarray, list[int]]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.words import order, query_words, text_words
+from memory_model.words import query_words, ranked, text_words
 from memory_service.stores.word_ranking import Candidate, WordRanking
 
 _TEXTS = {
@@ -24,7 +24,7 @@ def test_the_order_does_not_depend_on_what_is_remembered(questions: list[list[st
     for question in questions:
         words = query_words(" ".join(question))
         texts, titles = [text_words(t) for t in _TEXTS.values()], [query_words(t) for t in _TITLES]
-        fresh = order(words, [c.score for c in candidates], texts, titles, 0.1)
+        fresh = ranked(words, [c.score for c in candidates], texts, titles, 0.1)
         assert ranking.best(1, words, candidates, 0.1, _read) == fresh
         assert ranking.remembered.used_bytes <= budget
 

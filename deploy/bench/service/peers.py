@@ -288,7 +288,7 @@ class QdrantEdge:
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
         """See Searcher."""
-        found = self._shard.retrieve(list(memory_ids), with_payload=["text", "payload"])
+        found = self._shard.retrieve(list(memory_ids), with_payload=["text", "payload"], with_vector=False)
         return {one.id: (one.payload["text"], base64.b64decode(one.payload["payload"])) for one in found}
 
 

@@ -83,7 +83,8 @@ class Finder:
 
         candidates = [Candidate(hit.memory_id, hit.score, hit.title) for hit in found]
         best = self._ranking.best(base.number, query.words[number], candidates, query.maximum_drop, texts)
-        return [found[place] for place in best[: query.k]], time.perf_counter_ns() - started
+        best_hits = [found[place]._replace(rank_score=score) for place, score in best[: query.k]]
+        return best_hits, time.perf_counter_ns() - started
 
     def _hot_payloads(self, client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:
         """Payloads from memory where they are there, the rest from the engine."""
