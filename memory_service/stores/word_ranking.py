@@ -44,7 +44,7 @@ class WordRanking:
         drop: float | None,
         read: ReadTexts,
     ) -> list[tuple[int, float]]:
-        """Places and scores, best first, less those that score lower than the best by more than `drop`."""
+        """See `memory_model.words.ranked`: places of the candidates with their scores, best first."""
         known = self.remembered.get_many(kb, [candidate.memory_id for candidate in candidates])
         missing = [candidate for candidate in candidates if candidate.memory_id not in known]
         if missing:
