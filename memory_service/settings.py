@@ -70,6 +70,15 @@ class Settings(BaseSettings):
     )
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
+    store_max_threads: int = Field(
+        0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server"
+    )
+    store_insert_quorum: str = Field(
+        "auto", description="of a cluster: replicas that must have an insert; auto: most"
+    )
+    store_sweep_after_s: float = Field(
+        3600.0, ge=60, description="age at which an engine's rows of no document are removed"
+    )
     processes: int = Field(
         1, ge=1, le=256, description="that share the port: one writes, all retrieve; not for chdb://"
     )
@@ -162,9 +171,6 @@ class Settings(BaseSettings):
     payload_cache_bytes: int = Field(
         256 << 20, ge=0, description="payloads kept in memory, for stores in an engine; 0 keeps none"
     )
-    word_cache_bytes: int = Field(
-        64 << 20, ge=0, description="words of references kept in memory; 0 keeps none"
-    )
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
@@ -190,7 +196,8 @@ class Settings(BaseSettings):
             read_connections=self.read_connections, read_only=self.store_read_only,
             password=self.store_password.get_secret_value(),
             cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
-            payload_cache_bytes=self.payload_cache_bytes, word_cache_bytes=self.word_cache_bytes,
+            payload_cache_bytes=self.payload_cache_bytes, max_threads=self.store_max_threads,
+            insert_quorum=self.store_insert_quorum, sweep_after_s=self.store_sweep_after_s,
         )  # fmt: skip
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from concurrent.futures import Executor
@@ -14,9 +15,9 @@ from memory_service.api.limits import MAX_HELD_IDS
 from memory_service.api.wire import response_parts, server_times
 from memory_service.errors import BadRequest, Overloaded
 from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
-from memory_service.read.queue import ReadQueue
 from memory_service.settings import Settings
-from memory_service.stores import KnowledgeBase, Query
+from memory_service.stores import KnowledgeBase, Query, Retrieved
+from memory_service.stores.filters import equal_to
 from memory_service.stores.identity import require_readable
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.vectors import read_vectors
@@ -39,7 +40,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     ) -> None:
         """elsewhere: the process that can write memories, where this one cannot."""
         self._catalogue = catalogue
-        self._reads = ReadQueue(catalogue.store, readers, settings.read_connections)
+        self._readers = readers
         self._settings = settings
         self._late = late
         self._elsewhere = elsewhere
@@ -61,9 +62,10 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         WAITING.inc()
         asked = time.perf_counter_ns()
         try:
-            answer = await self._reads.retrieve(base, query)
-            queued_ns = answer.began_ns - asked + time.perf_counter_ns() - answer.ended_ns
-            retrieved = answer.retrieved
+            retrieved, began, ended = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self._retrieved, base, query
+            )
+            queued_ns = began - asked + time.perf_counter_ns() - ended
             if b"" in retrieved.payloads.values():
                 if self._elsewhere is not None:
                     return await self._elsewhere.retrieve(request, context)
@@ -76,6 +78,11 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         times = (retrieved.search_us, retrieved.fetch_us, total_us, queued_ns // 1000, retrieved.rank_us)
         observe_retrieval(*times)
         return b"".join((*parts, server_times(*times)))
+
+    def _retrieved(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int, int]:
+        """In a thread: what the store finds, when it was asked and when it had answered, ns."""
+        began = time.perf_counter_ns()
+        return self._catalogue.store.retrieve(base, query), began, time.perf_counter_ns()
 
     def _query(self, request: retrieval_pb2.RetrieveRequest, base: KnowledgeBase) -> Query:
         """The request as a checked Query; raises the errors retrieval.proto lists."""
@@ -121,6 +128,6 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             raise BadRequest("minimum_score is NaN", field="minimum_score")
         return Query(
             vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
-            metadata_filter=dict(request.metadata_filter), return_text=request.return_text,
+            filter=equal_to(dict(request.metadata_filter)), return_text=request.return_text,
             words=words, candidates=self._settings.rerank_candidates, maximum_drop=drop,
         )  # fmt: skip

@@ -122,7 +122,6 @@ class Query:
     k: int
     held_ids: frozenset[int] = frozenset()
     minimum_score: float | None = None
-    metadata_filter: Mapping[str, str] = field(default_factory=dict)
     filter: Filter | None = None
     return_text: bool = False
     return_metadata: bool = False
@@ -138,10 +137,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Hits of every query, best first, and the payloads of those not held; times in microseconds.
-
-    A payload may be a slice of a file that is mapped into memory, good for as long as it is held.
-    """
+    """Hits of every query, best first, and the payloads of those not held; times in microseconds."""
 
     hits: list[list[Found]]
     payloads: Mapping[int, bytes | memoryview]
@@ -199,9 +195,6 @@ class Store(ABC):
     others go on. Every method may raise StoreUnavailable; writing ones StoreFull.
     """
 
-    searches_together: bool = False
-    """Whether `retrieve_together` costs less than one `retrieve` after the other."""
-
     @abstractmethod
     def knowledge_bases(self) -> list[KnowledgeBase]:
         """All knowledge bases by name, damaged ones too."""
@@ -221,17 +214,6 @@ class Store(ABC):
     @abstractmethod
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """The nearest references of every query vector, with their payloads."""
-
-    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
-        """`retrieve` for several callers; what is raised for one of them is raised for all."""
-        return [self.retrieve(base, query) for query in queries]
-
-    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
-        """`retrieve` where nothing has to be waited for, neither disk nor lock nor another program; None elsewhere.
-
-        Called on the event loop: it must not take longer than waking a thread and the loop again.
-        """
-        return None
 
     @abstractmethod
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
@@ -261,8 +243,19 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
-        """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one."""
+    def keys(
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
+    ) -> list[str]:
+        """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
+
+        filter: of the documents' metadata.
+        """
 
     @abstractmethod
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
@@ -311,8 +304,8 @@ class StoreOptions:
     read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
     cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
     MyScale's vector index. payload_cache_bytes: of payloads that an engine keeps in memory (file:// has the system's
-    own cache of its file). word_cache_bytes: of words of references, see `word_ranking`. max_threads: of one search in
-    an engine, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an insert before it
+    own cache of its file). max_threads: of one search in an engine, 0 for 1 embedded and 4 on a server.
+    insert_quorum: replicas of a cluster that have an insert before it
     is acknowledged, 'auto' for most of them. sweep_after_s: age at which an engine's rows of replaced, deleted and
     unfinished documents are removed; a write that takes longer than half of it fails.
     """
@@ -324,7 +317,6 @@ class StoreOptions:
     vector_index: str = ""
     timeout_s: float = 30.0
     payload_cache_bytes: int = 0
-    word_cache_bytes: int = 64 << 20
     max_threads: int = 0
     insert_quorum: str = "auto"
     sweep_after_s: float = 3600.0
@@ -339,9 +331,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if address.engine == "file":
         from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
 
-        return LocalStore(
-            address.path, read_only=options.read_only, word_cache_bytes=options.word_cache_bytes
-        )
+        return LocalStore(address.path, read_only=options.read_only)
     if options.read_only:
         raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
     from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import

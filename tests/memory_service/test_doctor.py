@@ -208,8 +208,8 @@ async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_pa
     with running(tmp_path, HashEncoder(), store=store) as (client, _):
         client.ingest("harmed", sent("a", "A."))
         client.ingest("sound", sent("b", "B."))
-    (vectors,) = [path for path in tmp_path.rglob("vectors.f32") if "kb-000002" in path.parts]
-    vectors.write_bytes(vectors.read_bytes()[:-1])
+    (data,) = [path for path in tmp_path.rglob("documents.sqlite3") if "kb-000002" in path.parts]
+    data.write_bytes(data.read_bytes()[:-20_000])
     with running(tmp_path, HashEncoder(), store=store, health_interval_s=0.1) as (_, server):
         address = f"127.0.0.1:{server.port}"
         (bad,) = [finding for finding in await check_service(address, OURS) if finding.state == "bad"]

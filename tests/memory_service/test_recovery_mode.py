@@ -21,13 +21,13 @@ SERVING = 1
 
 
 def harm(engine: str, folder: Path) -> None:
-    """Cuts a file of the second knowledge base's vectors; the first is the default one."""
+    """Cuts a file of the second knowledge base; the first is the default one."""
     if engine == "file":
-        (file,) = (folder / "kb-000002").rglob("vectors.f32")
+        (file,) = (folder / "kb-000002").rglob("documents.sqlite3")
     else:
         parts = [path.parent for path in folder.rglob("2_*/columns.txt") if "`embedding`" in path.read_text()]
         file = max(parts[0].glob("*.bin"), key=lambda path: path.stat().st_size)
-    file.write_bytes(file.read_bytes()[:-5])
+    file.write_bytes(file.read_bytes()[: -20_000 if engine == "file" else -5])
 
 
 def names_found(client: Client, base: str) -> set[str]:
