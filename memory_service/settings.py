@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
+    store_max_threads: int = Field(0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server")
+    store_insert_quorum: str = Field("auto", description="of a cluster: replicas that must have an insert; auto: most")
+    store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which rows of no document are removed")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(
@@ -110,7 +113,6 @@ class Settings(BaseSettings):
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
     rerank_candidates: int = Field(50, ge=1, le=1000, description="nearest by vector that words put in order")
     payload_cache_bytes: int = Field(256 << 20, ge=0, description="payloads in memory, of engines; 0: none")
-    word_cache_bytes: int = Field(64 << 20, ge=0, description="words of references in memory; 0: none")
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
@@ -134,7 +136,8 @@ class Settings(BaseSettings):
             read_connections=self.read_connections, read_only=self.store_read_only,
             password=self.store_password.get_secret_value(),
             cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
-            payload_cache_bytes=self.payload_cache_bytes, word_cache_bytes=self.word_cache_bytes,
+            payload_cache_bytes=self.payload_cache_bytes, max_threads=self.store_max_threads,
+            insert_quorum=self.store_insert_quorum, sweep_after_s=self.store_sweep_after_s,
         )  # fmt: skip
 
     @classmethod

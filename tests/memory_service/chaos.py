@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -102,6 +104,7 @@ class Pod:
 
     def kill(self) -> None:
         """kill -9; what it had begun may have happened, and no more begins."""
+        assert self.process.poll() is None, "it ended by itself"
         self.process.kill()
         self.process.wait(60)
         self._reader.join(60)
@@ -171,6 +174,8 @@ def run(
                 running.append(begin("newer" if newer else ""))
             if restarts and time.monotonic() > restarts[0]:
                 restarts.pop(0)
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/kill", timeout=60)
                 server.__exit__(None, None, None)
                 server = clickhouse_server(folder, port)
                 server.__enter__()

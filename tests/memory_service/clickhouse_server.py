@@ -8,7 +8,7 @@ client_protocol_version, which clients do without when a server ignores them.
 
 Beyond ClickHouse's: /stall?when=before|during|after&match=TEXT&seconds=S holds the next request whose statement has the
 text in it: before it is executed, with its handle on the engine, or before it is answered. It is executed in any case,
-as a server does whose client has given up.
+as a server does whose client has given up. /kill is kill -9.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ class Request(BaseHTTPRequestHandler):
             self.stalls[:] = [dict(parse_qsl(address.query))]
             self.send(HTTPStatus.OK, b"Ok.\n", {})
             return
+        if address.path == "/kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         expected = "Basic " + base64.b64encode(f"default:{self.password}".encode()).decode()
         if self.headers.get("Authorization") != expected:
             self.fail(f"Code: {AUTHENTICATION_FAILED}. DB::Exception: default: Authentication failed")

@@ -64,6 +64,7 @@ def main(url: str, seed: str, timeout_s: str, sweep_after_s: str, release: str =
             say("done", number, action())
         except Memory3Error as error:
             say("failed", number, type(error).__name__, str(error)[:150])
+            time.sleep(0.1)
 
     while True:
         try:

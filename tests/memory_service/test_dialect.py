@@ -200,7 +200,7 @@ def test_filters_as_sql_are_the_filters(tmp_path: Path) -> None:
         store.write(base, stored)
         for one in some:
             expected = [d.key for d in stored if matches(one, d.metadata)]
-            assert store.keys(base, "", after_key=None, count=99, filter=one) == expected, one  # type: ignore[call-arg]
+            assert store.keys(base, "", after_key=None, count=99, filter=one) == expected, one
             hits = store.retrieve(
                 base, Query(vector_of("text 1")[None], 50, filter=one, return_metadata=True)
             ).hits[0]

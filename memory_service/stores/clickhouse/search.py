@@ -17,16 +17,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from memory_model.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
-from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, StoreOptions, require_sound
+from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
 from memory_service.stores.bounded_cache import BoundedCache
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.word_ranking import Candidate, WordRanking
 
-_INDEX_LIMIT = (
-    1000  # the engine refuses more from its index (its setting max_limit_for_vector_search_queries)
-)
+_INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
 _MARGIN = 16  # fetched beside what is wanted, for rows of other versions
 _VECTORS_AT_ONCE = 8
 _SKEW_S = 2.0  # by which clocks of a cluster's servers may differ
@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 
 
 class _Row(NamedTuple):
-    """A reference near a query. distance: cosine distance."""
+    """A reference near a query. distance: cosine distance; words: as `text_words` makes them."""
 
     distance: float
     memory_id: int
@@ -44,6 +44,7 @@ class _Row(NamedTuple):
     chunk: int
     crc32c: int
     text: str
+    words: bytes
     metadata: Mapping[str, str]
 
 
@@ -66,13 +67,11 @@ class _Attempt:
 
 
 class Search:
-    """Searches of one store, and what it keeps in memory for them. Thread-safe."""
+    """Searches of one store, and the payloads it keeps in memory for them. Thread-safe."""
 
-    def __init__(self, engine: Engine, options: StoreOptions) -> None:
-        """Of the options the sizes of the two caches count."""
+    def __init__(self, engine: Engine, payload_cache_bytes: int) -> None:
         self._engine = engine
-        self._hot: BoundedCache[bytes] = BoundedCache("payloads", options.payload_cache_bytes, len)
-        self._ranking = WordRanking(options.word_cache_bytes)
+        self._hot: BoundedCache[bytes] = BoundedCache("payloads", payload_cache_bytes, len)
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
@@ -80,7 +79,7 @@ class Search:
         started = time.perf_counter_ns()
         for _ in range(_ATTEMPTS):
             with self._engine.reader() as client:
-                searching = _Searching(self._engine, client, base, query, self._hot, self._ranking)
+                searching = _Searching(self._engine, client, base, query, self._hot)
                 hits = [searching.hits(number, rows) for number, rows in enumerate(searching.nearest())]
                 searched = time.perf_counter_ns()
                 missing = searching.read_payloads(hits)
@@ -114,23 +113,23 @@ class _Searching:
     """One search for all vectors of a query. payloads: those read so far, by memory id."""
 
     def __init__(
-        self, engine: Engine, client: Any, base: KnowledgeBase, query: Query, hot: BoundedCache[bytes],
-        ranking: WordRanking,
-    ) -> None:  # fmt: skip
+        self, engine: Engine, client: Any, base: KnowledgeBase, query: Query, hot: BoundedCache[bytes]
+    ) -> None:
         self._dialect = engine.dialect
         self._client = client
         self._base = base
         self._query = query
         self._hot = hot
-        self._ranking = ranking
         self._table = f"references_{base.identity.dimension}"
         by_words = any(query.words)
         self._wanted = max(query.k, query.candidates) if by_words else query.k
         self._parameters: dict[str, Any] = {}
         self._filter = query.filter
         self._condition = condition_sql(self._filter, self._parameters)
+        optional = {"text": query.return_text, "words": by_words}
         self._columns = "id, version, document_key, title, chunk, crc32c"
-        self._columns += ", text" if query.return_text or by_words else ", '' AS text"
+        for name, needed in optional.items():
+            self._columns += f", {name}" if needed else f", '' AS {name}"
         self._columns += ", metadata" if query.return_metadata else ""
         self.payloads: dict[int, bytes] = {}
         self.rank_ns = 0
@@ -160,11 +159,10 @@ class _Searching:
         if not (query.words and query.words[number] and near):
             return [_found(row, query, 1.0 - row.distance) for row in near[: query.k]]
         started = time.perf_counter_ns()
-        texts = {row.memory_id: row.text for row in near}
-        best = self._ranking.best(
-            self._base.number, query.words[number],
-            [Candidate(row.memory_id, 1.0 - row.distance, row.title) for row in near], query.maximum_drop,
-            lambda ids: {memory_id: texts[memory_id] for memory_id in ids},
+        best = ranked(
+            query.words[number], [1.0 - row.distance for row in near],
+            [np.frombuffer(row.words, "<u4") for row in near],
+            [query_words(row.title) if row.title else [] for row in near], query.maximum_drop,
         )  # fmt: skip
         self.rank_ns += time.perf_counter_ns() - started
         return [_found(near[place], query, score) for place, score in best[: query.k]]
@@ -206,9 +204,9 @@ class _Searching:
             parameters |= bound
             parts.append(f"SELECT {number} AS number, * FROM ({self._nearest_sql(distance, attempt)})")
         rows = self._client.query(
-            f"{' UNION ALL '.join(parts)} SETTINGS {self._dialect.threads}"
-            f"{'' if attempt.indexed else self._dialect.exact}",
+            f"{' UNION ALL '.join(parts)} SETTINGS {self._dialect.search_settings(indexed=attempt.indexed)}",
             parameters=parameters,
+            column_formats={"words": "bytes"},
         ).result_rows
         near: dict[int, list[_Row]] = {number: [] for number in numbers}
         for number, *columns in rows:
@@ -271,9 +269,8 @@ class _Searching:
         recent: Sequence[_Newest],
         attempt: _Attempt,
     ) -> tuple[list[_Row], bool]:
-        # A comparison with every row that finds fewer than it may has found all; the index also finds fewer where
-        # rows are masked by a deletion.
-        complete = (not attempt.indexed and len(rows) < attempt.limit) or attempt.visible
+        # A comparison with every row that finds fewer than it may has found all.
+        complete = attempt.visible or (not attempt.indexed and len(rows) < attempt.limit)
         farthest = max((row.distance for row in rows), default=0.0)
         visible = {row.memory_id: row for row in rows if _shown(row, newest)}
         for row in self._by_id(number, [memory_id for one in recent for memory_id in one.memory_ids]):
@@ -287,16 +284,18 @@ class _Searching:
         distance, bound = self._dialect.distance(self._query.vectors[number])
         rows = self._client.query(
             f"SELECT {distance} AS distance, {self._columns} FROM {self._table} WHERE kb = {self._base.number}"
-            f" AND {self._condition} AND id IN ({', '.join(map(str, memory_ids))}) SETTINGS {self._dialect.threads}",
+            f" AND {self._condition} AND id IN ({', '.join(map(str, memory_ids))})"
+            f" SETTINGS {self._dialect.search_settings(indexed=False)}",
             parameters=self._parameters | bound,
+            column_formats={"words": "bytes"},
         ).result_rows
         return [_row(columns) for columns in rows]
 
 
 def _row(columns: Sequence[Any]) -> _Row:
-    distance, memory_id, version, key, title, chunk, crc32c, text, *metadata = columns
+    distance, memory_id, version, key, title, chunk, crc32c, text, words, *metadata = columns
     return _Row(
-        float(distance), int(memory_id), int(version), key, title, int(chunk), int(crc32c), text,
+        float(distance), int(memory_id), int(version), key, title, int(chunk), int(crc32c), text, words,
         dict(metadata[0]) if metadata else {},
     )  # fmt: skip
 

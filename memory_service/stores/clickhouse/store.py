@@ -55,7 +55,7 @@ class ClickHouseStore(Store):
     def __init__(self, engine: Engine, options: StoreOptions) -> None:
         """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked."""
         self._engine = engine
-        self._search = Search(engine, options)
+        self._search = Search(engine, options.payload_cache_bytes)
         self._sweep_after_s = options.sweep_after_s
         migrate(engine, set())
         self._bases = Bases(engine)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory_model.words import text_words
 from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Written, require_sound
 from memory_service.stores.clickhouse.bases import Bases
@@ -162,6 +163,7 @@ class Writes:
                 "title": [document.title for document, _, _ in part],
                 "chunk": [chunk for _, chunk, _ in part],
                 "text": [reference.text for _, _, reference in part],
+                "words": [text_words(reference.text).astype("<u4").tobytes() for _, _, reference in part],
                 "metadata": [dict(document.metadata) for document, _, _ in part],
                 "crc32c": [reference.crc32c for _, _, reference in part],
                 **self._engine.dialect.vectors([reference.vector for _, _, reference in part]),
