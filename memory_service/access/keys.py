@@ -43,14 +43,25 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ApiKey(_Record):
-    """One key. sha256: of its secret, hexadecimal. tenant: empty for the operator's. Times are UTC."""
+class _Grant(_Record):
+    """What a caller may do; tenant: empty for the operator's."""
+
+    tenant: Name | Literal[""] = ""
+    grants: dict[BaseName, ScopeName]
+
+    def access_as(self, key_id: str) -> Access:
+        """The same as the service uses it."""
+        return Access(
+            key_id, self.tenant, {name: Scope[scope.upper()] for name, scope in self.grants.items()}
+        )
+
+
+class ApiKey(_Grant):
+    """One key. sha256: of its secret, hexadecimal. Times are UTC."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     name: Annotated[str, Field(max_length=200)]
-    tenant: Name | Literal[""] = ""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    grants: dict[BaseName, ScopeName]
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -61,30 +72,11 @@ class ApiKey(_Record):
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
-    @property
-    def access(self) -> Access:
-        """What it opens."""
-        return Access(self.id, self.tenant, _scopes(self.grants))
 
-
-class CertificateGrant(_Record):
-    """What clients with a certificate of this identity may do; tenant: empty for the operator's.
-
-    identity: a subject alternative name of the certificate (DNS name, URI, address), or its common name.
-    """
+class CertificateGrant(_Grant):
+    """identity: a subject alternative name of the certificate (DNS name, URI, address), or its common name."""
 
     identity: Annotated[str, Field(min_length=1, max_length=255)]
-    tenant: Name | Literal[""] = ""
-    grants: dict[BaseName, ScopeName]
-
-    @property
-    def access(self) -> Access:
-        """What it opens."""
-        return Access(self.identity, self.tenant, _scopes(self.grants))
-
-
-def _scopes(grants: dict[str, ScopeName]) -> dict[str, Scope]:
-    return {name: Scope[scope.upper()] for name, scope in grants.items()}
 
 
 class KeyFile(_Record):
@@ -100,12 +92,9 @@ class KeyFile(_Record):
         """Raises MissingFile, CorruptFile."""
         try:
             return KeyFile.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise MissingFile(
-                f"no key file {path}: make it with `memory-service keys create NAME --grant '*:admin'`"
-            ) from error
         except OSError as error:
-            raise MissingFile(f"the key file {path} cannot be read: {error.strerror}") from error
+            advice = "make it with `memory-service keys create NAME --grant '*:admin'`"
+            raise MissingFile(f"the key file {path} cannot be read ({error.strerror}): {advice}") from error
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "file"
@@ -137,17 +126,17 @@ class KeyFile(_Record):
         """The file with this key revoked; raises InvalidInput when there is none, nothing when it is already."""
         if not any(key.id == key_id for key in self.keys):
             raise InvalidInput(f"no key has the id {key_id[:40]!r}: see `memory-service keys list`")
-        now = datetime.now(timezone.utc)
-        keys = [
-            key.model_copy(update={"revoked_at": key.revoked_at or now}) if key.id == key_id else key
+        revoked = {"revoked_at": datetime.now(timezone.utc)}
+        keys = (
+            key.model_copy(update=revoked) if key.id == key_id and key.revoked_at is None else key
             for key in self.keys
-        ]
+        )
         return self.model_copy(update={"keys": tuple(keys)})
 
     def with_certificate(self, identity: str, tenant: str, grants: dict[str, str]) -> KeyFile:
-        """The file with what this identity may do in place of what it could; no grants remove it. InvalidInput."""
+        """The file with what this identity may do; no grants remove it. Raises InvalidInput."""
         others = tuple(one for one in self.certificates if one.identity != identity)
-        if not grants and len(others) == len(self.certificates):
+        if not grants and others == self.certificates:
             raise InvalidInput(
                 f"no certificate has the identity {identity[:80]!r}: see `memory-service keys list`"
             )
@@ -156,13 +145,14 @@ class KeyFile(_Record):
 
     def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
         """The file with the tenant's quota; raises InvalidInput for a name that is none."""
-        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
         values = self.model_dump()
-        values["quotas"][tenant] = quota
-        try:
-            return KeyFile.model_validate(values)
-        except ValidationError as error:
-            raise InvalidInput(f"{tenant[:80]!r} is no name of a tenant") from error
+        values["quotas"][tenant] = {
+            "references": references,
+            "bytes": size_bytes,
+            "requests_per_s": requests_per_s,
+        }
+        file: KeyFile = _made(KeyFile, **values)
+        return file
 
 
 def _made(kind: Any, **values: Any) -> Any:
@@ -201,14 +191,15 @@ class WatchedFiles:
         return self._states != before
 
     def _stat(self) -> list[tuple[int, int, int] | None]:
-        states: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                found = path.stat()
-                states.append((found.st_mtime_ns, found.st_size, found.st_ino))
-            except OSError:
-                states.append(None)
-        return states
+        return [_state_of(path) for path in self._paths]
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class KeyRing:
@@ -234,14 +225,14 @@ class KeyRing:
             raise Unauthenticated(_REFUSAL)
         if key.state(datetime.now(timezone.utc)) != "active":
             raise Unauthenticated(_REFUSAL, key_id=key.id, tenant=key.tenant)
-        return key.access
+        return key.access_as(key.id)
 
     def access_of_certificate(self, identities: Sequence[str]) -> Access:
         """What the first known identity of a verified certificate opens; raises CertificateUnknown."""
         self._read_again()
-        for identity in identities:
-            if identity in self._certificates:
-                return self._certificates[identity].access
+        known = next((one for one in identities if one in self._certificates), None)
+        if known is not None:
+            return self._certificates[known]
         shown = ", ".join(identities)[:200] or "without a name"
         raise CertificateUnknown(
             f"the client certificate ({shown}) is valid and has no grant: send an API key, or add it with"
@@ -252,10 +243,10 @@ class KeyRing:
         """Raises Unauthenticated when what was opened a while ago has been revoked, ended or changed since."""
         self._read_again()
         key = self._keys.get(access.key_id)
-        if key is not None and key.state(datetime.now(timezone.utc)) == "active" and key.access == access:
-            return
-        certificate = self._certificates.get(access.key_id)
-        if certificate is None or certificate.access != access:
+        known = [self._certificates.get(access.key_id)]
+        if key is not None and key.state(datetime.now(timezone.utc)) == "active":
+            known.append(key.access_as(key.id))
+        if access not in known:
             raise Unauthenticated(_REFUSAL)
 
     def quota_of(self, tenant: str) -> Quota | None:
@@ -264,7 +255,7 @@ class KeyRing:
 
     def _use(self, file: KeyFile) -> None:
         self._keys = {key.id: key for key in file.keys}
-        self._certificates = {one.identity: one for one in file.certificates}
+        self._certificates = {one.identity: one.access_as(one.identity) for one in file.certificates}
         self._quotas = dict(file.quotas)
 
     def _read_again(self) -> None:

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import structlog
@@ -81,14 +81,14 @@ class Call:
 
 
 class Accounting(grpc.aio.ServerInterceptor):
-    """Counts, times and logs calls; turns what they raise into statuses."""
+    """Counts, times and logs calls; turns errors into statuses. stopping: what is cancelled now was cut off."""
 
     def __init__(self, default_deadline_s: float, stream_idle_s: float, audit: AuditLog | None) -> None:
         """default_deadline_s: of unary calls without one; stream_idle_s: for a client to take a message."""
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
         self._audit = audit
-        self._stopping = False
+        self.stopping = False
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -124,11 +124,7 @@ class Accounting(grpc.aio.ServerInterceptor):
                 logger().info("stream", method=method)
 
         made = streaming if handler.response_streaming else unary
-        return getattr(grpc, f"{kind}_rpc_method_handler")(made, None, handler.response_serializer)
-
-    def name_what_is_cut(self) -> None:
-        """From here on a cancelled call is one that the end of the grace period cut off, and is logged by name."""
-        self._stopping = True
+        return handler._replace(**{kind: made, "request_deserializer": None})
 
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
@@ -142,7 +138,8 @@ class Accounting(grpc.aio.ServerInterceptor):
         structlog.contextvars.bind_contextvars(request_id=request_id)
         annotate(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
-        self._note(1)
+        self._under_way += 1
+        self._idle.clear()
         _UNDER_WAY[method].inc()
         try:
             yield call
@@ -150,7 +147,7 @@ class Accounting(grpc.aio.ServerInterceptor):
             # By a client that left, which is no error, or by the end of the grace period.
             code = "CANCELLED"
             logger().log(
-                30 if self._stopping else 20, "call_cut" if self._stopping else "client_left", method=method
+                30 if self.stopping else 20, "call_cut" if self.stopping else "client_left", method=method
             )
             raise
         except Exception as error:
@@ -169,7 +166,9 @@ class Accounting(grpc.aio.ServerInterceptor):
             metadata = ((REQUEST_ID, request_id), (_STATUS_DETAILS, status.SerializeToString()))
             await context.abort(status_code, status.message, metadata)
         finally:
-            self._note(-1)
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
             _UNDER_WAY[method].dec()
             _SECONDS[method].observe(time.perf_counter() - started)
             CALLS.labels(method, code).inc()
@@ -179,13 +178,6 @@ class Accounting(grpc.aio.ServerInterceptor):
                     knowledge_base=call.knowledge_base, peer=context.peer(), ms=round(_ms_since(started)),
                     documents=dict(call.outcomes) or None,
                 )  # fmt: skip
-
-    def _note(self, more: int) -> None:
-        self._under_way += more
-        if self._under_way:
-            self._idle.clear()
-        else:
-            self._idle.set()
 
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""
@@ -198,24 +190,15 @@ class Accounting(grpc.aio.ServerInterceptor):
 
 
 class AccessControl(grpc.aio.ServerInterceptor):
-    """Lets calls in: none before `open`, then those of known callers within their rates, none after `close`."""
+    """Lets calls of known callers in, within their rates, while `state` is open. turned_away: refused as closed."""
 
     def __init__(self, keys: KeyRing | None, rates: Rates, *, certificates: bool) -> None:
         """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS)."""
+        self.state: Literal["loading", "open", "closed"] = "loading"
+        self.turned_away = 0
         self._keys = keys
         self._rates = rates
         self._certificates = certificates
-        self._open = False
-        self._closed = False
-        self.turned_away = 0
-
-    def open(self) -> None:
-        """From here on calls are answered."""
-        self._open = True
-
-    def close(self) -> None:
-        """From here on calls are refused with UNAVAILABLE and a time to retry, and counted in `turned_away`."""
-        self._open, self._closed = False, True
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -252,17 +235,14 @@ class AccessControl(grpc.aio.ServerInterceptor):
                         self._keys.check(call.access)  # a key may be revoked meanwhile
                     yield response
 
-        made = streaming if handler.response_streaming else unary
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            made, handler.request_deserializer, handler.response_serializer
-        )
+        return handler._replace(**{kind: streaming if handler.response_streaming else unary})
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self.state == "loading":
+            raise NotReady("the service loads its store and model: try again in some seconds")
+        if self.state == "closed":
             self.turned_away += 1
             raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
-        if not self._open:
-            raise NotReady("the service loads its store and model: try again in some seconds")
 
     def _enter(self, call: Call, access: Access | None) -> None:
         """Gives the call its caller; raises CertificateUnknown, RateExceeded."""

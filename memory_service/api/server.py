@@ -30,7 +30,7 @@ from memory_service.api.knowledge_bases import KnowledgeBases
 from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
-from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import MetricsPort
@@ -73,31 +73,26 @@ class Server:
             references=settings.quota_references, bytes=settings.quota_bytes,
             requests_per_s=settings.quota_requests_per_s,
         )  # fmt: skip
-        self._tracing = Tracing(settings.traces_endpoint)
+        self._closing = contextlib.ExitStack()
+        tracing = self._closing.enter_context(contextlib.closing(Tracing(settings.traces_endpoint)))
         self._health = Health(settings.health_interval_s)
-        self._audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
-        self._metrics: MetricsPort | None = None
-        self._accounting = Accounting(
-            settings.default_deadline_s, settings.ingest_idle_timeout_s, self._audit
-        )
+        audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
+        if audit is not None:
+            self._closing.callback(audit.close)
+        self.metrics_port = 0
+        self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
         self._access = AccessControl(
             self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None
         )
-        traced = self._tracing.interceptors(lambda details: details.method in METHODS)
+        traced = tracing.interceptors(lambda details: details.method in METHODS)
         self._grpc = grpc.aio.server(
             interceptors=[*traced, self._accounting, self._access], options=_options(settings)
         )
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
-        self._threads: Threads | None = None
         self.store: Store | None = None
         address = parse_address(settings.store)
         self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
-
-    @property
-    def metrics_port(self) -> int:
-        """Where Prometheus asks; 0: nowhere."""
-        return self._metrics.port if self._metrics is not None else 0
 
     def _quota_of(self, tenant: str) -> Quota:
         """The tenant's quota: its own or the settings'; the operator has none."""
@@ -118,7 +113,8 @@ class Server:
                 f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
             ) from error
         if settings.metrics_listen:
-            self._metrics = MetricsPort(settings.metrics_listen)
+            metrics = self._closing.enter_context(contextlib.closing(MetricsPort(settings.metrics_listen)))
+            self.metrics_port = metrics.port
         await self._health.begin()
         await server.start()
         logger().info("listening", listen=settings.listen, port=self.port)
@@ -128,16 +124,20 @@ class Server:
         if not self.port:
             await self.listen()
         settings = self._settings
-        self.store = store
-        threads = self._threads = Threads(
-            read=ThreadPoolExecutor(settings.read_connections, "read"),
-            write=ThreadPoolExecutor(1, "write"),
-            prepare=ThreadPoolExecutor(1, "prepare"),
-            encode=ThreadPoolExecutor(1, "encode"),
+        self.store = self._closing.enter_context(contextlib.closing(store))
+        counts = {"read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1}
+        threads = Threads(
+            **{
+                name: self._closing.enter_context(ThreadPoolExecutor(count, name))
+                for name, count in counts.items()
+            }
         )
         catalogue = Catalogue(store, encoder.description)
         guard = WriteGuard(store, self.disk, self._quota_of)
-        self._create_default(store, encoder)
+        there = {base.name for base in store.knowledge_bases()}
+        if DEFAULT_KNOWLEDGE_BASE not in there and not settings.store_read_only:
+            with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
+                store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(catalogue, guard, encoder, threads, settings, self._draining)
         services = _Started(self._grpc)
         retrieval = Retrieval(catalogue, encoder, threads.read, settings, late)
@@ -157,7 +157,7 @@ class Server:
         if settings.warm_up:
             await self._warm_up(catalogue, encoder, threads)
         late.start()
-        self._access.open()
+        self._access.state = "open"
         await self._health.watch(store, self.disk, catalogue)
         if settings.port_file is not None:
             write_atomically(settings.port_file, f"{self.port}\n")
@@ -166,14 +166,6 @@ class Server:
             store=str(parse_address(settings.store)),  # shown without its password
             keys=self._security.keys is not None, tls=self._security.certificates is not None,
         )  # fmt: skip
-
-    def _create_default(self, store: Store, encoder: Encoder) -> None:
-        if not self._settings.store_read_only:
-            try:
-                store.knowledge_base(DEFAULT_KNOWLEDGE_BASE)
-            except KnowledgeBaseNotFound:
-                with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
-                    store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
 
     async def _warm_up(self, catalogue: Catalogue, encoder: Encoder, threads: Threads) -> None:
         """Uses the model and the indices once, so that the first call does not pay for it."""
@@ -201,12 +193,12 @@ class Server:
         await self._health.close()
         if self._late is not None:
             await self._late.stop()
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self._closing.close)
         logger().info("stopped")
 
     async def _turn_away(self) -> None:
         """Refuses new calls until clients pause: gRPC cancels what arrives while a connection closes, unretryably."""
-        self._access.close()
+        self._access.state = "closed"
         await asyncio.sleep(_FIRST_PAUSE_S)
         refused = 0
         for _ in range(_MOST_PAUSES):
@@ -218,7 +210,7 @@ class Server:
     async def _end_calls(self) -> None:
         """Ends what is under way after its grace, and closes the port."""
         grace_s = self._settings.shutdown_grace_s
-        self._accounting.name_what_is_cut()
+        self._accounting.stopping = True
         stopping = asyncio.create_task(self._grpc.stop(grace_s))
         idle = asyncio.create_task(self._accounting.wait_until_idle())
         await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
@@ -230,23 +222,6 @@ class Server:
         # gRPC does not wait for what a cut call has to put away.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._accounting.wait_until_idle(), _PUTTING_AWAY_S)
-
-    def _close(self) -> None:
-        self._tracing.close()
-        if self._metrics is not None:
-            self._metrics.close()
-        if self._audit is not None:
-            self._audit.close()
-        if self._threads is not None:
-            for pool in (
-                self._threads.prepare,
-                self._threads.encode,
-                self._threads.read,
-                self._threads.write,
-            ):
-                pool.shutdown()
-        if self.store is not None:
-            self.store.close()
 
 
 class _Started:

@@ -67,8 +67,7 @@ def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
     """A span within the current one."""
     if _tracer is None:
         return contextlib.nullcontext()
-    entered: AbstractContextManager[Any] = _tracer.start_as_current_span(name, attributes=attributes)
-    return entered
+    return _tracer.start_as_current_span(name, attributes=attributes)
 
 
 def annotate(**attributes: str) -> None:

@@ -166,7 +166,7 @@ def test_the_command_adds_shows_and_removes_certificates(tmp_path: Path) -> None
         return done.exit_code, done.output
 
     assert keys("certificate", "phone.example", "--tenant", "acme", "--grant", "handbook:read")[0] == 0
-    assert KeyFile.read(path).certificates[0].access.tenant == "acme"
+    assert KeyFile.read(path).certificates[0].tenant == "acme"
     assert "phone.example" in keys("list")[1]
     assert keys("certificate", "phone.example")[0] == 0
     assert KeyFile.read(path).certificates == ()
