@@ -55,9 +55,15 @@ class Settings(BaseSettings):
     store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
-    store_max_threads: int = Field(0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server")
-    store_insert_quorum: str = Field("auto", description="of a cluster: replicas that must have an insert; auto: most")
-    store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which rows of no document are removed")
+    store_max_threads: int = Field(
+        0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server"
+    )
+    store_insert_quorum: str = Field(
+        "auto", description="of a cluster: replicas that must have an insert; auto: most"
+    )
+    store_sweep_after_s: float = Field(
+        3600.0, ge=60, description="age at which rows of no document are removed"
+    )
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(
