@@ -235,7 +235,7 @@ def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(tmp_path: Path)
     store = LocalStore(tmp_path)
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document("a", "one")])
-    connection = store._open[base.number]._database._writer
+    connection = store._open[base.number].database._writer
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     texts = [f"{n} " * 5000 for n in range(20)]

@@ -280,13 +280,14 @@ class Database:
 
     def keys(
         self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int
-    ) -> list[tuple[str, str]]:
-        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in order."""
-        return connection.execute(
+    ) -> list[tuple[str, Mapping[str, str]]]:
+        """(key, metadata) of documents whose keys begin with `prefix`, after one, in the order of their bytes."""
+        found = connection.execute(
             "SELECT key, metadata FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
             " ORDER BY key LIMIT ?",
             (after_key, prefix, len(prefix), prefix, count),
-        ).fetchall()
+        )
+        return [(key, json.loads(metadata)) for key, metadata in found]
 
     def unwritten(self, connection: sqlite3.Connection, count: int) -> list[str]:
         """Keys of documents without payloads."""
