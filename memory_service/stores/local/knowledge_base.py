@@ -132,9 +132,7 @@ class LocalKnowledgeBase:
         if (self.folder / _INDEX).is_file():
             saved = VectorIndex.load(self.folder / _INDEX, self._dimension)
             if saved is None:
-                logger().warning(
-                    "index_built_again", file=str(self.folder / _INDEX), problem="it is not whole"
-                )
+                logger().warning("index_built_again", folder=str(self.folder), problem="it is not whole")
         living = np.empty(0, bool)
         if saved is not None and saved.revision <= revision and len(saved.rows):
             living, old = np.isin(saved.rows, there.rows), there.rows <= saved.rows[-1]
@@ -190,11 +188,7 @@ class LocalKnowledgeBase:
         """See Store."""
         began = time.perf_counter_ns()
         with self.reading() as (connection, view):
-            bits, count = (
-                (view.bits, view.count)
-                if query.filter is None
-                else self._allowed(connection, view, query.filter)
-            )
+            bits, count = self._allowed(connection, view, query.filter)
             wanted = max(query.k, query.candidates) if any(query.words) else query.k
             near = view.index.search(unit(query.vectors), wanted, bits, count)
             if (least := query.minimum_score) is not None:
@@ -247,9 +241,11 @@ class LocalKnowledgeBase:
         return chosen
 
     def _allowed(
-        self, connection: sqlite3.Connection, view: View, condition: Filter
-    ) -> tuple[np.ndarray, int]:
+        self, connection: sqlite3.Connection, view: View, condition: Filter | None
+    ) -> tuple[np.ndarray | None, int]:
         """Bits of the living places whose documents pass, and how many these are; kept for the next such query."""
+        if condition is None:
+            return view.bits, view.count
         with self._filters_lock:
             kept = self._filters.get((condition, view.revision))
         if kept is None:
@@ -313,12 +309,7 @@ class LocalKnowledgeBase:
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
         return [
-            Written(
-                d.key,
-                len(d.references),
-                replaced=d.key in stored and d.key not in same,
-                unchanged=d.key in same,
-            )
+            Written(d.key, len(d.references), d.key in stored and d.key not in same, d.key in same)
             for d in documents
         ]
 
@@ -346,10 +337,11 @@ class LocalKnowledgeBase:
                     batch.add(new, of_document)
                 if vectors:
                     before.index.add(np.concatenate(vectors))
+                after = before.after(batch.revision.number, batch.added, removed)
         except BaseException:
             self._forget(before, batch)
             raise
-        self._view = before.after(batch.revision.number, batch.added, removed)
+        self._view = after
         self.database.note_commit(batch.revision.number)
 
     def _forget(self, before: View, batch: Batch | None) -> None:
