@@ -21,7 +21,7 @@ from memory_service.stores.local import index
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
 from memory_service.stores.local.sqlite import Database
 from memory_service.stores.local.store import LocalStore
-from tests.memory_service.encoders import DIMENSION
+from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
 ROOT = Path(__file__).resolve().parents[2]
