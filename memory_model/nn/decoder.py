@@ -195,11 +195,10 @@ class Attention(nn.Module):
             else:
                 read, spans = memory.of_chunks(), []
                 for chunk, start, end in part.chunks:
-                    mask = fused.causal(end - start, end, q.device)[None]
                     here = part.chunk_BT[:, start:end].clamp_max(0) if part.chunk_BT is not None else None
                     seen = read[chunk] if chunk >= 0 else None
                     queries = q[:, :, start:end]
-                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], mask, seen, here))
+                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], None, seen, here))
                 out_BHTd = torch.cat(spans, dim=2)
             outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
         return cast(Tensor, self.o_proj(torch.cat(outs)))
@@ -240,7 +239,7 @@ class Attention(nn.Module):
         B, h, G, T, _ = q_BhGTd.shape
         C, m = memory.valid.shape[1:3]
         if mask_BTS is None:
-            mask_BTS = fused.causal(T, T, q_BhGTd.device)[None]
+            mask_BTS = fused.causal(T, k_BhSd.shape[2], q_BhGTd.device)[None]
 
         alike = self.rows_Ht.numel() == memory.valid.shape[-1]
 
@@ -254,9 +253,8 @@ class Attention(nn.Module):
         owner = torch.arange(C, device=filled.device).repeat_interleave(filled.shape[1] // C)
         sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
         mask = torch.cat((sees, mask_BTS[:, None].expand(B, h, T, -1)), dim=3)
-        mask = mask[:, :, None].expand(B, h, G, T, -1).flatten(2, 3)
-        out = fused.attend(q_BhGTd.flatten(2, 3), keys, values, mask)
-        return out.unflatten(2, (G, T))
+        out = fused.attend(q_BhGTd.flatten(1, 2), keys, values, mask)
+        return out.unflatten(1, (h, G))
 
 
 class Layer(nn.Module):
