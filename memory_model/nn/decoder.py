@@ -179,9 +179,12 @@ class Attention(nn.Module):
 
     def packed(
         self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
-        memories: Sequence[MemoryBatch | None],
+        memories: Sequence[MemoryBatch | None], needed: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part."""
+        """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
+
+        needed: int64 [K], the tokens whose output is returned, [K, D].
+        """
         q_1HNd, k_1KNd, v_1KNd = self.project(x_ND[None])
         q_1HNd, k_1KNd = (self.rotate(x, cos_Nd[None], sin_Nd[None]) for x in (q_1HNd, k_1KNd))
         sizes = [part.count * part.length for part in parts]
@@ -201,7 +204,8 @@ class Attention(nn.Module):
                     spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], None, seen, here))
                 out_BHTd = torch.cat(spans, dim=2)
             outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
-        return cast(Tensor, self.o_proj(torch.cat(outs)))
+        out = torch.cat(outs)
+        return cast(Tensor, self.o_proj(out if needed is None else out[needed]))
 
     def _attended(
         self, q_BHTd: Tensor, k_BKTd: Tensor, v_BKTd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch | None,
@@ -366,8 +370,8 @@ class Decoder(nn.Module):
             x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
         return cast(Tensor, self.norm(x_BTD)), caches
 
-    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> Tensor:
-        """Normed hidden states [N, D] of rows of different lengths, one after the other and without padding.
+    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor) -> Tensor:
+        """Normed hidden states [K, D] of the tokens `needed` of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
         """
@@ -378,11 +382,18 @@ class Decoder(nn.Module):
             own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
             for i, layer in enumerate(self.blocks):
                 memories = [memory.get(i) for memory in own]
-                x_ND = x_ND + layer.self_attn.packed(layer.input_layernorm(x_ND), cos, sin, parts, memories)
+                only = needed if i == len(self.layers) - 1 else None
+                normed = layer.input_layernorm(x_ND)
+                attended = layer.self_attn.packed(normed, cos, sin, parts, memories, only)
+                x_ND = (x_ND if only is None else x_ND[only]) + attended
                 x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
             return cast(Tensor, self.norm(x_ND))
 
+    @property
+    def head_weight(self) -> Tensor:
+        """[V, D]: the head's own weight, or the embedding where it serves as head."""
+        return (self.embed_tokens if self.lm_head is None else self.lm_head).weight
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""
-        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(hidden.to(weight.dtype), weight)
+        return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)

@@ -7,9 +7,11 @@ learns to read codes.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -141,6 +143,7 @@ class Tuner:
         Raises InvalidInput while another process tunes in the folder.
         """
         self.model.train()
+        _keep_freed_memory()
         began = time.monotonic()
         with locked(self.folder) if rank() == 0 else nullcontext(), self.metrics.open("a") as metrics:
             while not self.finished and first_says(time.monotonic() - began < limit_s):
@@ -245,3 +248,10 @@ class Tuner:
         self.batches.restore(state["batches"])
         self.step = state["step"]
         return True
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed for the next step: returned and taken anew, its pages cost a tenth of the time."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD

@@ -42,7 +42,9 @@ def test_attention(kind: torch.dtype, own_masks: bool) -> None:
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
-        return F.scaled_dot_product_attention(q, *wide, attn_mask=mask.repeat_interleave(2, dim=1) if own_masks else mask)
+        return F.scaled_dot_product_attention(
+            q, *wide, attn_mask=mask.repeat_interleave(2, dim=1) if own_masks else mask
+        )
 
     agree(lambda *x: fused.attend(*x, mask), plain, [q, k, v], **(HALF if kind != torch.float32 else EXACT))
 
