@@ -66,7 +66,7 @@ class Adapter:
 
     @classmethod
     def load(cls, path: str | Path) -> Adapter:
-        """Read an adapter file; raises MissingFile, CorruptFile, or InvalidInput for one of whole weights."""
+        """Read an adapter file; raises MissingFile or CorruptFile."""
         path = Path(path)
         if not path.is_file():
             raise MissingFile(f"no adapter at {path}: make one with `memory-model adapt`")
@@ -74,17 +74,12 @@ class Adapter:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["memory3"])
                 tensors = {k: file.get_tensor(k).float() for k in file.keys()}  # noqa: SIM118 - not a mapping
-            if any(name.endswith(".delta") for name in tensors):
-                raise InvalidInput(
-                    f"{path} is an adapter of whole weights, which this version does not read: "
-                    "tune a low-rank one with `memory-model adapt`"
-                )
             names = sorted(name.removesuffix(".a") for name in tensors if name.endswith(".a"))
+            if not names:
+                raise KeyError("it has no low-rank factors")
             factors = {name: (tensors[f"{name}.a"], tensors[f"{name}.b"]) for name in names}
             memory = MemoryConfig.from_dict(header["memory"])
             return cls(factors, float(header["scale"]), memory, str(header["base_sha256"]), header["details"])
-        except InvalidInput:
-            raise
         except (SafetensorError, KeyError, ValueError) as error:
             raise CorruptFile(f"{path} is not an adapter file: {error}") from error
 

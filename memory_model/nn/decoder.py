@@ -155,16 +155,9 @@ class Attention(nn.Module):
         return rotate(x_BHTd, cos_BTd, sin_BTd) if self.rotates else x_BHTd
 
     def forward(
-        self,
-        x_BTD: Tensor,
-        cos_BTd: Tensor,
-        sin_BTd: Tensor,
-        mask_BTS: Tensor,
-        past: KeyValue | None,
-        memory: MemoryBatch | None,
-        chunk_BT: Tensor | None,
-        projected: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, KeyValue]:
+        self, x_BTD: Tensor, cos_BTd: Tensor, sin_BTd: Tensor, mask_BTS: Tensor, past: KeyValue | None,
+        memory: MemoryBatch | None, chunk_BT: Tensor | None, projected: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, KeyValue]:  # fmt: skip
         """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks.
 
         projected: what `project` gave for x_BTD, if it was called already.
@@ -217,9 +210,8 @@ class Attention(nn.Module):
         assert chunk_BT is not None
         q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
         heads = self.memory_heads
-        joined = self._with_memory(
-            q_BKGTd[:, heads], k_BKTd[:, heads], v_BKTd[:, heads], mask_BTS, memory, chunk_BT
-        )
+        k, v = k_BKTd[:, heads], v_BKTd[:, heads]
+        joined = self._with_memory(q_BKGTd[:, heads], k, v, mask_BTS, memory, chunk_BT)
         if self.plain_heads:
             rest = self.plain_heads
             q_rest = q_BKGTd[:, rest].flatten(1, 2)
@@ -319,14 +311,9 @@ class Decoder(nn.Module):
         return angle.cos().float(), angle.sin().float()
 
     def hidden(
-        self,
-        ids_BT: Tensor,
-        positions_BT: Tensor,
-        mask_BTS: Tensor | None = None,
-        past: list[KeyValue] | None = None,
-        memory: MemoryBatch | None = None,
-        chunk_BT: Tensor | None = None,
-    ) -> tuple[Tensor, list[KeyValue]]:
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor | None = None,
+        past: list[KeyValue] | None = None, memory: MemoryBatch | None = None, chunk_BT: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
         """Normed hidden states [B, T, D] and the grown caches of every layer.
 
         mask_BTS: bool, True where a query may look (default causal). memory: leading
@@ -336,9 +323,19 @@ class Decoder(nn.Module):
         if mask_BTS is None:
             T = ids_BT.shape[1]
             S = T + (past[0][0].shape[2] if past else 0)
-            mask_BTS = torch.ones(T, S, dtype=torch.bool, device=ids_BT.device).tril(S - T)[None]
+            mask_BTS = fused.causal(T, S, ids_BT.device)[None]
+        caches = []
+        own = memory.by_layer(self.config.memory) if memory is not None else {}
         with self.computing(ids_BT.device):
-            return self._hidden(ids_BT, positions_BT, mask_BTS, past, memory, chunk_BT)
+            x_BTD = self.embed_tokens(ids_BT).float()
+            cos, sin = self.rotary(positions_BT)
+            for i, layer in enumerate(self.blocks):
+                normed, before = layer.input_layernorm(x_BTD), past[i] if past else None
+                attended, cache = layer.self_attn(normed, cos, sin, mask_BTS, before, own.get(i), chunk_BT)
+                caches.append(cache)
+                x_BTD = x_BTD + attended
+                x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
+            return cast(Tensor, self.norm(x_BTD)), caches
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Matrix products in the type of the weights; an autocast that is on already stays."""
@@ -346,29 +343,6 @@ class Decoder(nn.Module):
         on = torch.is_autocast_enabled(device.type)
         kind = torch.get_autocast_dtype(device.type) if on else kind
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
-
-    def _hidden(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor, past: list[KeyValue] | None,
-        memory: MemoryBatch | None, chunk_BT: Tensor | None,
-    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
-        x_BTD = self.embed_tokens(ids_BT).float()
-        cos, sin = self.rotary(positions_BT)
-        caches = []
-        own = memory.by_layer(self.config.memory) if memory is not None else {}
-        for i, layer in enumerate(self.blocks):
-            attended, cache = layer.self_attn(
-                layer.input_layernorm(x_BTD),
-                cos,
-                sin,
-                mask_BTS,
-                past[i] if past else None,
-                own.get(i),
-                chunk_BT,
-            )
-            caches.append(cache)
-            x_BTD = x_BTD + attended
-            x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
-        return cast(Tensor, self.norm(x_BTD)), caches
 
     def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor) -> Tensor:
         """Normed hidden states [K, D] of the tokens `needed` of rows of different lengths, packed without padding.

@@ -5,7 +5,7 @@ Each computes what its plain form in PyTorch does, to the rounding of its type; 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,25 +31,20 @@ def attend(q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask: Tensor | None) 
             q_BHTd, k_BKSd, v_BKSd, attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )
     if mask is not None:
-        return _own_attention(q_BHTd, k_BKSd, v_BKSd, mask)
-    outs = []
+        return cast(Tensor, _Attention.apply(q_BHTd, k_BKSd, v_BKSd, mask))
+    outs: list[Tensor] = []
     for start in range(0, T, _CAUSAL_BLOCK):
         queries = q_BHTd[:, :, start : start + _CAUSAL_BLOCK]
         length = queries.shape[2]
         end = S - T + start + length
         seen = causal(length, length, q_BHTd.device)[None, None]
-        outs.append(_own_attention(queries, k_BKSd[:, :, :end], v_BKSd[:, :, :end], seen))
+        outs.append(_Attention.apply(queries, k_BKSd[:, :, :end], v_BKSd[:, :, :end], seen))
     return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
 
 
 def causal(queries: int, keys: int, device: torch.device) -> Tensor:
     """Bool [queries, keys] for the last of `keys` tokens: True where a query may look."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-
-
-def _own_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    out: Tensor = _Attention.apply(q, k, v, mask)
-    return out
 
 
 class _Attention(torch.autograd.Function):
@@ -120,8 +115,7 @@ class _LowRank(torch.autograd.Function):
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
     """Root-mean-square norm [..., D] as `dtype`, computed in float32."""
-    out: Tensor = _RMSNorm.apply(x, weight, epsilon, dtype)
-    return out
+    return cast(Tensor, _RMSNorm.apply(x, weight, epsilon, dtype))
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -146,8 +140,7 @@ class _RMSNorm(torch.autograd.Function):
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding in half-rotation form, computed in float32; x [..., d], cos and sin broadcast to it."""
-    out: Tensor = _Rotation.apply(x, cos, sin)
-    return out
+    return cast(Tensor, _Rotation.apply(x, cos, sin))
 
 
 class _Rotation(torch.autograd.Function):

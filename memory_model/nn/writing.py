@@ -74,11 +74,6 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
 
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
     """
-    with model.computing(ids_NR.device):
-        return _write(model, ids_NR, lengths_N, prefix)
-
-
-def _write(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
@@ -89,32 +84,28 @@ def _write(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[i
     ids = torch.cat((start_N, ids_NR), dim=1)
     cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
     mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    valid: list[Tensor] = []
-    x = model.embed_tokens(ids).float()
-    for i, layer in enumerate(model.blocks[: last + 1]):
-        attention = layer.self_attn
-        normed = layer.input_layernorm(x)
-        projected = attention.project(normed)
-        if attention.memory_heads:
-            q, k, v = projected
-            heads = attention.memory_heads
-            q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
-            k_own, v_own = k[:, heads, P:], v[:, heads, P:]
-            rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
-            rows = sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht)
-            keys.append(rows.keys)
-            values.append(rows.values)
-            valid.append(rows.valid)
-        if i == last:
-            break
-        attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
-        x = x + attended
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-    present = torch.cat(valid, dim=1)
-    hole = present[..., None]
-    return MemoryBatch(torch.cat(keys, dim=1) * hole, torch.cat(values, dim=1) * hole, present)
+    written: list[MemoryBatch] = []
+    with model.computing(device):
+        x = model.embed_tokens(ids).float()
+        for i, layer in enumerate(model.blocks[: last + 1]):
+            attention = layer.self_attn
+            normed = layer.input_layernorm(x)
+            projected = attention.project(normed)
+            if heads := attention.memory_heads:
+                q, k, v = projected
+                q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
+                k_own, v_own = k[:, heads, P:], v[:, heads, P:]
+                rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
+                written.append(sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht))
+            if i < last:
+                attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
+                x = x + attended
+                x = x + layer.mlp(layer.post_attention_layernorm(x))
+    valid = torch.cat([rows.valid for rows in written], dim=1)
+    keys, values = (
+        torch.cat([getattr(rows, side) for rows in written], dim=1) for side in ("keys", "values")
+    )
+    return MemoryBatch(keys * valid[..., None], values * valid[..., None], valid)
 
 
 class MemoryWriter:

@@ -96,8 +96,8 @@ def _batch_gradients(
     if teacher is not None:
         with done.timed("teacher"):
             seen = _seen(model, teacher, prefix, done, most_tokens)
-    wanted = _wanted(batch, teacher)
-    labels, matched = int((wanted.target >= 0).sum()), len(teacher.matched) if teacher else 0
+    row, column, target, taught = _wanted(batch, teacher)
+    labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
     answer_weight = weight / max(1, labels)
     teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
     lengths = _lengths(batch.ids, batch.lengths)
@@ -105,13 +105,13 @@ def _batch_gradients(
         done.tokens += sum(lengths[row] for rows in parts for row in rows)
         with done.timed("read"):
             start_B = _starts(batch.ids, lengths, prefix, parts)
-            here = start_B[wanted.row] >= 0
+            here = start_B[row] >= 0
             if not here.any():
                 continue
-            needed = (start_B[wanted.row] + wanted.column)[here]
+            needed = (start_B[row] + column)[here]
             states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, done, batch, leaf)
             answers, divergence, gradient = _head_gradient(
-                model, states.detach(), wanted.target[here], wanted.taught[here], seen, answer_weight, teacher_weight
+                model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
             )  # fmt: skip
             done.answers += answers / max(1, labels)
             done.teacher += divergence / max(1, matched)
@@ -129,21 +129,11 @@ def _batch_gradients(
     return done
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """The tokens [K] of a batch's texts from which something is predicted.
+def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the K tokens from which something is predicted: row, column, target and number of the teacher's prediction.
 
-    row, column: which; target: the token that follows, where it is learned, else -1; taught: the number of the
-    teacher's prediction that it is to make, else -1.
+    The target is the token that follows, where it is learned; -1 for a target or prediction that there is not.
     """
-
-    row: Tensor
-    column: Tensor
-    target: Tensor
-    taught: Tensor
-
-
-def _wanted(batch: Batch, teacher: Teacher | None) -> _Wanted:
     length = batch.ids.shape[1]
     row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
     asked = row * length + column
@@ -152,7 +142,7 @@ def _wanted(batch: Batch, teacher: Teacher | None) -> _Wanted:
     target, taught = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
     target[torch.searchsorted(tokens, asked)] = batch.labels[row, column + 1]
     taught[torch.searchsorted(tokens, led)] = torch.arange(len(led), device=led.device)
-    return _Wanted(tokens // length, tokens % length, target, taught)
+    return tokens // length, tokens % length, target, taught
 
 
 @torch.no_grad()

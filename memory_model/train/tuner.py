@@ -175,19 +175,11 @@ class Tuner:
                 weight=1 / len(drawn), most_tokens=self.most_tokens,
             )  # fmt: skip
             parts.append(done)
-        totals = torch.tensor(
-            [
-                [
-                    p.answers / len(drawn),
-                    p.teacher / len(drawn),
-                    float(p.tokens),
-                    float(p.real),
-                    float(p.computed),
-                ]
-                for p in parts
-            ],
-            device=self.device,
-        ).sum(0)
+        n = len(drawn)
+        sums = [
+            (p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts
+        ]
+        totals = torch.tensor(sums, device=self.device).sum(0)
         updating = time.perf_counter()
         for parameter in self.parameters:
             if parameter.grad is None:
@@ -232,11 +224,8 @@ class Tuner:
             return False
         state = torch.load(path, map_location="cpu", weights_only=True)
         # A run of an older version lacks the fields that came later: it had their defaults.
-        changed = [
-            f.name
-            for f in fields(TuningPlan)
-            if state["plan"].get(f.name, f.default) != getattr(self.plan, f.name)
-        ]
+        own = asdict(self.plan)
+        changed = [f.name for f in fields(TuningPlan) if state["plan"].get(f.name, f.default) != own[f.name]]
         if changed:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"
