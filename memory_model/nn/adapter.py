@@ -43,8 +43,9 @@ class LowRankLinear(nn.Module):
         self.merged: Tensor | None = None
 
     def merge(self) -> Tensor:
-        """W + (alpha / rank) b a, in W's type."""
-        return fused.merged(self.base.weight, self.a, self.b, self.scale)
+        """W + (alpha / rank) b a in W's type, summed in float32 and rounded once."""
+        weight = self.base.weight
+        return torch.addmm(weight, *(x.detach().to(weight.dtype) for x in (self.b, self.a)), alpha=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """(W + (alpha / rank) b a) x; W x while switched off."""

@@ -205,8 +205,9 @@ class Attention(nn.Module):
         chunk_BT: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """[B, H, T, d]; mask_BTS None: causal."""
+        mask = None if mask_BTS is None else mask_BTS[:, None]
         if memory is None:
-            return self._plain(q_BHTd, k_BKTd, v_BKTd, mask_BTS)
+            return fused.attend(q_BHTd, k_BKTd, v_BKTd, mask)
         assert chunk_BT is not None
         q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
         heads = self.memory_heads
@@ -215,13 +216,9 @@ class Attention(nn.Module):
         if self.plain_heads:
             rest = self.plain_heads
             q_rest = q_BKGTd[:, rest].flatten(1, 2)
-            out_rest = self._plain(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask_BTS)
+            out_rest = fused.attend(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask)
             joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
         return joined[:, self.restore].flatten(1, 2)
-
-    @staticmethod
-    def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor | None) -> Tensor:
-        return fused.attend(q, k, v, None if mask_BTS is None else mask_BTS[:, None])
 
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch,

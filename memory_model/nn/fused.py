@@ -79,15 +79,10 @@ class _Attention(torch.autograd.Function):
         return dq.view(B, H, T, d), dk.view(B, -1, *dk.shape[1:]), dv.view(B, -1, *dv.shape[1:]), None
 
 
-def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """W + scale * b a in W's type, summed in float32 and rounded once; a [rank, in], b [out, rank]."""
-    return torch.addmm(weight, b.detach().to(weight.dtype), a.detach().to(weight.dtype), alpha=scale)
-
-
 def low_rank_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
 ) -> Tensor:
-    """Product with a weight that `merged` made, plus bias, in x's type; gradients for x, a and b."""
+    """Product with W + scale * b a, which is given as `weight`, plus bias, in x's type; gradients for x, a and b."""
     flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, a, b, scale)
     return flat.view(*x.shape[:-1], -1)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
@@ -64,9 +64,7 @@ def sparsify(
     values = F.pad(v_NhRd.gather(2, index), (0, 0, 0, pad))
     valid = F.pad(kept_NhR.gather(2, order), (0, pad))
     owned = filled_ht.flatten().nonzero()[:, 0]
-    return MemoryBatch(
-        keys.flatten(1, 2)[:, owned], values.flatten(1, 2)[:, owned], valid.flatten(1, 2)[:, owned]
-    )
+    return MemoryBatch(*(x.flatten(1, 2)[:, owned] for x in (keys, values, valid)))
 
 
 def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
@@ -164,13 +162,8 @@ class MemoryWriter:
                 self.batch_tokens = max(self.batch_tokens // 2, 1)
                 continue
             keys, values = written.keys.float().cpu().numpy(), written.values.float().cpu().numpy()
-            yield (
-                batch,
-                [
-                    ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
-                    for row, n in enumerate(batch)
-                ],
-            )
+            sides = zip(keys, values, batch, strict=True)
+            yield batch, [ExplicitMemory(np.array(k), np.array(v), len(ids[n])) for k, v, n in sides]
             waiting = waiting[len(batch) :]
 
     @torch.inference_mode()
@@ -193,10 +186,8 @@ def rows_that_fit(lengths: Sequence[int], batch_tokens: int) -> int:
 def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]:
     """Right-padded ids [N, longest] and lengths [N], both int64."""
     lengths = torch.tensor([len(t) for t in ids])
-    padded = torch.full((len(ids), int(lengths.max())), pad)
-    for row, tokens in enumerate(ids):
-        padded[row, : len(tokens)] = torch.tensor(tokens)
-    return padded, lengths
+    rows = [torch.tensor(tokens) for tokens in ids]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad), lengths
 
 
 def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelConfig) -> MemoryBatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 import torch.nn.functional as F
@@ -194,10 +194,7 @@ def _written(
         done.tokens += sum(lengths[row] for row in rows)
         done.computed += len(rows) * longest
     back = torch.tensor(order, device=batch.ids.device).argsort()
-    keys, values, valid = (
-        torch.cat(sides)[back] for sides in zip(*((p.keys, p.values, p.valid) for p in parts), strict=True)
-    )
-    return MemoryBatch(keys, values, valid)
+    return MemoryBatch(*(torch.cat([getattr(p, f.name) for p in parts])[back] for f in fields(MemoryBatch)))
 
 
 @torch.no_grad()
