@@ -48,16 +48,12 @@ def serve(
         str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
     ] = None,
     store: Annotated[Optional[str], typer.Option(help=_STORES)] = None,  # noqa: UP045
-    processes: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(help="processes that share the port; not for chdb://"),
-    ] = None,
     port_file: Annotated[Optional[Path], typer.Option(help="file that gets the port when ready")] = None,  # noqa: UP045
     bundle: Annotated[Optional[Path], typer.Option(help="edge bundle to serve and to embed with")] = None,  # noqa: UP045
     embedder: Annotated[Optional[Path], typer.Option(help="folder of the embedder")] = None,  # noqa: UP045
     model: Annotated[Optional[Path], typer.Option(help="model folder that writes memories")] = None,  # noqa: UP045
     keys: Annotated[
-        Path | None, typer.Option(help="file of API keys; without, nobody is asked who he is")
+        Path | None, typer.Option(help="file of API keys; without, callers are not checked")
     ] = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="let other machines in without authentication")
@@ -65,13 +61,12 @@ def serve(
     config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
-    from memory_service.api import event_loop
-    from memory_service.api.server import serve_until_signal
+    from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
     from memory_service.write.encoder import ModelEncoder
 
     given = {
-        "listen": listen, "store": store, "processes": processes, "port_file": port_file,
+        "listen": listen, "store": store, "port_file": port_file,
         "bundle": bundle, "embedder": embedder, "model": model,
         "keys": keys, "insecure": insecure,
     }  # fmt: skip
@@ -81,7 +76,7 @@ def serve(
         logger().info(
             "loading", model=str(settings.model or "packaged"), store=str(parse_address(settings.store))
         )  # takes seconds: do not be silent
-        event_loop.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
+        run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 
 @app.command()

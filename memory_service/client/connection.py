@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.access.security import is_loopback
+from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
 _OPTIONS: list[tuple[str, Any]] = [

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from memory_service.access.catalogue import Catalogue
+from memory_model.errors import Memory3Error
+from memory_service.access.authorization import Catalogue
+from memory_service.access.quotas import WriteGuard
 from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
@@ -59,14 +61,26 @@ class _Open:
     stored_hash: bytes
 
 
+@dataclass
+class Progress:
+    """What this process did in a knowledge base since it started: documents finished and given up, its last error."""
+
+    base: KnowledgeBase
+    written: int = 0
+    failed: int = 0
+    running: bool = False
+    problem: str = ""
+
+
 class LateMemories:
     """Writes what a cold start left unwritten. For one event loop."""
 
     def __init__(
-        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings,
+        self, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads, settings: Settings,
         draining: asyncio.Event,
     ) -> None:  # fmt: skip
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -74,6 +88,7 @@ class LateMemories:
         self._asked: dict[Name, _Asked] = {}
         self._open: dict[Name, _Open] = {}
         self._failed: set[tuple[Name, bytes]] = set()
+        self._progress: dict[int, Progress] = {}
         self._bases: dict[int, KnowledgeBase] = {}  # in which there may be documents without memories
         self._pages: dict[int, deque[str]] = {}
         self._pause_s = 0.0  # after an error of the store
@@ -98,6 +113,13 @@ class LateMemories:
         if self._settings.write_in_background:
             self._bases[base.number] = base
             self._work.set()
+
+    def progress(self) -> list[Progress]:
+        """Of every knowledge base in which something was written; on the event loop."""
+        return list(self._progress.values())
+
+    def _progress_in(self, base: KnowledgeBase) -> Progress:
+        return self._progress.setdefault(base.number, Progress(base))
 
     # What retrievals ask for
 
@@ -184,6 +206,10 @@ class LateMemories:
         """From the store, after a pause or when something is asked for; the knowledge base it began with comes last."""
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         logger().error("late_memories_not_written", again_in_s=self._pause_s, exc_info=error)
+        for opened in self._open.values():
+            self._progress_in(opened.base).problem = (
+                str(error) if isinstance(error, Memory3Error) else "store failed"
+            )
         if self._settings.write_in_background:
             self._bases |= {opened.base.number: opened.base for opened in self._open.values()}
         self._forget(list(self._open))
@@ -259,6 +285,9 @@ class LateMemories:
             logger().error("late_memory_failed", document_key=opened.document.key, exc_info=error)
             name = (opened.base.number, opened.document.key)
             self._failed.add((name, opened.stored_hash))
+            progress = self._progress_in(opened.base)
+            progress.failed += 1
+            progress.problem = f"document {opened.document.key!r}: its memories could not be written"
             self._forget([name])
 
     async def _encode(self, places: Sequence[tuple[_Open, int]]) -> None:
@@ -277,6 +306,7 @@ class LateMemories:
             of_base = [opened for name, opened in whole.items() if name[0] == number]
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads.write, self._replace, of_base)
+            self._progress_in(of_base[0].base).written += len(of_base)
         self._forget(list(whole))
 
     def _replace(self, finished: Sequence[_Open]) -> None:
@@ -289,7 +319,8 @@ class LateMemories:
             if (version := stored.get(opened.document.key)) and version.content_hash == opened.stored_hash
         ]
         if same:
-            store.write(base, same)
+            with self._guard.writing(base, same):
+                store.write(base, same)
 
     def _forget(self, names: Sequence[Name]) -> None:
         for name in names:

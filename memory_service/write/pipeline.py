@@ -14,18 +14,21 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from memory_model.errors import Memory3Error
-from memory_service.access.authorization import Scope
-from memory_service.access.catalogue import Catalogue
-from memory_service.api.calls import Undecodable, malformed
+from memory_service.access.authorization import Access, Catalogue, Scope
+from memory_service.access.quotas import WriteGuard
 from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
     EncodingFailed,
+    KnowledgeBaseExists,
     KnowledgeBaseNotFound,
+    ServiceError,
     ShuttingDown,
     described,
+    to_status,
 )
 from memory_service.ops.logs import logger
+from memory_service.ops.tracing import span
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, StoredVersion, Written
 from memory_service.write.document import PendingDocument, StreamOptions, checked, read_item
@@ -58,13 +61,17 @@ class IngestStream:
 
     def __init__(
         self,
+        access: Access,
         catalogue: Catalogue,
+        guard: WriteGuard,
         encoder: Encoder,
         threads: Threads,
         settings: Settings,
         draining: asyncio.Event,
     ) -> None:
+        self._access = access
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -88,7 +95,7 @@ class IngestStream:
         base = self.base = await self._open(await self._next(requests))
         yield pb.IngestResponse(
             started=pb.IngestStarted(
-                knowledge_base=self._catalogue.seen_name(base),
+                knowledge_base=self._access.seen_name(base.name),
                 document_limit_bytes=self._settings.document_limit_bytes,
                 reference_tokens=self._encoder.description.reference_tokens,
             )
@@ -116,29 +123,29 @@ class IngestStream:
     async def _next(self, requests: AsyncIterator[pb.IngestRequest]) -> pb.IngestRequest | None:
         """The client's next message, None at its end; raises MalformedRequest, DeadlineExceeded for a silent client."""
         try:
-            request = await asyncio.wait_for(anext(requests), self._settings.ingest_idle_timeout_s)
+            return await asyncio.wait_for(anext(requests), self._settings.ingest_idle_timeout_s)
         except StopAsyncIteration:
             return None
         except TimeoutError:
             raise DeadlineExceeded(
                 f"no message for {self._settings.ingest_idle_timeout_s:.0f} s; open a new stream and go on"
             ) from None
-        if isinstance(request, Undecodable):
-            raise malformed(request)
-        return request
 
     async def _open(self, request: pb.IngestRequest | None) -> KnowledgeBase:
         if request is None or request.WhichOneof("message") != "start":
             raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
         self._options = self._options_of(request.start)
         try:
-            return self._catalogue.open(request.start.knowledge_base, Scope.WRITE)
+            return self._catalogue.open(self._access, request.start.knowledge_base, Scope.WRITE)
         except KnowledgeBaseNotFound:
             if not request.start.create_if_missing:
                 raise
         loop = asyncio.get_running_loop()
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
-        return await loop.run_in_executor(self._threads.write, self._catalogue.create, name)
+        try:
+            return await loop.run_in_executor(self._threads.write, self._catalogue.create, self._access, name)
+        except KnowledgeBaseExists:  # another stream, perhaps of another pod, was faster
+            return self._catalogue.open(self._access, name, Scope.WRITE)
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
         most = self._encoder.description.reference_tokens // 2
@@ -310,10 +317,8 @@ class IngestStream:
         if new:
             loop = asyncio.get_running_loop()
             try:
-                outcome = await loop.run_in_executor(
-                    self._threads.write,
-                    lambda: self._catalogue.store.write(base, [d.finished() for d in new]),
-                )
+                with span("store.write", documents=len(new)):
+                    outcome = await loop.run_in_executor(self._threads.write, self._write, base, new)
                 written = {one.key: one for one in outcome}
             except Exception as error:
                 cause = {"problem": str(error)} if isinstance(error, Memory3Error) else {"exc_info": error}
@@ -323,6 +328,12 @@ class IngestStream:
         self._on_the_way.subtract(document.key for document in batch.documents)
         self._on_the_way = +self._on_the_way
         return [_answer(document, written.get(document.key), batch) for document in batch.documents]
+
+    def _write(self, base: KnowledgeBase, new: list[PendingDocument]) -> list[Written]:
+        """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
+        documents = [document.finished() for document in new]
+        with self._guard.writing(base, documents):
+            return self._catalogue.store.write(base, documents)
 
 
 def _encoding_error(error: Exception, document: PendingDocument) -> Exception:
@@ -340,7 +351,8 @@ def _answer(document: PendingDocument, written: Written | None, batch: Batch) ->
         return pb.IngestResponse(
             failed=pb.DocumentFailure(
                 sequence=document.sequence, document_key=document.key, code=code.value[0],
-                reason=reason, message=message, metadata=metadata,
+                reason=reason, message=message, metadata=metadata, status=to_status(document.error),
+                retryable=isinstance(document.error, ServiceError) and document.error.retryable,
             )
         )  # fmt: skip
     if document.key in batch.unchanged:

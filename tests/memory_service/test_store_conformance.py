@@ -14,6 +14,7 @@ from memory_model.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores import Query, Revision
 from memory_service.stores.digest import digest
+from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, equal_to, matches
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
 
@@ -112,32 +113,6 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
 
 
 @every_store
-def test_callers_who_are_answered_together_get_what_each_would_get_alone(place: OpenedStore) -> None:
-    base = place.new_base()
-    documents = [
-        document(f"d{n}", f"text {n}", f"more {n}", metadata={"odd": str(n % 2)}, title=f"title {n}")
-        for n in range(20)
-    ]
-    place.store.write(base, documents)
-    place.store.delete(base, ["d3"])
-    vectors = np.stack([vector_of(f"text {n}") for n in range(6)])
-    queries = [
-        Query(vectors[:1], 5),
-        Query(vectors[1:3], 2, return_text=True),
-        Query(vectors[3:4], 5, metadata_filter={"odd": "1"}),
-        Query(vectors[4:], 3, words=[query_words("more 7"), ()], candidates=30),
-        Query(vectors[:1], 4, minimum_score=0.99, held_ids=frozenset([documents[0].references[0].memory_id])),
-    ]
-    together = place.store.retrieve_together(base, queries)
-    for query, found in zip(queries, together, strict=True):
-        alone = place.store.retrieve(base, query)
-        assert found.hits == alone.hits
-        assert {n: bytes(p) for n, p in found.payloads.items()} == {
-            n: bytes(p) for n, p in alone.payloads.items()
-        }
-
-
-@every_store
 def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     base = place.new_base()
     documents = [
@@ -147,12 +122,36 @@ def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     place.store.write(base, [document("d4", "text 4", metadata={"even": "False"})])
 
     def near(**metadata: str) -> set[str]:
-        query = Query(vector_of("text 4")[None], 100, metadata_filter=metadata)
+        query = Query(vector_of("text 4")[None], 100, filter=equal_to(metadata))
         return {hit.document_key for hit in place.store.retrieve(base, query).hits[0]}
 
     assert near(even="True") == {f"d{n}" for n in range(0, 40, 2)} - {"d4"}
     assert near(even="True", n="6") == {"d6"}
     assert near(n="") == near(nothing="x") == set()
+
+
+@pytest.mark.parametrize("place", ["file"], indirect=True, scope="module")
+def test_a_filter_passes_what_its_definition_passes(place: OpenedStore) -> None:
+    base = place.new_base()
+    values = ["", "a", "b", "ä", "1", "10", "9.5", "-3", "1e2", "nan", " 7", "2026-11-22", "1_0"]
+    of = [{"x": value} for value in values] + [{"y": "1"}, {}, {"x": "a", "y": "b"}]
+    place.store.write(
+        base, [document(f"d{n}", f"text {n}", metadata=metadata) for n, metadata in enumerate(of)]
+    )
+    conditions: list[Filter] = [
+        In("x", ("a", "ä")), In("x", ()), In("z", ("a",)), Exists("x"), Range("x"),
+        Range("x", at_least=1.0, below=10.0),
+        Range("x", above=1.0, at_most=100), Range("x", at_least="2026", below="2027"), Range("x", above=""),
+        Not(In("x", ("a",))), And(()), Or(()), And((Exists("x"), Not(Exists("y")))),
+        Or((In("x", ("b",)), In("y", ("1",)))),
+    ]  # fmt: skip
+    for condition in conditions:
+        expected = {f"d{n}" for n, metadata in enumerate(of) if matches(condition, metadata)}
+        query = Query(vector_of("any")[None], 50, filter=condition, return_metadata=True)
+        (hits,) = place.store.retrieve(base, query).hits
+        assert {hit.document_key for hit in hits} == expected, condition
+        assert all(hit.metadata == of[int(hit.document_key[1:])] for hit in hits)
+        assert set(place.store.keys(base, "", after_key=None, count=99, filter=condition)) == expected
 
 
 @every_store
@@ -163,6 +162,7 @@ def test_words_order_the_nearest(place: OpenedStore) -> None:
         query = Query(vector_of("neither")[None], 1, words=[query_words(text)], candidates=2)
         (hits,) = place.store.retrieve(base, query).hits
         assert [(hit.document_key, hit.text) for hit in hits] == [(first, None)]
+        assert hits[0].rank_score > hits[0].score
 
 
 @every_store
