@@ -162,8 +162,7 @@ def test_words_order_the_nearest(place: OpenedStore) -> None:
         query = Query(vector_of("neither")[None], 1, words=[query_words(text)], candidates=2)
         (hits,) = place.store.retrieve(base, query).hits
         assert [(hit.document_key, hit.text) for hit in hits] == [(first, None)]
-        if place.url.startswith("file"):
-            assert hits[0].rank_score > hits[0].score
+        assert hits[0].rank_score > hits[0].score
 
 
 @every_store
