@@ -59,7 +59,7 @@ _MARKS = 5000  # values of one statement
 _DOCUMENT = (
     "id, key, title, metadata, content_hash, stored_ms, first_row, row_count, text_bytes, payload_bytes"
 )
-_FREE_PAGES, _FREE_SHARE = 1024, 0.25
+_FREE_PAGES, _FREE_SHARE, _PAGES_A_TURN = 1024, 0.25, 4096
 _COMMITTED = struct.Struct("<QI")
 
 
@@ -326,8 +326,8 @@ class Database:
         run = self._writer.execute
         (pages,), (free,) = run("PRAGMA page_count").fetchone(), run("PRAGMA freelist_count").fetchone()
         if free > max(_FREE_PAGES, _FREE_SHARE * pages):
-            run("PRAGMA incremental_vacuum").fetchall()
-            run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            run(f"PRAGMA incremental_vacuum({_PAGES_A_TURN})").fetchall()
+            run("PRAGMA wal_checkpoint").fetchall()  # readers keep it from nothing but the file's new length
 
     def note_commit(self, revision: int) -> None:
         """To be called once a batch is committed, before it is acknowledged.
