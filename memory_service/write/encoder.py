@@ -7,11 +7,11 @@ references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -82,19 +82,6 @@ class Encoder(Protocol):
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class _AtOnce(Executor):
-    """Has done what it is given when `submit` returns; what goes wrong is raised there."""
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        done: Future[R] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
-
-
 class Splitter:
     """Cuts texts into references as the model's encoder does, without the model: its tokenizer alone."""
 
@@ -153,7 +140,7 @@ class ModelEncoder:
                 ids.memory_format_id,
                 self._embedder.embedder_id,
                 self._embedder.dim,
-            ),
+            ),  # fmt: skip
             memories_per_chunk=memory.memories_per_chunk,
             reference_tokens=memory.reference_tokens,
             chunk_tokens=memory.chunk_tokens,
@@ -164,12 +151,9 @@ class ModelEncoder:
             # Devices would fetch a bundle whose every request is refused: better not to start.
             manifest = bundle.manifest
             exported = WriterIdentity(
-                manifest.model_id,
-                manifest.codec_id,
-                manifest.memory_format_id,
-                manifest.embedder_id,
+                manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id,
                 self._embedder.dim,
-            )
+            )  # fmt: skip
             own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 exported,
@@ -197,7 +181,13 @@ class ModelEncoder:
         with it the rest. There embedding, writing and compressing follow one another, each on all cores.
         """
         payloads = [b""] * len(references)
-        with _AtOnce() if self._on_processor else ThreadPoolExecutor(1, "beside-model") as beside:
+        if self._on_processor:
+            embedded = self._embedder.embed(references)
+            for places, memories in self._writer.passes(references):
+                for place, payload in zip(places, self._format.encode(memories), strict=True):
+                    payloads[place] = payload
+            return EncodedReferences(embedded, payloads)
+        with ThreadPoolExecutor(1, "beside-model") as beside:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))
