@@ -68,11 +68,11 @@ def named(words: Sequence[int], titles: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([float(bool(title) and asked.issuperset(title)) for title in titles])
 
 
-def order(
+def ranked(
     words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
     titles: Sequence[Sequence[int]] = (), drop: float | None = None,
-) -> list[int]:  # fmt: skip
-    """Places of the candidates, best first; equal ones keep their order by vector.
+) -> list[tuple[int, float]]:  # fmt: skip
+    """Places of the candidates with their scores, best first; equal ones keep their order by vector.
 
     titles: the words of each candidate's title, or nothing. drop: candidates that score lower than the best by
     more are left out; None keeps all.
@@ -80,5 +80,14 @@ def order(
     scores = np.asarray(cosines, dtype=np.float64) + WEIGHT * lexical_scores(words, candidates)
     if titles:
         scores = scores + TITLE_WEIGHT * named(words, titles)
-    best = [int(place) for place in np.argsort(-scores, kind="stable")]
-    return best if drop is None else [place for place in best if scores[place] >= scores[best[0]] - drop]
+    places = np.argsort(-scores, kind="stable")
+    best = list(zip(places.tolist(), scores[places].tolist(), strict=True))
+    return best if drop is None else [one for one in best if one[1] >= best[0][1] - drop]
+
+
+def order(
+    words: Sequence[int], cosines: Sequence[float], candidates: Sequence[np.ndarray],
+    titles: Sequence[Sequence[int]] = (), drop: float | None = None,
+) -> list[int]:  # fmt: skip
+    """As `ranked`, without the scores."""
+    return [place for place, _ in ranked(words, cosines, candidates, titles, drop)]

@@ -26,12 +26,15 @@
       StoreUnavailable               UNAVAILABLE: the store cannot be opened or does not answer
       DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
       EncodingFailed                 INTERNAL: the model could not turn a reference into a memory
+      DocumentRefused                the status with which the document of an Upsert was refused
 
 The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
 Whatever is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -64,6 +67,11 @@ class ServiceError(Memory3Error):
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
         self.details = {name: str(value) for name, value in details.items()}
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed after `retry_after_s`."""
+        return self.retry_after_s is not None
 
 
 class BadRequest(ServiceError):
@@ -270,6 +278,17 @@ class EncodingFailed(ServiceError):
     reason = "ENCODING_FAILED"
 
 
+class DocumentRefused(ServiceError):
+    """The one document of an Upsert was refused; the error is that of its DocumentFailure."""
+
+    reason = "DOCUMENT_REFUSED"
+
+    def __init__(self, status: status_pb2.Status, reason: str, metadata: Mapping[str, str]) -> None:
+        super().__init__(status.message, **metadata)
+        self.status, self.reason = status, reason
+        self.code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+
+
 _MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
     ModelMismatch: "MODEL_MISMATCH",
     CodecMismatch: "CODEC_MISMATCH",
@@ -301,6 +320,8 @@ def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
+    if isinstance(error, DocumentRefused):
+        return error.status
     code, reason, message, metadata = described(error)
     # Status and details travel as headers, of which a client takes 8 KB.
     message = message[:_MESSAGE_CHARACTERS]

@@ -24,6 +24,7 @@ AUDITED = frozenset(
     f"/memory.v1.{name}"
     for name in (
         "Ingestion/Ingest",
+        "Ingestion/Upsert",
         "Ingestion/Delete",
         "KnowledgeBases/CreateKnowledgeBase",
         "KnowledgeBases/DeleteKnowledgeBase",

@@ -36,15 +36,6 @@ class GuardedStore:
         with self._tracing.span("store.retrieve", knowledge_base=base.name, queries=len(query.vectors)):
             return self._inner.retrieve(base, query)
 
-    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
-        """See Store; where traces are sent every search is a span, in a thread."""
-        return None if self._tracing.on else self._inner.retrieve_at_once(base, query)
-
-    @property
-    def searches_together(self) -> bool:
-        """See Store; where traces are sent each caller's search is a span of his own."""
-        return self._inner.searches_together and not self._tracing.on
-
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store; raises DiskWatermarkReached, QuotaExceeded before anything is written."""
         self._require_room()

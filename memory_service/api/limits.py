@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memory_service.read.query import MAX_HELD_IDS
 from memory_service.settings import Settings
 from memory_service.write.encoder import EncoderDescription
 from protos.memory.v1 import models_pb2
 
-MAX_HELD_IDS = 65536
 PING_INTERVAL_MS = 10_000
 """Devices may keep an idle connection alive through their NATs; more frequent pings end it (too_many_pings)."""
 

@@ -22,6 +22,7 @@ from memory_service.api.front import Front
 from memory_service.api.ingestion import Ingestion
 from memory_service.api.knowledge_bases import KnowledgeBases
 from memory_service.api.models import Models
+from memory_service.api.operations import Operations
 from memory_service.api.processes import private_socket, readers, require_shareable
 from memory_service.api.retrieval import Retrieval
 from memory_service.errors import KnowledgeBaseNotFound
@@ -37,6 +38,7 @@ from protos.memory.v1 import (
     ingestion_pb2_grpc,
     knowledge_bases_pb2_grpc,
     models_pb2_grpc,
+    operations_pb2_grpc,
     retrieval_pb2_grpc,
 )
 
@@ -95,7 +97,7 @@ class Server:
         self._create_default()
         late = self._late = LateMemories(catalogue, self._encoder, threads, settings, self._draining)
         forwarding = Forwarding(self._writer) if self._writer else None
-        retrieval = Retrieval(catalogue, threads.read, settings, late, forwarding)
+        retrieval = Retrieval(catalogue, self._encoder, threads.read, settings, late, forwarding)
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, front.services)
         if forwarding is not None:
             front.services.add_generic_rpc_handlers((forwarding,))
@@ -127,6 +129,8 @@ class Server:
         knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, front.services)
         models = Models(self._encoder.description, settings, threads.read)
         models_pb2_grpc.add_ModelsServicer_to_server(models, front.services)
+        operations = Operations(catalogue, late, threads.read)
+        operations_pb2_grpc.add_OperationsServicer_to_server(operations, front.services)
 
     def _create_default(self) -> None:
         name = self._settings.default_knowledge_base

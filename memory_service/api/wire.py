@@ -25,6 +25,10 @@ _TEXT: Final = b"\x32"
 _PAYLOAD: Final = b"\x3a"
 _HELD: Final = b"\x40\x01"
 _CRC32C: Final = 0x4D
+_RANK_SCORE: Final = 0x55
+_METADATA: Final = b"\x5a"
+_ENTRY_KEY: Final = b"\x0a"
+_ENTRY_VALUE: Final = b"\x12"
 _FIXED64 = struct.Struct("<BQ")
 _FLOAT = struct.Struct("<Bf")
 _FIXED32 = struct.Struct("<BI")
@@ -54,7 +58,7 @@ def _text(tag: bytes, text: str) -> bytes:
 
 def _hit(found: Found, payload: bytes | memoryview | None) -> tuple[bytes, bytes | memoryview, bytes]:
     """(fields before the payload, payload, fields behind it) of one Hit, which follow one another."""
-    memory_id, score, key, title, chunk_number, crc32c, text, *_ = found
+    memory_id, score, key, title, chunk_number, crc32c, text, rank_score, metadata = found
     head = _FIXED64.pack(_MEMORY_ID, memory_id) if memory_id else b""
     packed = _FLOAT.pack(_SCORE, score)
     if packed[1:] != _POSITIVE_ZERO:
@@ -71,7 +75,14 @@ def _hit(found: Found, payload: bytes | memoryview | None) -> tuple[bytes, bytes
         head += _HELD
     else:
         head += _PAYLOAD + varint(len(payload))
-    return head, payload or b"", _FIXED32.pack(_CRC32C, crc32c) if crc32c else b""
+    tail = _FIXED32.pack(_CRC32C, crc32c) if crc32c else b""
+    packed = _FLOAT.pack(_RANK_SCORE, rank_score)
+    if packed[1:] != _POSITIVE_ZERO:
+        tail += packed
+    for name, value in metadata.items() if metadata else ():
+        entry = _text(_ENTRY_KEY, name) + _text(_ENTRY_VALUE, value)
+        tail += _METADATA + varint(len(entry)) + entry
+    return head, payload or b"", tail
 
 
 def _result(

@@ -117,7 +117,6 @@ class Query:
     k: int
     held_ids: frozenset[int] = frozenset()
     minimum_score: float | None = None
-    metadata_filter: Mapping[str, str] = field(default_factory=dict)
     filter: Filter | None = None
     return_text: bool = False
     return_metadata: bool = False
@@ -133,10 +132,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """Hits of every query, best first, and the payloads of those not held; times in microseconds.
-
-    A payload may be a slice of a file that is mapped into memory, good for as long as it is held.
-    """
+    """Hits of every query, best first, and the payloads of those not held; times in microseconds."""
 
     hits: list[list[Found]]
     payloads: Mapping[int, bytes | memoryview]
@@ -194,9 +190,6 @@ class Store(ABC):
     others go on. Every method may raise StoreUnavailable; writing ones StoreFull.
     """
 
-    searches_together: bool = False
-    """Whether `retrieve_together` costs less than one `retrieve` after the other."""
-
     @abstractmethod
     def knowledge_bases(self) -> list[KnowledgeBase]:
         """All knowledge bases by name, damaged ones too."""
@@ -216,17 +209,6 @@ class Store(ABC):
     @abstractmethod
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """The nearest references of every query vector, with their payloads."""
-
-    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
-        """`retrieve` for several callers; what is raised for one of them is raised for all."""
-        return [self.retrieve(base, query) for query in queries]
-
-    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
-        """`retrieve` where nothing has to be waited for, neither disk nor lock nor another program; None elsewhere.
-
-        Called on the event loop: it must not take longer than waking a thread and the loop again.
-        """
-        return None
 
     @abstractmethod
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
@@ -256,8 +238,13 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
-        """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one."""
+    def keys(
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:
+        """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
+
+        filter: of the documents' metadata.
+        """
 
     @abstractmethod
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
@@ -328,9 +315,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if address.engine == "file":
         from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
 
-        return LocalStore(
-            address.path, read_only=options.read_only, word_cache_bytes=options.word_cache_bytes
-        )
+        return LocalStore(address.path, read_only=options.read_only)
     if options.read_only:
         raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
     from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import

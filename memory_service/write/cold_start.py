@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from memory_model.errors import Memory3Error
 from memory_service.access.catalogue import Catalogue
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
@@ -49,10 +50,10 @@ class Progress:
     """
 
     base: KnowledgeBase
-    written: int
-    failed: int
-    running: bool
-    problem: str
+    written: int = 0
+    failed: int = 0
+    running: bool = False
+    problem: str = ""
 
 
 class LateMemories:
@@ -195,12 +196,13 @@ class _Backlog:
                 while not self._draining.is_set() and (chunks := await self._next_chunks()):
                     await self._write(chunks)
                     await self._store_finished()
-                    pause_s, self._problem = 0.0, ""
+                    if pause_s:
+                        pause_s, self._problem = 0.0, ""
             except KnowledgeBaseNotFound:
                 self._in_background = False  # it was dropped
             except Exception as error:  # of the store
                 pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-                self._problem = str(error)
+                self._problem = str(error) if isinstance(error, Memory3Error) else "the store failed"
                 logger().error(
                     "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
                 )  # fmt: skip
@@ -273,6 +275,7 @@ class _Backlog:
             key = chunks[0][0]
             logger().error("late_memory_failed", document_key=key, exc_info=error)
             self._refused.add((key, self._open[key][1]))
+            self._problem = f"document {key!r}: its memories could not be written"
             self._forget([key])
 
     async def _encode(self, chunks: Sequence[tuple[str, int]]) -> None:

@@ -54,9 +54,9 @@ class EncodedReferences:
 class Encoder(Protocol):
     """Turns references into vectors and payloads.
 
-    Contract. `split` and `check_payload` may be called from any thread, `embed` and `encode` from one thread at a
-    time. They return as many rows and payloads as they were given references, in their order, and do not change
-    their argument.
+    Contract. `split`, `check_payload` and `embed` may be called from any thread, `encode` from one thread at a time.
+    They return as many rows and payloads as they were given references, in their order, and do not change their
+    argument.
     """
 
     @property

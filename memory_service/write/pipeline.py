@@ -27,8 +27,10 @@ from memory_service.errors import (
     DeadlineExceeded,
     EncodingFailed,
     KnowledgeBaseNotFound,
+    ServiceError,
     ShuttingDown,
     described,
+    to_status,
 )
 from memory_service.ops.logs import logger
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
@@ -312,7 +314,8 @@ def _answer(document: Document) -> pb.IngestResponse:
         return pb.IngestResponse(
             failed=pb.DocumentFailure(
                 sequence=document.sequence, document_key=document.key, code=code.value[0],
-                reason=reason, message=message, metadata=metadata,
+                reason=reason, message=message, metadata=metadata, status=to_status(document.error),
+                retryable=isinstance(document.error, ServiceError) and document.error.retryable,
             )
         )  # fmt: skip
     outcome, count = pb.INGEST_OUTCOME_UNCHANGED, 0

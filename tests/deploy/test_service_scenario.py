@@ -68,7 +68,7 @@ def test_a_peer_that_is_not_installed_is_known_as_such() -> None:
 
 def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
     speed = {"qps": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
-    store = {**speed, "alone": speed, "with_words": speed, "stages_ms": {s[:-3]: 1.0 for s in STAGES}}
+    store = {**speed, "alone": speed, "filtered": {"1/10": speed}, "stages_ms": {s[:-3]: 1.0 for s in STAGES}}
     result = {
         "references": 3, "dim": 4, "k": 5, "payload_bytes": 6, "callers": 7, "echo": speed,
         "stores": {"file": store}, "peers": {"one": store, "other": {"missing": "not installed"}},

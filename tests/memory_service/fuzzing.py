@@ -9,12 +9,12 @@ from google.protobuf import descriptor as d
 from google.protobuf import message_factory
 from hypothesis import strategies as st
 
-from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, retrieval_pb2
+from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
 from tests.memory_service.encoders import vector_of
 
 METHODS = [
     method
-    for module in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2)
+    for module in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]

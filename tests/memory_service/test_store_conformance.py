@@ -13,6 +13,7 @@ import pytest
 from memory_model.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores import Query, Revision
+from memory_service.stores.filters import equal_to
 from memory_service.stores.digest import digest
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
@@ -112,32 +113,6 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
 
 
 @every_store
-def test_callers_who_are_answered_together_get_what_each_would_get_alone(place: OpenedStore) -> None:
-    base = place.new_base()
-    documents = [
-        document(f"d{n}", f"text {n}", f"more {n}", metadata={"odd": str(n % 2)}, title=f"title {n}")
-        for n in range(20)
-    ]
-    place.store.write(base, documents)
-    place.store.delete(base, ["d3"])
-    vectors = np.stack([vector_of(f"text {n}") for n in range(6)])
-    queries = [
-        Query(vectors[:1], 5),
-        Query(vectors[1:3], 2, return_text=True),
-        Query(vectors[3:4], 5, metadata_filter={"odd": "1"}),
-        Query(vectors[4:], 3, words=[query_words("more 7"), ()], candidates=30),
-        Query(vectors[:1], 4, minimum_score=0.99, held_ids=frozenset([documents[0].references[0].memory_id])),
-    ]
-    together = place.store.retrieve_together(base, queries)
-    for query, found in zip(queries, together, strict=True):
-        alone = place.store.retrieve(base, query)
-        assert found.hits == alone.hits
-        assert {n: bytes(p) for n, p in found.payloads.items()} == {
-            n: bytes(p) for n, p in alone.payloads.items()
-        }
-
-
-@every_store
 def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     base = place.new_base()
     documents = [
@@ -147,7 +122,7 @@ def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     place.store.write(base, [document("d4", "text 4", metadata={"even": "False"})])
 
     def near(**metadata: str) -> set[str]:
-        query = Query(vector_of("text 4")[None], 100, metadata_filter=metadata)
+        query = Query(vector_of("text 4")[None], 100, filter=equal_to(metadata))
         return {hit.document_key for hit in place.store.retrieve(base, query).hits[0]}
 
     assert near(even="True") == {f"d{n}" for n in range(0, 40, 2)} - {"d4"}

@@ -17,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
+from protos.memory.v1 import operations_pb2
+from protos.memory.v1.filter_pb2 import Filter
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
 from tests.memory_service.running import Client, document, refusal, running
@@ -50,6 +52,19 @@ class Tenant:
             lambda: client.ingestion.Delete(pb.DeleteRequest(knowledge_base=name, document_keys=["d1"]), timeout=60),
             lambda: client.ingestion.GetDocument(
                 pb.GetDocumentRequest(knowledge_base=name, document_key="d1"), timeout=60
+            ),
+            lambda: client.ingestion.Upsert(
+                pb.UpsertRequest(knowledge_base=name, document=document("d", "T.")), timeout=60
+            ),
+            lambda: client.ingestion.Delete(
+                pb.DeleteRequest(knowledge_base=name, filter=Filter(exists="a")), timeout=60
+            ),
+            lambda: client.ingestion.ListDocuments(pb.ListDocumentsRequest(knowledge_base=name), timeout=60),
+            lambda: client.operations.GetOperation(
+                operations_pb2.GetOperationRequest(name=f"write-memories/{name}"), timeout=60
+            ),
+            lambda: client.operations.ListOperations(
+                operations_pb2.ListOperationsRequest(knowledge_base=name), timeout=60
             ),
             lambda: client.bases.GetKnowledgeBase(kb_pb.GetKnowledgeBaseRequest(name=name), timeout=60),
             lambda: client.bases.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60),
@@ -134,7 +149,7 @@ class TwoTenants(RuleBasedStateMachine):
         there = [key for key in gone if tenant.holds[name].pop(key, None) is not None]
         assert (deleted.documents_deleted, deleted.references_deleted) == (len(there), len(there))
 
-    @rule(who=tenants, name=bases, which=st.integers(0, 7))
+    @rule(who=tenants, name=bases, which=st.integers(0, 12))
     def ask_for_what_is_not_his(self, who: str, name: str, which: int) -> None:
         """The other's, by any spelling, is refused in the very words of what nobody has."""
         tenant, other = self.all[who], TENANTS[1 - TENANTS.index(who)]
@@ -150,6 +165,10 @@ class TwoTenants(RuleBasedStateMachine):
     @invariant()
     def each_finds_what_is_his(self) -> None:
         for tenant in self.all.values():
+            operations = tenant.client.operations.ListOperations(
+                operations_pb2.ListOperationsRequest(), timeout=60
+            )
+            assert sorted(one.knowledge_base for one in operations.operations) == sorted(tenant.holds)
             listed = tenant.client.bases.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=60)
             assert sorted(base.name for base in listed.knowledge_bases) == sorted(tenant.holds)
             for name, documents in tenant.holds.items():

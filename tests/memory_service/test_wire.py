@@ -15,7 +15,8 @@ _TEXTS = st.one_of(st.text(max_size=6), st.text(min_size=120, max_size=140))
 _FOUND = st.builds(
     Found,
     memory_id=_IDS, score=st.floats(width=32, allow_nan=False), document_key=_TEXTS, title=_TEXTS,
-    chunk_number=_U32, crc32c=_U32, text=st.none() | _TEXTS,
+    chunk_number=_U32, crc32c=_U32, text=st.none() | _TEXTS, rank_score=st.floats(width=32, allow_nan=False),
+    metadata=st.none() | st.dictionaries(_TEXTS, _TEXTS, max_size=3),
 )  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def _retrieved(draw: st.DrawFn) -> Retrieved:
     return Retrieved(hits, {memory_id: b"\x80" * draw(sizes) for memory_id in sent}, 0, 0)
 
 
-def _by_protobuf(retrieved: Retrieved, times: retrieval_pb2.ServerTimes) -> bytes:
+def _by_protobuf(retrieved: Retrieved, times: retrieval_pb2.ServerTimes) -> retrieval_pb2.RetrieveResponse:
     unsent = dict(retrieved.payloads)
     response = retrieval_pb2.RetrieveResponse(server_times=times)
     for hits in retrieved.hits:
@@ -37,13 +38,14 @@ def _by_protobuf(retrieved: Retrieved, times: retrieval_pb2.ServerTimes) -> byte
             hit = result.hits.add(
                 memory_id=found.memory_id, score=found.score, document_key=found.document_key, title=found.title,
                 chunk_number=found.chunk_number, text=found.text, payload_crc32c=found.crc32c,
+                rank_score=found.rank_score, metadata=found.metadata,
             )  # fmt: skip
             payload = unsent.pop(found.memory_id, None)
             if payload is None:
                 hit.held = True
             else:
                 hit.payload = payload
-    return response.SerializeToString()
+    return response
 
 
 @given(_retrieved(), st.lists(_U64, min_size=5, max_size=5))
@@ -51,7 +53,10 @@ def test_the_bytes_are_those_of_protobuf(retrieved: Retrieved, us: list[int]) ->
     times = retrieval_pb2.ServerTimes(
         search_us=us[0], fetch_us=us[1], total_us=us[2], queue_us=us[3], rank_us=us[4]
     )
-    assert b"".join((*response_parts(retrieved), server_times(*us))) == _by_protobuf(retrieved, times)
+    raw, expected = b"".join((*response_parts(retrieved), server_times(*us))), _by_protobuf(retrieved, times)
+    assert retrieval_pb2.RetrieveResponse.FromString(raw) == expected
+    if all(len(found.metadata or ()) <= 1 for hits in retrieved.hits for found in hits):  # maps have no order
+        assert raw == expected.SerializeToString()
 
 
 @given(_U64)

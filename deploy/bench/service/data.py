@@ -14,6 +14,7 @@ import numpy as np
 
 PAYLOAD_BYTES = 39_424
 K = 5
+SHARES = (10, 100, 1000)
 _LATENT = 48
 _CLUSTER_SPREAD = 0.5
 _QUERY_SPREAD = 0.25
@@ -108,6 +109,15 @@ class Collection:
         rng = np.random.default_rng([self.seed, 6, reference])
         ranks = np.floor(_VOCABULARY ** rng.random(_WORDS)).astype(int)
         return " ".join(f"w{rank}" for rank in ranks)
+
+    def question(self, query: int) -> str:
+        """The words of a query: half a sentence about some reference."""
+        return " ".join(self.text(query).split()[:40])
+
+    @staticmethod
+    def metadata(reference: int) -> dict[str, str]:
+        """For filters that one reference in SHARES passes."""
+        return {f"of_{share}": str(reference % share) for share in SHARES}
 
 
 def recall(found: np.ndarray, exact: np.ndarray) -> float:

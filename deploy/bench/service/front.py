@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from deploy.bench.side_process import go_first_when_memory_ends
+from memory_model.words import order
 from memory_service.api.event_loop import run
 from memory_service.api.wire import response_parts, server_times
 from memory_service.stores import Found, Retrieved
@@ -20,27 +21,50 @@ from protos.memory.v1 import retrieval_pb2
 
 METHOD = "/memory.v1.Retrieval/Retrieve"
 _THREADS = 2
-Neighbour = tuple[int, float, bytes]
-"""(memory id, cosine, payload)."""
+CANDIDATES = 50
+"""Put in order by words: the service's default."""
+Neighbour = tuple[int, float, str, bytes]
+"""(memory id, cosine, text, payload)."""
+Candidate = tuple[int, float, np.ndarray]
+"""(memory id, cosine, words of its text as `text_words` makes them)."""
 
 
 class Searcher(Protocol):
-    """Something that finds payloads by vector. `search` is called from several threads."""
+    """Something that finds references by vector and reads them by id. Called from several threads."""
 
-    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
-        """The k nearest, best first; vector: float32 [dimension]."""
+    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
+        """The nearest, best first; vector: float32 [dimension]."""
+
+    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
+        """Text and payload of each."""
+
+
+def answer_of(searcher: Searcher, request: retrieval_pb2.RetrieveRequest) -> bytes:
+    """As the service answers: the nearest by vector are put in order by words, the first k come with text and payload.
+
+    Without words the nearest k come as they are.
+    """
+    k, vector = request.k or K, np.frombuffer(request.query_vectors, "<f4")
+    near = searcher.search(vector, CANDIDATES if request.query_words else k)
+    if request.query_words:
+        words = request.query_words[0].hashes
+        best = order(words, [score for _, score, _ in near], [found for _, _, found in near])
+        near = [near[place] for place in best[:k]]
+    read = searcher.read([memory_id for memory_id, _, _ in near])
+    return as_response([(memory_id, score, *read[memory_id]) for memory_id, score, _ in near])
 
 
 def as_response(neighbours: Sequence[Neighbour]) -> bytes:
     """What the service would answer with these."""
-    hits = [Found(memory_id, score, "", "", 0, 0, None) for memory_id, score, _ in neighbours]
-    payloads = {memory_id: payload for memory_id, _, payload in neighbours}
+    hits = [Found(memory_id, score, "", "", 0, 0, text) for memory_id, score, text, _ in neighbours]
+    payloads = {memory_id: payload for memory_id, _, _, payload in neighbours}
     return b"".join((*response_parts(Retrieved([hits], payloads, 0, 0)), server_times(1, 1, 1)))
 
 
 def serve_echo(ready: Callable[[int], None]) -> None:
     """Answers every request with five payloads without looking at it: what the wire alone costs."""
-    answer = as_response([(n + 1, 0.5, bytes(PAYLOAD_BYTES)) for n in range(K)])
+    collection = Collection(K)
+    answer = as_response([(n + 1, 0.5, collection.text(n), bytes(PAYLOAD_BYTES)) for n in range(K)])
 
     async def retrieve(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return answer
@@ -55,12 +79,8 @@ def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collect
     searcher = opened(folder, collection)
     threads = ThreadPoolExecutor(_THREADS)
 
-    def found(request: retrieval_pb2.RetrieveRequest) -> bytes:
-        vector = np.frombuffer(request.query_vectors, "<f4")
-        return as_response(searcher.search(vector, request.k or K))
-
     async def retrieve(request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(threads, found, request)
+        return await asyncio.get_running_loop().run_in_executor(threads, answer_of, searcher, request)
 
     run(_serve(retrieve, retrieval_pb2.RetrieveRequest.FromString, ready))
 

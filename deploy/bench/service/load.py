@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import grpc
 import numpy as np
@@ -12,17 +11,35 @@ import numpy as np
 from deploy.bench.load import Load, closed_loop
 from deploy.bench.service.data import Collection, K, recall
 from deploy.bench.service.front import METHOD
+from memory_model.words import query_words
 from protos.memory.v1 import retrieval_pb2
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
-def requests_of(collection: Collection, **more: Any) -> list[bytes]:
-    """A serialized RetrieveRequest for each query."""
+def plain_requests_of(collection: Collection) -> list[bytes]:
+    """A serialized RetrieveRequest for each query by vector alone, whose right answer is known."""
     return [
-        retrieval_pb2.RetrieveRequest(query_vectors=vector.tobytes(), k=K, **more).SerializeToString()
+        retrieval_pb2.RetrieveRequest(query_vectors=vector.tobytes(), k=K).SerializeToString()
         for vector in collection.query_vectors
     ]
+
+
+def requests_of(collection: Collection, share: int = 0) -> list[bytes]:
+    """A serialized RetrieveRequest for each query, as a device sends it: with words, for texts and payloads.
+
+    share: one reference in so many passes the request's filter; 0 filters nothing.
+    """
+    requests = []
+    for number, vector in enumerate(collection.query_vectors):
+        request = retrieval_pb2.RetrieveRequest(
+            query_vectors=vector.tobytes(), k=K, return_text=True,
+            query_words=[{"hashes": query_words(collection.question(number))}],
+        )  # fmt: skip
+        if share:
+            request.metadata_filter[f"of_{share}"] = str(number % share)
+        requests.append(request.SerializeToString())
+    return requests
 
 
 def answers_of(address: str, requests: Sequence[bytes]) -> list[retrieval_pb2.RetrieveResponse]:

@@ -89,7 +89,9 @@ def _write(
         payload, text = collection.payload(number), collection.text(number)
         reference = NewReference(number + 1, text, vector, payload, google_crc32c.value(payload))
         documents.append(
-            NewDocument(f"d{number}", "", {}, hashlib.sha256(text.encode()).digest(), [reference])
+            NewDocument(
+                f"d{number}", "", collection.metadata(number), hashlib.sha256(text.encode()).digest(), [reference]
+            )
         )
     store.write(base, documents)
 

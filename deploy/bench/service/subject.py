@@ -17,10 +17,9 @@ from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.load import Load
 from deploy.bench.rounds import interleave
 from deploy.bench.scenario import Keys, round_figure, with_intervals
-from deploy.bench.service.data import Collection
+from deploy.bench.service.data import SHARES, Collection
 from deploy.bench.service.filling import fill_apart
-from deploy.bench.service.load import answers_of, load, recall_of, requests_of
-from memory_model.words import query_words
+from deploy.bench.service.load import answers_of, load, plain_requests_of, recall_of, requests_of
 
 STAGES = ("queue_us", "search_us", "rank_us", "fetch_us", "total_us")
 
@@ -39,8 +38,8 @@ class Asking:
 class Subject:
     """A store or a peer, and what it is filled with. folder: that it fills and that is removed at the end.
 
-    fill(*arguments, progress) writes the collection; serving: a server that answers from it. words: whether it orders
-    candidates by words too.
+    fill(*arguments, progress) writes the collection; serving: a server that answers from it. is_store: whether it
+    answers filtered requests too, and tells its times.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Subject:
     fill: Callable[..., None]
     arguments: tuple[Any, ...]
     serving: Callable[[], AbstractContextManager[str]]
-    words: bool = False
+    is_store: bool = False
 
 
 def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
@@ -61,7 +60,7 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
         fill_s = time.perf_counter() - began
         with subject.serving() as address:
             requests = requests_of(collection)
-            answers = answers_of(address, requests)
+            near, answers = answers_of(address, plain_requests_of(collection)), answers_of(address, requests)
             cpu_ms: dict[str, list[float]] = {"echo": [], name: []}
 
             def weighed(what: str, where: str) -> Load:
@@ -75,24 +74,22 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
                 name: lambda _: weighed(name, address),
                 "alone": lambda _: load(address, requests, 1, seconds / 2),
             }
-            if subject.words:
-                with_words = [
-                    request + asked for request, asked in zip(requests, _words(collection), strict=True)
-                ]
-                variants["words"] = lambda _: load(address, with_words, callers, seconds)
+            for share in SHARES if subject.is_store else ():
+                filtered = requests_of(collection, share)
+                variants[f"1/{share}"] = lambda _, asked=filtered: load(address, asked, callers, seconds)
             samples = interleave(variants, asking.rounds, warm_up=asking.warm_up, label=name)
             resident = sum(_resident(process) for process in psutil.Process().children(recursive=True)[-1:])
         keys: Keys = {
             "references": collection.references, "dim": collection.dimension,
-            "recall_at_5": round_figure(recall_of(answers, collection.neighbours)),
+            "recall_at_5": round_figure(recall_of(near, collection.neighbours)),
             "disk_bytes": sum(path.stat().st_blocks * 512 for path in subject.folder.rglob("*") if path.is_file()),
             "resident_bytes": resident, "fill_s": round_figure(fill_s), "echo": speed_of(samples["echo"]),
             "alone": speed_of(samples["alone"]), "cpu_ms": round_figure(median(cpu_ms[name])),
             "cpu_ratio": round_figure(median(cpu_ms["echo"]) / median(cpu_ms[name])),
             "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
         }  # fmt: skip
-        if subject.words:
-            keys["with_words"] = speed_of(samples["words"])
+        if subject.is_store:
+            keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
             times = [answer.server_times for answer in answers]
             keys["stages_ms"] = {
                 s[:-3]: round_figure(median(getattr(t, s) for t in times) / 1e3) for s in STAGES
@@ -122,15 +119,6 @@ def _cpu_s() -> float:
 
 def _resident(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
-
-
-def _words(collection: Collection) -> Iterator[bytes]:
-    """The field of a request that names the words of its query: a sentence about some reference."""
-    from protos.memory.v1 import retrieval_pb2
-
-    for number in range(collection.queries):
-        hashes = query_words(" ".join(collection.text(number).split()[:40]))
-        yield retrieval_pb2.RetrieveRequest(query_words=[{"hashes": hashes}]).SerializeToString()
 
 
 def speed_of(rounds: Sequence[Load]) -> Keys:

@@ -1,8 +1,11 @@
-"""The store in a folder of files, `file:///path`: FAISS, a memory-mapped bank of payloads, sqlite for the texts.
+"""The store in a folder of files, `file:///path`: SQLite holds everything, a FAISS index beside it can be rebuilt.
 
-    memory-service.lock    one process writes
-    store.json             its knowledge bases (`register`)
-    kb-000001/             one of them (`knowledge_base`)
+    memory-service.lock     one process writes
+    store.json              its knowledge bases (`store`)
+    kb-000001/              one of them
+        documents.sqlite3   documents, references, vectors, payloads (`sqlite`)
+        committed           the newest acknowledged batch, so that a lost journal is noticed
+        index.faiss         a copy of the vectors as a graph (`index`)
 
-docs/decisions/0012 says why it looks like this.
+docs/decisions/0034 says why it looks like this.
 """

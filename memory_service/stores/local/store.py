@@ -1,15 +1,20 @@
-"""The local store: `file:///path`, for one machine at the highest speed."""
+"""The local store: `file:///path`, for one machine. `store.json` says which knowledge bases there are."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
+
+import google_crc32c
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import (
@@ -36,14 +41,14 @@ from memory_service.stores import (
     require_sound,
     unknown_knowledge_base,
 )
+from memory_service.stores.filters import Filter
 from memory_service.stores.folder_lock import FolderLock
 from memory_service.stores.identity import WriterIdentity
-from memory_service.stores.local.current import mark_damaged
-from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
-from memory_service.stores.local.register import Register
-from memory_service.stores.local.rules import LocalRules
-from memory_service.stores.word_ranking import WordRanking
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
+from memory_service.stores.local.sqlite import disk_errors
 
+DATA_FORMAT = 2
+_REGISTER = "store.json"
 _IDLE_S = 2.0
 _RETRY_S = 60.0
 
@@ -51,39 +56,27 @@ _RETRY_S = 60.0
 class LocalStore(Store):
     """See Store for the contract. One process writes to a path, any number of others may read it with `read_only`.
 
-    What the one acknowledged, the others find at once. A thread of its own grows indexes and compacts.
+    What the one acknowledged, the others find at once. A thread of its own saves indexes and compares checksums.
     """
 
-    searches_together = True
-
-    def __init__(
-        self,
-        path: Path,
-        rules: LocalRules | None = None,
-        *,
-        read_only: bool = False,
-        word_cache_bytes: int = 64 << 20,
-    ) -> None:
+    def __init__(self, path: Path, rules: LocalRules | None = None, *, read_only: bool = False) -> None:
         """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used.
 
         read_only: methods that write raise StoreUnavailable; checksums are left to the process that writes, but each
-        payload is compared with its own when it is first read.
+        payload is compared with its own when it is read.
         """
         self.path = path
         self._rules = rules or LocalRules()
         self._lock = None if read_only else FolderLock(path)
         self._change = threading.RLock()
-        self._ranking = WordRanking(word_cache_bytes)
+        self._bases: dict[str, KnowledgeBase] = {}
+        self._next_number = 1
+        self._state = (0, 0)
         self._open: dict[int, LocalKnowledgeBase] = {}
-        self._wake = threading.Event()
-        self._closing = False
+        self._wake, self._closing = threading.Event(), False
         self._failed: dict[int, float] = {}
         try:
-            self._register = Register(path, writable=not read_only)
-            for base in list(self._register.bases.values()):
-                self._open_base(base)
-            if not read_only:
-                self._remove_leftovers()
+            self._begin()
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
@@ -97,45 +90,108 @@ class LocalStore(Store):
         if self._lock is not None:
             self._lock.require()
 
-    def _folder(self, number: int) -> Path:
-        return self.path / f"kb-{number:06d}"
+    # The register
 
-    def _open_base(self, base: KnowledgeBase) -> None:
-        opening = LocalKnowledgeBase.open if self._lock is not None else LocalKnowledgeBase.open_reading
-        try:
-            opened = opening(self._folder(base.number), base.identity.dimension, self._rules)
-        except Memory3Error as error:
-            self._set_problem(base, [str(error)])
+    def _begin(self) -> None:
+        folders = {path for path in self.path.glob("kb-*") if path.is_dir()}
+        if (self.path / _REGISTER).is_file():
+            self._read_register()
+        elif self._lock is None:
+            raise StoreUnavailable(f"there is no store at {self.path}: a service that writes makes one")
+        elif folders:
+            raise StoreUnavailable(
+                f"the store at {self.path} has lost {_REGISTER}, which names its knowledge bases"
+                f" ({len(folders)} folders are there): restore a backup"
+            )
         else:
-            self._open[base.number] = opened
-            if self._lock is not None:
-                mark_damaged(self._folder(base.number), "")
-
-    def _set_problem(self, base: KnowledgeBase, problems: list[str]) -> None:
+            self._write_register({}, 1)
+        for base in list(self._bases.values()):
+            self._open_base(base)
         if self._lock is not None:
-            mark_damaged(self._folder(base.number), "; ".join(problems))
-        self._register.bases[base.name] = replace(base, problem=problem_text(problems))
-
-    def _remove_leftovers(self) -> None:
-        """Folders of knowledge bases that were dropped, or not yet created, when a process died."""
-        living = {self._folder(base.number) for base in self._register.bases.values()}
-        for folder in self.path.glob("kb-*"):
-            if folder not in living:
+            # Those of knowledge bases that were dropped, or not yet created, when a process died.
+            for folder in folders - {self._folder(base.number) for base in self._bases.values()}:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def _write_register(self, bases: dict[str, KnowledgeBase], next_number: int) -> None:
+        """Durable when it returns; raises without a trace when that fails."""
+        listed = [
+            {**asdict(base), "created_at": round(base.created_at.timestamp() * 1000)} for base in bases.values()
+        ]
+        content = {"format": DATA_FORMAT, "next_number": next_number, "knowledge_bases": listed}
+        path = self.path / _REGISTER
+        with disk_errors(f"writing {_REGISTER}"):
+            temporary = path.with_name(f".{_REGISTER}.new")
+            with temporary.open("wb") as file:
+                file.write(_text(content))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        self._bases, self._next_number = bases, next_number
+
+    def _read_register(self) -> None:
+        path = self.path / _REGISTER
+        try:
+            state, raw = _state_of(path), path.read_bytes()
+            content = json.loads(raw)["store"]
+            if raw != _text(content):
+                raise ValueError("it is not what was written")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreUnavailable(f"{path} is damaged ({error}): restore a backup") from error
+        if content["format"] != DATA_FORMAT:
+            raise StoreUnavailable(
+                f"the store at {self.path} has data format {content['format']}, this version reads {DATA_FORMAT}: back it"
+                " up with the version that wrote it and restore that here, or name an empty folder and ingest again"
+            )
+        self._bases = {one["name"]: _base_of(one) for one in content["knowledge_bases"]}
+        self._next_number, self._state = content["next_number"], state
+
     def _follow(self) -> None:
-        """Where another process writes: takes notice of knowledge bases that it made or dropped."""
+        """Where another process writes: takes notice of knowledge bases that it made, dropped or found damaged."""
         if self._lock is not None:
             return
-        with self._change:
-            if not self._register.follow():
+        with self._change, disk_errors(f"reading {_REGISTER}"):
+            if _state_of(self.path / _REGISTER) == self._state:
                 return
-            living = {base.number: base for base in self._register.bases.values()}
+            self._read_register()
+            living = {base.number: base for base in self._bases.values()}
             for number in [n for n in self._open if n not in living]:
                 self._open.pop(number).close()
             for number, base in living.items():
                 if number not in self._open:
                     self._open_base(base)
+
+    # Knowledge bases
+
+    def _folder(self, number: int) -> Path:
+        return self.path / f"kb-{number:06d}"
+
+    def _open_base(self, base: KnowledgeBase) -> None:
+        writable = self._lock is not None
+        try:
+            self._open[base.number] = LocalKnowledgeBase(
+                self._folder(base.number), base.identity.dimension, self._rules, writable=writable
+            )
+        except Memory3Error as error:
+            self._set_problem(base, [str(error)])
+        else:
+            if writable and base.problem:  # it is sound again
+                self._set_problem(base, [])
+
+    def _set_problem(self, base: KnowledgeBase, problems: list[str]) -> None:
+        """Notes it where the knowledge base is still there; the processes that read find it in the register."""
+        with self._change:
+            if (now := self._bases.get(base.name)) is None or now.number != base.number:
+                return
+            bases = {**self._bases, base.name: replace(base, problem=problem_text(problems))}
+            if self._lock is None:
+                self._bases = bases
+            else:
+                self._write_register(bases, self._next_number)
 
     def _require_writable(self) -> None:
         if self._lock is None:
@@ -143,37 +199,34 @@ class LocalStore(Store):
                 f"this process has the store at {self.path} for reading only: send writes to the one that writes"
             )
 
-    # Knowledge bases
-
     def knowledge_bases(self) -> list[KnowledgeBase]:
         """See Store."""
-        with self._change:
-            self._follow()
-            return [self._register.bases[name] for name in sorted(self._register.bases)]
+        self._follow()
+        return [base for _, base in sorted(self._bases.items())]
 
     def knowledge_base(self, name: str) -> KnowledgeBase:
         """See Store."""
         self._follow()
-        base = self._register.bases.get(name)
+        base = self._bases.get(name)
         if base is None:
-            raise unknown_knowledge_base(name, list(self._register.bases))
+            raise unknown_knowledge_base(name, list(self._bases))
         return base
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """See Store."""
         self._require_writable()
         with self._change:
-            if name in self._register.bases:
+            if name in self._bases:
                 raise KnowledgeBaseExists(
                     f"a knowledge base called {name!r} is there already", knowledge_base=name
                 )
             created_at = datetime.fromtimestamp(int(time.time() * 1000) / 1000, timezone.utc)
-            base = KnowledgeBase(self._register.next_number, name, description, identity, created_at)
+            base = KnowledgeBase(self._next_number, name, description, identity, created_at)
             folder = self._folder(base.number)
             shutil.rmtree(folder, ignore_errors=True)  # of a creation that did not end
-            opened = LocalKnowledgeBase.create(folder, identity.dimension, self._rules)
+            opened = LocalKnowledgeBase(folder, identity.dimension, self._rules, create=True)
             try:
-                self._register.add(base)
+                self._write_register({**self._bases, name: base}, base.number + 1)
             except BaseException:
                 opened.drop()
                 raise
@@ -184,30 +237,26 @@ class LocalStore(Store):
         """See Store."""
         self._require_writable()
         with self._change:
-            self._register.remove(base.name)  # from here on the folder is nobody's
+            left = {name: one for name, one in self._bases.items() if one.number != base.number}
+            self._write_register(left, self._next_number)  # from here on the folder is nobody's
             opened = self._open.pop(base.number, None)
-            if opened is not None:
-                opened.drop()
-            shutil.rmtree(self._folder(base.number), ignore_errors=True)
-
-    def _of(self, base: KnowledgeBase) -> LocalKnowledgeBase:
-        """The open knowledge base; raises KnowledgeBaseDamaged, or KnowledgeBaseNotFound for one that is gone."""
-        self._follow()
-        current = self._register.bases.get(base.name)
-        if current is None or current.number != base.number:
-            message = f"knowledge base {base.name!r} was deleted meanwhile"
-            raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
-        require_sound(current)
-        return self._open[base.number]
+        if opened is not None:
+            opened.drop()
+        shutil.rmtree(self._folder(base.number), ignore_errors=True)
 
     @contextlib.contextmanager
-    def _named(self, base: KnowledgeBase) -> Iterator[LocalKnowledgeBase]:
-        """Damage that is found while reading says whose it is."""
+    def _of(self, base: KnowledgeBase) -> Iterator[LocalKnowledgeBase]:
+        """The open knowledge base; damage that is found meanwhile says whose it is."""
+        self._follow()
+        current, opened = self._bases.get(base.name), self._open.get(base.number)
+        if current is not None and current.number == base.number:
+            require_sound(current)
+        if current is None or current.number != base.number or opened is None:
+            message = f"knowledge base {base.name!r} was deleted meanwhile"
+            raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
         try:
-            yield self._of(base)
+            yield opened
         except KnowledgeBaseDamaged as error:
-            if "knowledge_base" in error.details:
-                raise
             message = f"knowledge base {base.name!r} is damaged: {error}"
             raise KnowledgeBaseDamaged(message, knowledge_base=base.name) from error
 
@@ -215,139 +264,97 @@ class LocalStore(Store):
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
-        return self.retrieve_together(base, [query])[0]
-
-    def retrieve_together(self, base: KnowledgeBase, queries: Sequence[Query]) -> list[Retrieved]:
-        """See Store: one search for all of them."""
-        try:
-            return self._of(base).retrieve(queries, base.number, self._ranking)
-        except KnowledgeBaseDamaged:  # the usual way is not to cost a generator
-            with self._named(base):
-                raise
-
-    def retrieve_at_once(self, base: KnowledgeBase, query: Query) -> Retrieved | None:
-        """See Store: what was searched, named and compared before, in the process that writes."""
-        if self._lock is None:  # another process's batches are looked for on the disk
-            return None
-        try:
-            return self._of(base).retrieve_at_once(query)
-        except KnowledgeBaseDamaged:
-            with self._named(base):
-                raise
+        with self._of(base) as opened:
+            return opened.retrieve(query)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""
-        with self._named(base) as opened:
+        with self._of(base) as opened:
             return {
-                key: StoredVersion(document.content_hash, tuple(i for i, _ in opened.references(document)))
-                for key, document in opened.living(keys).items()
+                key: StoredVersion(document.content_hash, tuple(memory_id for memory_id, _ in references))
+                for key, (document, references) in opened.documents(keys).items()
             }
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """See Store."""
-        with self._named(base) as opened:
-            document = opened.living([key]).get(key)
-            if document is None:
+        with self._of(base) as opened:
+            if (found := opened.documents([key]).get(key)) is None:
                 raise DocumentNotFound(
                     f"knowledge base {base.name!r} has no document {key[:200]!r}", document_key=key
                 )
-            stored_at = datetime.fromtimestamp(document.stored_ms / 1000, timezone.utc)
-            return StoredDocument(
-                key, document.title, document.metadata, document.content_hash, stored_at, opened.references(document)
-            )  # fmt: skip
+        document, references = found
+        stored_at = datetime.fromtimestamp(document.stored_ms / 1000, timezone.utc)
+        return StoredDocument(
+            key, document.title, document.metadata, document.content_hash, stored_at, references
+        )
 
     def revision(self, base: KnowledgeBase) -> Revision:
         """See Store."""
-        with self._named(base) as opened:
-            totals = opened.totals
-            return Revision(totals.batch, totals.memories, totals.digest)
+        with self._of(base) as opened:
+            return opened.revision()
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         """See Store."""
-        with self._named(base) as opened:
+        with self._of(base) as opened:
             return opened.memories(after_id, count)
 
-    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
+    def keys(
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:
         """See Store."""
-        with self._named(base) as opened:
-            return opened.keys(prefix, after_key or "", count)
+        with self._of(base) as opened:
+            return opened.keys(prefix, after_key or "", count, filter)
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """See Store."""
-        with self._named(base) as opened:
+        with self._of(base) as opened:
             return opened.unwritten(count)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""
-        with self._named(base) as opened:
-            return Statistics(*opened.sums())
+        with self._of(base) as opened:
+            return opened.statistics()
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
         """See Store."""
         current = self.knowledge_base(base.name)
         if current.problem:
             return [current.problem]
-        return self._of(base).problems(deep=deep)
+        with self._of(base) as opened:
+            return opened.problems(deep=deep)
 
     # Writing
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
         self._require_writable()
-        with self._named(base) as opened:
-            written = opened.write(documents)
-        self._wake.set()
-        return written
+        with self._of(base) as opened:
+            return opened.write(documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
         self._require_writable()
-        with self._named(base) as opened:
-            counts = opened.delete(keys)
-        self._wake.set()
-        return counts
-
-    def compact(self, base: KnowledgeBase) -> None:
-        """Takes the place of deleted and replaced documents back; the store does it by itself in time."""
-        self._require_writable()
-        with self._named(base) as opened:
-            opened.compact()
+        with self._of(base) as opened:
+            return opened.delete(keys)
 
     # In the background
 
     def _maintain(self) -> None:
         while not self._closing:
-            idle = not self._wake.wait(_IDLE_S)
-            self._wake.clear()
-            for number, opened in list(self._open.items()):
-                base = next((b for b in list(self._register.bases.values()) if b.number == number), None)
-                if base is None or base.problem or self._closing or self._rests(number):
-                    continue
+            for base in list(self._bases.values()):
+                opened = self._open.get(base.number)
+                rests = time.monotonic() - self._failed.get(base.number, -_RETRY_S) < _RETRY_S
+                if opened is None or base.problem or self._closing or rests:
+                    continue  # a disk that was full a moment ago is not free a second later
                 try:
-                    problems = opened.maintain() if opened.needs_maintenance() else []
-                    if idle:
-                        opened.settle()
+                    if problems := opened.maintain():
+                        logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problems[0])
+                        self._set_problem(base, problems)
                 except Exception as error:  # reading and writing go on; it is tried again
-                    self._failed[number] = time.monotonic()
+                    self._failed[base.number] = time.monotonic()
                     logger().error("maintenance_failed", knowledge_base=base.name, problem=str(error))
-                    continue
-                if problems:
-                    self._set_problem(base, problems)
-                    logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problems[0])
-
-    def _rests(self, number: int) -> bool:
-        """Whether maintenance failed a moment ago: a full disk is not free a second later."""
-        return time.monotonic() - self._failed.get(number, -_RETRY_S) < _RETRY_S
-
-    def wait_until_maintained(self, timeout_s: float = 600.0) -> bool:
-        """Waits until indexes cover their rows and nothing is to be compacted; whether that came in time."""
-        deadline = time.monotonic() + timeout_s
-        while any(opened.needs_maintenance() for opened in list(self._open.values())):
-            if time.monotonic() > deadline:
-                return False
-            self._wake.set()
-            time.sleep(0.02)
-        return True
+            self._wake.wait(_IDLE_S)
+            self._wake.clear()
 
     def close(self) -> None:
         """See Store."""
@@ -360,3 +367,18 @@ class LocalStore(Store):
         self._thread.join(60)
         if self._lock is not None:
             self._lock.release()
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns
+
+
+def _base_of(listed: dict[str, Any]) -> KnowledgeBase:
+    created_at = datetime.fromtimestamp(listed["created_at"] / 1000, timezone.utc)
+    return KnowledgeBase(**{**listed, "identity": WriterIdentity(**listed["identity"]), "created_at": created_at})
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    crc = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
+    return json.dumps({"crc32c": f"{crc:08x}", "store": content}, indent=1, sort_keys=True).encode()

@@ -1,0 +1,502 @@
+"""One knowledge base in SQLite: documents, references, vectors, payloads, and the metadata that filters ask for.
+
+A commit is on the disk when it returns. References have rows whose numbers rise and are never used twice; those of
+one document follow one another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import queue
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import google_crc32c
+import numpy as np
+
+from memory_model.errors import Memory3Error
+from memory_model.words import query_words, text_words
+from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
+from memory_service.stores import NewDocument, Revision
+from memory_service.stores.digest import digest
+from memory_service.stores.filters import Exists, In, Range, number
+
+_TABLES = """
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, memories INTEGER NOT NULL,
+    digest INTEGER NOT NULL, next_row INTEGER NOT NULL
+);
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, metadata TEXT NOT NULL,
+    content_hash BLOB NOT NULL, stored_ms INTEGER NOT NULL, first_row INTEGER NOT NULL, row_count INTEGER NOT NULL,
+    text_bytes INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL
+);
+CREATE INDEX unwritten ON documents(key) WHERE payload_bytes = 0;
+CREATE TABLE refs (
+    row INTEGER PRIMARY KEY, document INTEGER NOT NULL, memory_id INTEGER NOT NULL, crc32c INTEGER NOT NULL,
+    text TEXT NOT NULL, checksum INTEGER NOT NULL
+);
+CREATE INDEX memory_ids ON refs(memory_id);
+CREATE TABLE words (row INTEGER PRIMARY KEY, hashes BLOB NOT NULL);
+CREATE TABLE vectors (row INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE payloads (row INTEGER PRIMARY KEY, payload BLOB NOT NULL);
+CREATE TABLE metadata (
+    name TEXT NOT NULL, value TEXT NOT NULL, document INTEGER NOT NULL, number REAL,
+    PRIMARY KEY (name, value, document)
+) WITHOUT ROWID;
+CREATE INDEX numbers ON metadata(name, number, document) WHERE number IS NOT NULL;
+"""
+_SHIFT = 1 << 63  # SQLite's integers are signed: unsigned ones are kept shifted, which keeps their order
+_MARKS = 5000  # values of one statement
+_DOCUMENT = "id, key, title, metadata, content_hash, stored_ms, first_row, row_count, text_bytes, payload_bytes"
+_FREE_PAGES, _FREE_SHARE = 1024, 0.25
+_COMMITTED = struct.Struct("<QI")
+
+
+class Stored(NamedTuple):
+    """A document as a row of the table."""
+
+    id: int
+    key: str
+    title: str
+    metadata: Mapping[str, str]
+    content_hash: bytes
+    stored_ms: int
+    first_row: int
+    row_count: int
+    text_bytes: int
+    payload_bytes: int
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Stored:
+        """From the columns of _DOCUMENT."""
+        return cls(*row[:3], json.loads(row[3]), *row[4:])
+
+    def checksum(self) -> int:
+        """CRC-32C over all of it."""
+        return _crc(self.key, self.title, _json(self.metadata), self.content_hash, struct.pack("<6q", self.id, *self[5:]))
+
+
+class Reference(NamedTuple):
+    """A reference as stored; `text` may be left out."""
+
+    memory_id: int
+    crc32c: int
+    key: str
+    title: str
+    chunk: int
+    metadata: str
+    text: str
+
+
+class Words(NamedTuple):
+    """Hashes of a reference's text, in order, uint32 [n], and of its document's title, distinct ones."""
+
+    text: np.ndarray
+    title: list[int]
+
+
+class Added(NamedTuple):
+    """References in the order of their rows. rows, documents: int64 [n]."""
+
+    rows: np.ndarray
+    documents: np.ndarray
+
+
+class Database:
+    """Reading is thread-safe, each reader has a connection of its own; writes have one caller at a time."""
+
+    def __init__(self, path: Path, *, create: bool = False, writable: bool = True) -> None:
+        """Raises KnowledgeBaseDamaged where the file is missing."""
+        self.path = path
+        self._mode = "rwc" if create else "rw"
+        if not writable:
+            self._mode = "ro" if os.access(path.parent, os.W_OK) else "ro&immutable=1"
+        if not create and not path.is_file():
+            raise KnowledgeBaseDamaged(f"{path.name} is missing")
+        self._committed = path.with_name("committed")
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._closed = False
+        self._writer = self._connect()
+        if create:
+            for pragma in ("page_size = 8192", "auto_vacuum = INCREMENTAL", "journal_mode = WAL"):
+                self._writer.execute(f"PRAGMA {pragma}")
+            state = (time.time_ns(), 0, -_SHIFT, 0)
+            self._writer.executescript(f"BEGIN; {_TABLES} INSERT INTO state VALUES (1, {', '.join(map(str, state))}); COMMIT;")
+            self.note_commit(state[0])
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode={self._mode}", uri=True, isolation_level=None,
+            check_same_thread=False, timeout=30,
+        )  # fmt: skip
+        for pragma in ("synchronous = FULL", "cache_size = -16384", f"journal_size_limit = {64 << 20}"):
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def close(self) -> None:
+        """Lets go of the file; its journal goes into it."""
+        self._closed = True
+        self._writer.close()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()  # one that reads at this moment is closed when it has read
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose statements see one state of the file."""
+        try:
+            connection = self._idle.get_nowait()
+        except queue.Empty:
+            connection = self._connect()
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.put(connection)
+
+    # Reading
+
+    def revision(self, connection: sqlite3.Connection) -> Revision:
+        """After the newest commit that the connection sees."""
+        found = connection.execute("SELECT revision, memories, digest FROM state").fetchall()
+        if len(found) != 1:
+            raise KnowledgeBaseDamaged(f"{self.path.name} does not say what it holds")
+        return Revision(*found[0][:2], found[0][2] + _SHIFT)
+
+    def added(self, connection: sqlite3.Connection, after_row: int) -> Added:
+        """The references behind a row."""
+        found = connection.execute("SELECT row, document FROM refs WHERE row > ? ORDER BY row", (after_row,))
+        pairs = np.fromiter((number for pair in found for number in pair), np.int64).reshape(-1, 2)
+        return Added(np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]))
+
+    def vectors(self, connection: sqlite3.Connection, rows: Sequence[int], dimension: int) -> np.ndarray:
+        """Vectors by their rows, which ascend, float32 [n, dimension]; raises KnowledgeBaseDamaged."""
+        found = _of_rows(connection, "SELECT row, vector FROM vectors WHERE row IN", rows)
+        joined = np.frombuffer(b"".join(vector for _, vector in sorted(found)), "<f4")
+        if joined.size != dimension * len(rows):
+            raise KnowledgeBaseDamaged(f"{self.path.name} has not one vector of {dimension} numbers for each memory")
+        return joined.reshape(-1, dimension)
+
+    def words(self, connection: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Words]:
+        """What the words of references are compared by."""
+        found = _of_rows(connection, "SELECT row, hashes FROM words WHERE row IN", rows)
+        return {row: _unpacked(hashes) for row, hashes in found}
+
+    def references(
+        self, connection: sqlite3.Connection, rows: Sequence[int], *, texts: bool = True
+    ) -> dict[int, Reference]:
+        """References by their rows; those that are gone are left out."""
+        text = "r.text" if texts else "NULL"
+        sql = (
+            f"SELECT r.row, r.memory_id, r.crc32c, d.key, d.title, r.row - d.first_row, d.metadata, {text}"
+            " FROM refs r JOIN documents d ON d.id = r.document WHERE r.row IN"
+        )
+        return {
+            row: Reference(memory_id + _SHIFT, *rest) for row, memory_id, *rest in _of_rows(connection, sql, rows)
+        }
+
+    def payloads(self, connection: sqlite3.Connection, crcs: Mapping[int, int]) -> dict[int, bytes]:
+        """Payloads by their rows, compared with the CRC-32C of each; raises KnowledgeBaseDamaged."""
+        found: dict[int, bytes] = dict(_of_rows(connection, "SELECT row, payload FROM payloads WHERE row IN", list(crcs)))
+        for row, crc in crcs.items():
+            if row not in found or google_crc32c.value(found[row]) != crc:
+                raise KnowledgeBaseDamaged(f"the payload of memory row {row} is not what was written")
+        return found
+
+    def documents(self, connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Stored]:
+        """The documents of these keys; absent ones are left out."""
+        found = _of_rows(connection, f"SELECT {_DOCUMENT} FROM documents WHERE key IN", keys)
+        return {document.key: document for document in map(Stored.of, found)}
+
+    def texts(self, connection: sqlite3.Connection, document: Stored) -> list[tuple[int, str]]:
+        """(memory id, text) of a document's references, in order."""
+        found = connection.execute(
+            "SELECT memory_id, text FROM refs WHERE row >= ? AND row < ? ORDER BY row",
+            (document.first_row, document.first_row + document.row_count),
+        )
+        return [(memory_id + _SHIFT, text) for memory_id, text in found]
+
+    def rows_after(self, connection: sqlite3.Connection, after_id: int | None, count: int) -> list[int]:
+        """Rows with the smallest memory ids above one, in the order of the ids."""
+        first = 0 if after_id is None else after_id + 1
+        if first >= 2 * _SHIFT:
+            return []
+        sql = "SELECT row FROM refs WHERE memory_id >= ? ORDER BY memory_id LIMIT ?"
+        return [row for (row,) in connection.execute(sql, (first - _SHIFT, count))]
+
+    def keys(self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int) -> list[tuple[str, str]]:
+        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in the order of their bytes."""
+        return connection.execute(
+            "SELECT key, metadata FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
+            " ORDER BY key LIMIT ?",
+            (after_key, prefix, len(prefix), prefix, count),
+        ).fetchall()
+
+    def unwritten(self, connection: sqlite3.Connection, count: int) -> list[str]:
+        """Keys of documents without payloads."""
+        found = connection.execute("SELECT key FROM documents WHERE payload_bytes = 0 LIMIT ?", (count,))
+        return [key for (key,) in found]
+
+    def sums(self, connection: sqlite3.Connection) -> tuple[int, ...]:
+        """(documents, references, payload bytes, text bytes, documents without payloads)."""
+        found = connection.execute(
+            "SELECT count(*), total(row_count), total(payload_bytes), total(text_bytes),"
+            " total(payload_bytes = 0) FROM documents"
+        ).fetchone()
+        return tuple(map(int, found))
+
+    def passing(self, connection: sqlite3.Connection, condition: In | Exists | Range) -> np.ndarray:
+        """Ids of the documents that pass, int64 [n], ascending.
+
+        One row of joined ids: Python's lock is then let go of once, not once an id.
+        """
+        where, values = _where(condition)
+        (joined,) = connection.execute(
+            f"SELECT group_concat(document) FROM metadata WHERE name = ? AND {where}", (condition.name, *values)
+        ).fetchone()
+        return np.unique(np.fromstring(joined, np.int64, sep=",")) if joined else np.empty(0, np.int64)
+
+    # Writing
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Changes that are there after a crash all together, or not at all; on the disk when it ends."""
+        connection = self._writer
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            batch = Batch(connection, self.revision(connection))
+            yield batch
+            batch.finish()
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            raise
+
+    def give_back(self) -> None:
+        """Makes the file smaller where much of it is free."""
+        pages, free = (self._writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+        if free > max(_FREE_PAGES, _FREE_SHARE * pages):
+            self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def note_commit(self, revision: int) -> None:
+        """To be called once a batch is committed, before it is acknowledged.
+
+        SQLite takes a journal that is lost or harmed for one that ended earlier: this file knows better.
+        """
+        number = revision.to_bytes(8, "little")
+        descriptor = os.open(self._committed, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(descriptor, _COMMITTED.pack(revision, google_crc32c.value(number)), 0)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # Checking
+
+    def require_newest(self, revision: int) -> None:
+        """Raises KnowledgeBaseDamaged where a batch was acknowledged that the file does not have."""
+        with contextlib.suppress(OSError, struct.error):  # without it nothing is lost
+            noted, crc = _COMMITTED.unpack(self._committed.read_bytes())
+            if crc == google_crc32c.value(noted.to_bytes(8, "little")) and noted > revision:
+                raise KnowledgeBaseDamaged(
+                    f"acknowledged documents are lost: {self.path.name} or its journal is older than they are"
+                )
+
+    def counted(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """What does not agree among counts and ids."""
+        state, of_documents = self.revision(connection), self.sums(connection)[1]
+        ids = np.fromiter((one for (one,) in connection.execute("SELECT memory_id FROM refs NOT INDEXED")), np.int64)
+        if digest(ids.astype(np.uint64) + np.uint64(_SHIFT)) != state.digest:
+            yield f"the memories of {self.path.name} are not those that were written"
+        counts = {
+            table: connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
+            for table in ("refs", "words", "vectors", "payloads")
+        }
+        if {of_documents, *counts.values()} != {state.memories}:
+            yield f"{self.path.name} has {state.memories} memories, {of_documents} of documents, rows of {counts}"
+
+    def changed(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """What is not as it was written; reads everything."""
+        for (found,) in connection.execute("PRAGMA integrity_check(5)"):
+            if found != "ok":
+                yield f"{self.path.name}: {found}"
+        pairs, expected = set(connection.execute("SELECT name, value, number, document FROM metadata NOT INDEXED")), set()
+        for *columns, checksum in connection.execute(f"SELECT {_DOCUMENT}, checksum FROM documents NOT INDEXED"):
+            document = Stored.of(columns)
+            if document.checksum() != checksum:
+                yield f"document {document.key[:200]!r} is not what was written"
+            expected.update((name, value, number(value), document.id) for name, value in document.metadata.items())
+        if pairs != expected:
+            yield f"{self.path.name} has other metadata in its index than in its documents"
+        joined = (
+            "SELECT r.row, r.document, r.memory_id, r.crc32c, r.text, w.hashes, v.vector, r.checksum, p.payload"
+            " FROM refs r JOIN words w ON w.row = r.row"
+            " JOIN vectors v ON v.row = r.row JOIN payloads p ON p.row = r.row ORDER BY r.row"
+        )
+        for row, document_id, memory_id, crc, text, hashes, vector, checksum, payload in connection.execute(joined):
+            if _checksum(row, document_id, memory_id, crc, text, hashes, vector) != checksum:
+                yield f"the text or vector of memory {memory_id + _SHIFT} is not what was written"
+            if google_crc32c.value(payload) != crc:
+                yield f"the payload of memory {memory_id + _SHIFT} is not what was written"
+
+
+class Batch:
+    """What one commit changes."""
+
+    def __init__(self, connection: sqlite3.Connection, before: Revision) -> None:
+        self._connection = connection
+        self._rows: list[int] = []
+        self._documents: list[int] = []
+        # The clock's number, so that what a backup was made of is not taken for what was restored from it.
+        self.revision = Revision(max(time.time_ns(), before.number + 1), before.memories, before.digest)
+        (self._next_row,) = connection.execute("SELECT next_row FROM state").fetchone()
+
+    def begin_at(self, row: int) -> None:
+        """The first row that may be used: no smaller one is."""
+        self._next_row = max(self._next_row, row)
+
+    @property
+    def added(self) -> Added:
+        """The references that were added so far."""
+        return Added(np.array(self._rows, np.int64), np.array(self._documents, np.int64))
+
+    def remove(self, document: Stored) -> None:
+        """A document with all that belongs to it."""
+        run, rows = self._connection.execute, (document.first_row, document.first_row + document.row_count)
+        ids = [one + _SHIFT for (one,) in run("SELECT memory_id FROM refs WHERE row >= ? AND row < ?", rows)]
+        for table in ("refs", "words", "vectors", "payloads"):
+            run(f"DELETE FROM {table} WHERE row >= ? AND row < ?", rows)
+        self._connection.executemany(
+            "DELETE FROM metadata WHERE name = ? AND value = ? AND document = ?",
+            [(*pair, document.id) for pair in document.metadata.items()],
+        )
+        run("DELETE FROM documents WHERE id = ?", (document.id,))
+        self._count(-len(ids), ids)
+
+    def add(self, new: NewDocument, vectors: np.ndarray) -> None:
+        """A document whose key none has; vectors: of its references, float32 [n, dimension], of unit length."""
+        run, many = self._connection.execute, self._connection.executemany
+        references, first = new.references, self._next_row
+        (last_id,) = run("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'").fetchone()
+        document = Stored(
+            last_id + 1, new.key, new.title, dict(new.metadata), new.content_hash, time.time_ns() // 1_000_000, first,
+            len(references), sum(len(r.text.encode()) for r in references), sum(len(r.payload) for r in references),
+        )  # fmt: skip
+        columns = (*document[:3], _json(document.metadata), *document[4:], document.checksum())
+        run(f"INSERT INTO documents ({_DOCUMENT}, checksum) VALUES ({', '.join('?' * len(columns))})", columns)
+        many(
+            "INSERT INTO metadata (name, value, document, number) VALUES (?, ?, ?, ?)",
+            [(name, value, document.id, number(value)) for name, value in new.metadata.items()],
+        )
+        title = query_words(new.title) if new.title else []
+        refs, words, kept, payloads = [], [], [], []
+        for row, (reference, vector) in enumerate(zip(references, vectors, strict=True), first):
+            hashes, raw = _packed(title, text_words(reference.text)), np.asarray(vector, "<f4").tobytes()
+            head = (row, document.id, reference.memory_id - _SHIFT, reference.crc32c, reference.text)
+            refs.append((*head, _checksum(*head, hashes, raw)))
+            words.append((row, hashes))
+            kept.append((row, raw))
+            payloads.append((row, bytes(reference.payload)))
+        many("INSERT INTO refs VALUES (?, ?, ?, ?, ?, ?)", refs)
+        for table, values in (("words", words), ("vectors", kept), ("payloads", payloads)):
+            many(f"INSERT INTO {table} VALUES (?, ?)", values)
+        self._next_row += len(references)
+        self._rows += range(first, self._next_row)
+        self._documents += [document.id] * len(references)
+        self._count(len(references), [reference.memory_id for reference in references])
+
+    def _count(self, change: int, ids: Sequence[int]) -> None:
+        before = self.revision
+        self.revision = Revision(before.number, before.memories + change, before.digest ^ digest(ids))
+
+    def finish(self) -> None:
+        """Writes what the knowledge base holds after it."""
+        state = self.revision.number, self.revision.memories, self.revision.digest - _SHIFT, self._next_row
+        self._connection.execute("UPDATE state SET revision = ?, memories = ?, digest = ?, next_row = ?", state)
+
+
+@contextlib.contextmanager
+def disk_errors(doing: str) -> Iterator[None]:
+    """Raises StoreFull, KnowledgeBaseDamaged or StoreUnavailable for what the disk or SQLite says while `doing`."""
+    try:
+        yield
+    except Memory3Error:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        name, number = getattr(error, "sqlite_errorname", None) or "", getattr(error, "errno", None)
+        if name.startswith("SQLITE_FULL") or number in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(
+                f"the store's disk is full while {doing}: free space, nothing stored before is lost"
+            ) from error
+        harmed = number in (errno.EIO, errno.ENOENT, errno.EUCLEAN) or name.startswith("SQLITE_IOERR")
+        if harmed or (isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)):
+            raise KnowledgeBaseDamaged(
+                f"the store's files are damaged while {doing} ({error}): run `memory-service doctor`"
+            ) from error
+        raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
+
+
+def _of_rows(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for start in range(0, len(values), _MARKS):
+        part = values[start : start + _MARKS]
+        found += connection.execute(f"{sql} ({','.join('?' * len(part))})", part).fetchall()
+    return found
+
+
+def _where(condition: In | Exists | Range) -> tuple[str, list[Any]]:
+    """SQL of a condition on one value, after its name, with its parameters."""
+    match condition:
+        case In(_, values):
+            return f"value IN ({','.join('?' * len(values))})", list(values)
+        case Exists():
+            return "1", []
+        case Range() as bounds:
+            limits = {">=": bounds.at_least, ">": bounds.above, "<=": bounds.at_most, "<": bounds.below}
+            given = {sign: limit for sign, limit in limits.items() if limit is not None}
+            column = "value" if any(isinstance(limit, str) for limit in given.values()) else "number"
+            parts = [f"{column} IS NOT NULL", *(f"{column} {sign} ?" for sign in given)]
+            return " AND ".join(parts), list(given.values())
+
+
+def _packed(title: Sequence[int], text: np.ndarray) -> bytes:
+    return np.concatenate([[len(title)], title, text]).astype("<u4").tobytes()
+
+
+def _unpacked(hashes: bytes) -> Words:
+    numbers = np.frombuffer(hashes, "<u4")
+    end = 1 + int(numbers[0])
+    return Words(numbers[end:], numbers[1:end].tolist() if end > 1 else [])
+
+
+def _json(metadata: Mapping[str, str]) -> str:
+    return json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True)
+
+
+def _checksum(row: int, document: int, memory_id: int, crc: int, text: str, hashes: bytes, vector: bytes) -> int:
+    return _crc(struct.pack("<4q", row, document, memory_id, crc), text, hashes, vector)
+
+
+def _crc(*parts: str | bytes) -> int:
+    """CRC-32C of all parts, each behind its length."""
+    crc = 0
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        crc = google_crc32c.extend(google_crc32c.extend(crc, len(raw).to_bytes(8, "little")), raw)
+    return crc
