@@ -122,7 +122,7 @@ def _migrations_to_come(address: StoreAddress, options: StoreOptions) -> list[st
             if ("migrations",) not in [tuple(row) for row in tables]:
                 return []  # an empty one
             rows = engine.rows("SELECT DISTINCT dimension FROM migrations WHERE dimension > 0")
-            return [migration.name for migration, _ in missing(engine.writer, {int(row[0]) for row in rows})]
+            return [migration.name for migration, _ in missing(engine, {int(row[0]) for row in rows})]
     finally:
         engine.close()
 

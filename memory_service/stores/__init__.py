@@ -47,13 +47,18 @@ class NewReference:
 
 @dataclass(frozen=True)
 class NewDocument:
-    """One document ready to be stored, with at least one reference."""
+    """One document ready to be stored, with at least one reference.
+
+    replaces: stored only in the place of the version with this content hash; where another one or none is there, that
+    stays, and the document counts as unchanged. None stores it in any case.
+    """
 
     key: str
     title: str
     metadata: Mapping[str, str]
     content_hash: bytes
     references: Sequence[NewReference]
+    replaces: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,10 @@ class StoreOptions:
     read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
     cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
     MyScale's vector index. payload_cache_bytes: of payloads that an engine keeps in memory (file:// has the system's
-    own cache of its file). word_cache_bytes: of words of references, see `word_ranking`.
+    own cache of its file). word_cache_bytes: of words of references, see `word_ranking`. max_threads: of one search in
+    an engine, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an insert before it
+    is acknowledged, 'auto' for most of them. sweep_after_s: age at which an engine's rows of replaced, deleted and
+    unfinished documents are removed; a write that takes longer than half of it fails.
     """
 
     read_connections: int = 2
@@ -304,6 +312,9 @@ class StoreOptions:
     timeout_s: float = 30.0
     payload_cache_bytes: int = 0
     word_cache_bytes: int = 64 << 20
+    max_threads: int = 0
+    insert_quorum: str = "auto"
+    sweep_after_s: float = 3600.0
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> Store:

@@ -1,38 +1,47 @@
 """What differs between the engines behind one client: ClickHouse or MyScale, embedded, one server or a cluster.
 
 On a cluster every table is a pair: `x_local`, replicated, holds rows on its shard; `x`, distributed, is what is read
-and inserted into. References and payloads are spread over the shards by id. What a batch must write as one block
-(documents, intents, totals) is spread by knowledge base, so that one block stays one block.
+and inserted into. References and payloads are spread over the shards by id. Documents are spread by knowledge base, so
+that the rows of one commit stay one block; what names knowledge bases and migrations is on one shard.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from memory_model.errors import InvalidInput
+from memory_service.stores import StoreOptions
 from memory_service.stores.address import StoreAddress
+from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
 
 MYSCALE_INDEX = "SCANN"
 _MYSCALE_INDEXES = ("SCANN", "MSTG", "HNSWFLAT", "HNSWSQ", "HNSWPQ", "IVFFLAT", "IVFSQ", "IVFPQ", "FLAT")
-_SHARDED_BY_ID = ("payloads", "references_")
-_NUMBERED = ("knowledge_bases", "migrations")
+_SHARDED_BY = {"payloads": "id", "references_": "id", "documents": "kb"}
 _CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 _ALTER = re.compile(r"ALTER TABLE (\w+)")
 _ENGINE = re.compile(r"ENGINE = (Replacing)?MergeTree(?:\((\w+)\))?")
+_QUORUM = re.compile(r"auto|\d{1,3}")
+_NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_BLOCK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How statements are said. engine: "chdb", "clickhouse" or "myscale"; cluster: empty for one server."""
+    """How statements are said. engine: "chdb", "clickhouse" or "myscale"; cluster: empty for one server.
+
+    max_threads: of a search, 0 for the default; insert_quorum: see StoreOptions.
+    """
 
     engine: str
     cluster: str = ""
     vector_index: str = ""
+    max_threads: int = 0
+    insert_quorum: str = "auto"
 
     def __post_init__(self) -> None:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
@@ -43,6 +52,17 @@ class Dialect:
             raise InvalidInput(
                 f"vector index {self.vector_index!r}: expected one of {', '.join(_MYSCALE_INDEXES)}, for myscale://"
             )
+        if not _QUORUM.fullmatch(self.insert_quorum):
+            raise InvalidInput(
+                f"insert quorum {self.insert_quorum!r}: expected 'auto' or a number of replicas"
+            )
+
+    @classmethod
+    def of(cls, address: StoreAddress, options: StoreOptions) -> Dialect:
+        """The dialect of an address; raises InvalidInput for options that do not go with it."""
+        return cls(
+            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
+        )
 
     @property
     def myscale(self) -> bool:
@@ -78,10 +98,6 @@ class Dialect:
         """A system table of every shard."""
         return f"cluster('{self.cluster}', system.{table})" if self.cluster else f"system.{table}"
 
-    def logical(self, stored: str) -> str:
-        """The name that `stored` gave another one."""
-        return stored.removesuffix("_local") if self.cluster else stored
-
     def statements(self, statement: str) -> list[str]:
         """A statement of a migration as this engine runs it."""
         if not self.cluster:
@@ -99,9 +115,7 @@ class Dialect:
             return f"ENGINE = Replicated{found[1] or ''}MergeTree({path}{version})"
 
         local = _CREATE.sub(f"CREATE TABLE IF NOT EXISTS {self.changed(table)}", statement)
-        by = "id" if table.startswith(_SHARDED_BY_ID) else "number" if table in _NUMBERED else "kb"
-        if table == "writers":
-            by = "0"
+        by = next((column for name, column in _SHARDED_BY.items() if table.startswith(name)), "0")
         distributed = (
             f"CREATE TABLE IF NOT EXISTS {table}{self.on_cluster} AS {self.stored(table)}"
             f" ENGINE = Distributed('{self.cluster}', currentDatabase(), {self.stored(table)}, {by})"
@@ -113,44 +127,99 @@ class Dialect:
         settings: dict[str, Any] = {
             # Acknowledged means on disk and searchable: no buffering in the engine.
             "async_insert": 0,
-            # One batch is one block, hence atomic.
-            "max_insert_block_size": 1 << 20,
+            # The rows of one insert are one block, hence atomic.
+            "max_insert_block_size": _BLOCK_ROWS,
+            "min_insert_block_size_rows": _BLOCK_ROWS,
+            "min_insert_block_size_bytes": 1 << 30,
         }
         if self.cluster:
             settings |= {
                 "insert_distributed_sync": 1,  # the same for a distributed table
-                "insert_quorum": "auto",  # on most replicas before it is acknowledged,
-                "insert_quorum_parallel": 0,
-                "select_sequential_consistency": 1,  # and read where all of that is
+                "insert_quorum": self.insert_quorum,  # on most replicas before it is acknowledged,
+                "insert_quorum_parallel": 1,  # whatever other processes insert meanwhile,
+                "load_balancing": "in_order",  # and all read and write at the first replica while it is there
                 "replication_alter_partitions_sync": 2,
             }
         return settings
 
-    def deletion(self, table: str, kb: int) -> str:
-        """Removes rows by the parameter `ids`, in the background."""
+    def deletion(self, table: str, kb: int, rows: Sequence[tuple[int, int]]) -> str:
+        """Removes rows by id and version, in the background."""
+        where = f"(id, version) IN ({', '.join(f'({int(i)}, {int(version)})' for i, version in rows)})"
         if self.myscale:
-            return f"DELETE FROM {self.changed(table)} WHERE kb = {int(kb)} AND id IN {{ids:Array(UInt64)}}"
+            return f"DELETE FROM {self.changed(table)} WHERE kb = {int(kb)} AND {where}"
         return (
-            f"DELETE FROM {self.changed(table)} IN PARTITION ID '{int(kb)}' WHERE id IN {{ids:Array(UInt64)}}"
+            f"DELETE FROM {self.changed(table)} IN PARTITION ID '{int(kb)}' WHERE {where}"
             " SETTINGS lightweight_deletes_sync = 0"
         )
 
     # Vectors
 
-    def distance(self, vector: np.ndarray) -> tuple[str, dict[str, Any]]:
+    @property
+    def threads(self) -> str:
+        """The setting of a search: few threads embedded, where many searches share the machine's cores."""
+        return f"max_threads = {self.max_threads or (4 if self.shared else 1)}"
+
+    @property
+    def exact(self) -> str:
+        """Settings with which a search compares with every row; MyScale does by itself what its index cannot."""
+        return "" if self.myscale else ", ignore_data_skipping_indices = 'nearest'"
+
+    def distance(self, vector: np.ndarray, name: str = "vector") -> tuple[str, dict[str, Any]]:
         """The cosine distance of `embedding` to a vector as SQL, and its parameters."""
         if self.myscale:
             return f"distance(embedding, {vector_literal(vector)})", {}
         raw = np.ascontiguousarray(vector, "<f4").tobytes()  # as bytes it is a third faster than as text
-        return "cosineDistance(embedding, reinterpret($vector$, 'Array(Float32)'))", {"$vector$": raw}
+        return f"cosineDistance(embedding, reinterpret(${name}$, 'Array(Float32)'))", {f"${name}$": raw}
 
-
-def dialect_of(address: StoreAddress, cluster: str, vector_index: str) -> Dialect:
-    """The dialect of an address; raises InvalidInput for options that do not go with it."""
-    return Dialect(address.engine, cluster, vector_index)
+    def vectors(self, vectors: Sequence[np.ndarray]) -> Mapping[str, Sequence[Any]]:
+        """The column of an insert that holds vectors."""
+        if self.myscale:
+            return {"embedding": [vector.tolist() for vector in vectors]}
+        return {"vector": [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]}
 
 
 def vector_literal(vector: np.ndarray) -> str:
     """A vector as text that reads back as the same float32 numbers."""
     numbers: Sequence[str] = [np.format_float_positional(v, trim="0") for v in np.asarray(vector, np.float32)]
     return f"[{','.join(numbers)}]"
+
+
+def condition_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
+    """A filter (`stores.filters.matches`) as SQL over the column `metadata`; its values are added to `parameters`."""
+
+    def bound(value: Any, kind: str) -> str:
+        name = f"f{len(parameters)}"
+        parameters[name] = value
+        return f"{{{name}:{kind}}}"
+
+    def said(part: Filter) -> str:
+        match part:
+            case In(name, values):
+                key = bound(name, "String")
+                # An absent name reads as '', so its presence is tested too.
+                return f"(mapContains(metadata, {key}) AND metadata[{key}] IN {bound(list(values), 'Array(String)')})"
+            case Exists(name):
+                return f"mapContains(metadata, {bound(name, 'String')})"
+            case Range():
+                return between(part)
+            case And(parts):
+                return f"({' AND '.join(map(said, parts))})" if parts else "1"
+            case Or(parts):
+                return f"({' OR '.join(map(said, parts))})" if parts else "0"
+            case Not(inner):
+                return f"NOT {said(inner)}"
+
+    def between(part: Range) -> str:
+        key = bound(part.name, "String")
+        value, kind, checks = f"metadata[{key}]", "String", [f"mapContains(metadata, {key})"]
+        limits = {">=": part.at_least, ">": part.above, "<=": part.at_most, "<": part.below}
+        if not any(isinstance(limit, str) for limit in limits.values()):
+            number = f"toFloat64OrZero({value})"
+            checks += [f"match({value}, '{_NUMBER}')", f"isFinite({number})"]
+            value, kind = number, "Float64"
+        checks += [
+            f"{value} {sign} {bound(limit, kind)}" for sign, limit in limits.items() if limit is not None
+        ]
+        return f"({' AND '.join(checks)})"
+
+    return "1" if condition is None else said(condition)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import RemoteDisconnected
 from typing import Any
 
 import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.httputil import check_env_proxy, get_pool_manager
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores import StoreOptions
 from memory_service.stores.address import StoreAddress
-from memory_service.stores.clickhouse.dialect import dialect_of
-from memory_service.stores.clickhouse.whole_answers import connections
+from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.folder_lock import FolderLock
 
 Row = Sequence[Any]
@@ -31,11 +33,6 @@ _DAMAGE_CODES = {
     432: "UNKNOWN_CODEC",
 }  # fmt: skip
 _DISK_FULL_CODE = 243
-_ACCESS_DENIED_CODE = 497
-_DELETE_TIMEOUT_S = 120.0
-_DELETE_POLL_S = 0.003
-# Ids in one statement: as text in an address they stay far below the megabyte that a server takes.
-_IDS_AT_ONCE = 10_000
 _CONNECT_TIMEOUT_S = 5
 
 
@@ -69,14 +66,14 @@ class Engine:
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
         """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
-        self.dialect = dialect_of(address, options.cluster, options.vector_index)
+        self.dialect = Dialect.of(address, options)
         self._address = address
         self._options = options
         self._lock = threading.Lock()
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._all: list[Any] = []
         self._connections = (
-            connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
+            _connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
         )
         self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
         try:
@@ -171,51 +168,29 @@ class Engine:
         with self.reader() as client:
             return client.query(sql, parameters=dict(parameters or {}), **options).result_rows
 
-    def insert(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    def insert(self, table: str, columns: Mapping[str, Sequence[Any]], token: str = "") -> None:
         """Inserts columns as one block; durable when it returns.
 
-        A client sends it again when a connection breaks: its token tells the server that it is the same one.
+        token: names this insert. The server drops another insert into the table with the same token: so it is sent
+        again where no answer comes, and so it is a compare-and-swap between processes.
         """
-        settings = {"insert_deduplication_token": uuid.uuid4().hex} if self.dialect.shared else {}
-        with self._writing(f"writing to {table}"):
-            self.writer.insert(
-                table, list(columns.values()), column_names=list(columns), column_oriented=True, settings=settings
-            )  # fmt: skip
+        settings = {"insert_deduplication_token": token or uuid.uuid4().hex}
+        for last in (not self.dialect.shared, True):
+            try:
+                with self._writing(f"writing to {table}"):
+                    self.writer.insert(
+                        table, list(columns.values()), column_names=list(columns), column_oriented=True,
+                        settings=settings,
+                    )  # fmt: skip
+                return
+            except StoreUnavailable:
+                if last:
+                    raise
 
     def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Runs a statement that changes something."""
         with self._writing(sql.split("(")[0].strip()[:60]):
             self.writer.command(sql, parameters=dict(parameters or {}))
-
-    def delete(self, table: str, kb: int, ids: Sequence[int]) -> None:
-        """Removes rows of knowledge base `kb` by id; they are gone for every later query when it returns.
-
-        The engine masks the rows in the background, and its idle workers may sleep for seconds before they look
-        for work: starting the merges, which run already, wakes them.
-        """
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            part = list(ids[start : start + _IDS_AT_ONCE])
-            there = f"SELECT 1 FROM {table} WHERE kb = {int(kb)} AND id IN {{ids:Array(UInt64)}} LIMIT 1"
-            if self.rows(there, {"ids": part}):
-                self.command(self.dialect.deletion(table, kb), {"ids": part})
-        stored, deadline = self.dialect.stored(table), time.monotonic() + _DELETE_TIMEOUT_S
-        while pending := self.rows(
-            f"SELECT latest_fail_reason FROM {self.dialect.system('mutations')}"
-            " WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done",
-            {"table": stored},
-        ):
-            if time.monotonic() > deadline:
-                reasons = "; ".join(str(row[0]) for row in pending if row[0]) or "no reason given"
-                raise StoreUnavailable(f"the store did not remove rows of {table} in time: {reasons}")
-            self._wake(table)
-            time.sleep(_DELETE_POLL_S)
-
-    def _wake(self, table: str) -> None:
-        try:
-            self.command(f"SYSTEM START MERGES{self.dialect.on_cluster} {self.dialect.stored(table)}")
-        except StoreUnavailable as error:
-            if error.details.get("code") != str(_ACCESS_DENIED_CODE):  # it only hastens what happens anyway
-                raise
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
@@ -237,3 +212,41 @@ class Engine:
                 self._connections.clear()
             if self._folder_lock is not None:
                 self._folder_lock.release()
+
+
+# Connections that take no answer whose head broke off. Python's http.client reads the end of a connection as the end of
+# the headers; what is left of such an answer has status 200 and no rows: a document would look as if it were not there.
+
+
+class _Whole:
+    def getresponse(self) -> HTTPResponse:
+        response: HTTPResponse = super().getresponse()  # type: ignore[misc]
+        if (
+            not response.chunked and response.length_remaining is None
+        ):  # ClickHouse says either of every answer
+            raise RemoteDisconnected("the answer broke off within its headers")
+        return response
+
+
+class _Connection(_Whole, HTTPConnection):  # type: ignore[misc]  # what urllib3 says of its own
+    pass
+
+
+class _SecureConnection(_Whole, HTTPSConnection):  # type: ignore[misc]
+    pass
+
+
+class _Connections(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecureConnections(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+def _connections(host: str, port: int, *, secure: bool) -> PoolManager:
+    """For clients of one server; through the proxy of the environment where it names one."""
+    proxy = check_env_proxy("https" if secure else "http", host, port)
+    pool: PoolManager = get_pool_manager(https_proxy=proxy) if secure else get_pool_manager(http_proxy=proxy)
+    pool.pool_classes_by_scheme = {"http": _Connections, "https": _SecureConnections}
+    return pool

@@ -1,12 +1,24 @@
-"""The store in a ClickHouse engine: embedded (`chdb:///path`), or a server's (`clickhouse://…`, `myscale://…`)."""
+"""The store in a ClickHouse engine: embedded (`chdb:///path`), or a server's (`clickhouse://…`, `myscale://…`).
+
+Any number of processes read and write a server's store; there is no claim, lease or recovery. How a write is committed
+is said in `writes`, how a search leaves out what is not in `search`.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import random
 import threading
+import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
 
-from memory_service.errors import StoreUnavailable
+import google_crc32c
+import numpy as np
+
+from memory_model.errors import Memory3Error
+from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
+from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,
@@ -20,56 +32,40 @@ from memory_service.stores import (
     StoredVersion,
     StoreOptions,
     Written,
-    problem_text,
     require_sound,
 )
 from memory_service.stores.address import StoreAddress
-from memory_service.stores.clickhouse.contents import Contents
-from memory_service.stores.clickhouse.document_batches import DocumentBatches
+from memory_service.stores.clickhouse.bases import Bases
+from memory_service.stores.clickhouse.check import find_problems
+from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
-from memory_service.stores.clickhouse.finder import Finder
-from memory_service.stores.clickhouse.migrations import migrate, missing
-from memory_service.stores.clickhouse.myscale import require_vector_indices
-from memory_service.stores.clickhouse.registry import Registry
-from memory_service.stores.clickhouse.soundness import (
-    DetachedPart,
-    detached_parts,
-    find_changed_files,
-    find_changed_payloads,
-    find_problems,
-)
-from memory_service.stores.clickhouse.visibility import Visibility
-from memory_service.stores.clickhouse.writer_claim import Repeater, WriterClaim, WriterElsewhere
+from memory_service.stores.clickhouse.migrations import migrate
+from memory_service.stores.clickhouse.search import Search, payloads_of
+from memory_service.stores.clickhouse.writes import Writes
+from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
 
-# A process that reads while another one writes may see half of a batch; it looks again.
-_READER_CHECKS = 3
-# Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
-_START_CHECK_BYTES = 8 << 30
+_REFRESH_S = 1.0
+_ATTEMPTS = 3
 
 
 class ClickHouseStore(Store):
-    """See Store for the contract. Embedded, one process a path: the engine locks its folder. On a server one process
-    writes (`writer_claim`); others read, see what it wrote within seconds, and take its place when it is gone.
-    """  # noqa: D205
+    """See Store for the contract. Embedded, one process a path: the engine locks its folder."""
 
     def __init__(self, engine: Engine, options: StoreOptions) -> None:
-        """Opens the tables; the process that may write first puts them in order."""
+        """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked."""
         self._engine = engine
-        self._write_lock = threading.RLock()
-        self._visibility = Visibility()
-        self._contents = Contents(engine)
-        self._finder = Finder(engine, self._visibility, options)
-        self._claim = WriterClaim(engine) if engine.dialect.shared else None
-        self._repeater: Repeater | None = None
-        try:
-            if self._claim is not None:
-                self._claim.take()
-            self._begin_writing()
-        except WriterElsewhere:
-            self._begin_reading()
-        if self._claim is not None:
-            self._repeater = Repeater(self._keep_up)
+        self._search = Search(engine, options)
+        self._writes = Writes(engine, options.sweep_after_s)
+        self._sweep_after_s = options.sweep_after_s
+        migrate(engine, set())
+        self._bases = Bases(engine)
+        migrate(engine, {base.identity.dimension for base in self._bases.all()})
+        if not engine.dialect.shared:
+            self._bases.check()
+        self._closing = threading.Event()
+        self._upkeep = threading.Thread(target=self._keep_up, name="store-upkeep", daemon=True)
+        self._upkeep.start()
 
     @classmethod
     def open(cls, address: StoreAddress, options: StoreOptions) -> ClickHouseStore:
@@ -82,195 +78,212 @@ class ClickHouseStore(Store):
             engine.close()
             raise
 
-    def _begin_writing(self) -> None:
-        """Migrates, undoes or finishes what a killed process left, and checks every knowledge base."""
-        engine, embedded = self._engine, not self._engine.dialect.shared
-        migrate(engine.writer, engine.dialect, set())
-        detached = detached_parts(engine)
-        for part in detached:
-            if part.table in ("knowledge_bases", "migrations") and not part.superseded:
-                raise StoreUnavailable(
-                    f"part {part.name} of the store's own table {part.table} is damaged: restore a backup"
-                )
-        self._registry = Registry(engine)
-        self._migrate({base.identity.dimension for base in self._registry.all()})
-        detached = self._registry.drop_leftovers(detached)
-        self._open_log()
-        self._recover({part.partition for part in detached if not part.superseded})
-        if embedded:
-            rows = engine.rows(
-                "SELECT DISTINCT partition_id FROM system.parts WHERE active AND has_lightweight_delete"
-                " AND database = currentDatabase() AND startsWith(table, 'references_')"
-            )
-            self._finder.masked.update(int(row[0]) for row in rows)
-        for base in self._registry.all():
-            problems = self._problems(base, detached)
-            if not problems and embedded and self._contents.bytes_on_disk(base) <= _START_CHECK_BYTES:
-                problems = find_changed_files(engine, base.number, base.identity.dimension)
-            self._registry.set_problem(base, problem_text(problems))
-
-    def _begin_reading(self) -> None:
-        """Checks every knowledge base; what another process is writing at the moment is no problem."""
-        engine = self._engine
-        self._registry = Registry(engine)
-        wanted = {base.identity.dimension for base in self._registry.all()}
-        if lacking := missing(engine.writer, wanted):
-            raise StoreUnavailable(
-                f"the store's tables lack migration {lacking[0][0].name}: update the service that writes to it first"
-            )
-        self._open_log()
-        detached = detached_parts(engine)
-        for base in self._registry.all():
-            for _ in range(_READER_CHECKS):
-                problems = self._problems(base, detached)
-                if not problems or base.number in self._log.unfinished():
-                    break
-                self._log.refresh()
-            else:
-                self._registry.set_problem(base, problem_text(problems))
-
-    def _open_log(self) -> None:
-        self._batches = DocumentBatches(
-            self._engine, self._registry, self._contents, self._visibility, self._finder.masked
-        )
-        self._log = self._batches.log
-
-    def _migrate(self, dimensions: set[int]) -> None:
-        migrate(self._engine.writer, self._engine.dialect, dimensions)
-        if self._engine.dialect.myscale and dimensions:
-            require_vector_indices(self._engine, dimensions)
-
     def _keep_up(self) -> None:
-        """Every few seconds: keeps the claim to write and undoes what broke off, or reads what the writer did."""
-        claim = self._claim
-        assert claim is not None, "only a shared store keeps up"
-        if claim.held:
-            claim.repeat()
-            self._settle()
-        else:
-            self._registry.refresh()
-            self._log.refresh()
-
-    def _settle(self) -> None:
-        """Undoes or finishes batches that broke off when the server did not answer; not while another one runs."""
-        if self._log.unsettled and self._write_lock.acquire(blocking=False):
+        """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
+        sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
+        while not self._closing.wait(_REFRESH_S):
             try:
-                for kb in list(self._log.unsettled):
-                    self._log.recover(kb)
-            finally:
-                self._write_lock.release()
+                if self._engine.dialect.shared:
+                    self._bases.refresh()
+                if time.monotonic() > sweep_at:
+                    sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
+                    self.sweep()
+            except Memory3Error as error:  # the next turn may find the store well again
+                logger().warning("store_upkeep_failed", error=str(error))
 
-    def _require_writer(self) -> None:
-        """Raises StoreUnavailable when another process writes; otherwise takes its place where it is gone."""
-        if self._claim is not None and not self._claim.held:
-            self._claim.take()
-            self._begin_writing()
+    def sweep(self) -> int:
+        """Removes old rows that belong to no document; returns how many references there were. Other processes may
+        sweep, read and write meanwhile.
+        """  # noqa: D205
+        self._bases.drop_leftovers()
+        swept = 0
+        for base in self._bases.all():
+            if not base.problem:
+                swept += self._writes.sweep(base)
+        return swept
 
-    def _recover(self, damaged: set[str]) -> None:
-        """Undoes or finishes unfinished batches, but leaves what is damaged as it is: that needs the tables whole."""
-        for kb in self._log.unfinished():
-            if self._registry.numbered(kb) and str(kb) not in damaged and kb not in self._log.damaged:
-                self._log.recover(kb)
-        if not damaged:
-            self._log.prune()
+    # Knowledge bases
 
     def ping(self) -> None:
         """See Store: a server is asked, not our list of what it holds."""
         self._engine.ping()
 
     def knowledge_bases(self) -> list[KnowledgeBase]:
-        """See Store."""
-        return self._registry.all()
+        """See Store. Another process's are listed within a second."""
+        return self._bases.all()
 
     def knowledge_base(self, name: str) -> KnowledgeBase:
         """See Store."""
-        return self._registry.named(name)
+        return self._bases.named(name)
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """See Store."""
-        with self._write_lock:
-            self._require_writer()
-            self._migrate({identity.dimension})
-            return self._registry.create(name, description, identity)
+        migrate(self._engine, {identity.dimension})
+        return self._bases.create(name, description, identity)
 
     def drop(self, base: KnowledgeBase) -> None:
-        """See Store."""
-        with self._write_lock:
-            self._require_writer()
-            self._registry.drop(base)
-            self._log.forget(base.number)
-            self._finder.masked.discard(base.number)
+        """See Store. What other processes write into it meanwhile is swept."""
+        self._bases.drop(base)
+
+    # Documents
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
-        return self._finder.retrieve(base, query)
+        return self._search.retrieve(base, query)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""
-        return self._contents.versions(base, keys)
-
-    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        """See Store."""
-        return self._contents.document(base, key)
-
-    def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
-        """See Store."""
-        return self._contents.memories(base, after_id=after_id, count=count)
-
-    def keys(self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int) -> list[str]:
-        """See Store."""
-        return self._contents.keys(base, prefix, after_key=after_key, count=count)
-
-    def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """See Store."""
-        return self._contents.unwritten(base, count)
-
-    def statistics(self, base: KnowledgeBase) -> Statistics:
-        """See Store."""
-        return self._contents.statistics(base)
-
-    def revision(self, base: KnowledgeBase) -> Revision:
-        """See Store."""
-        require_sound(base)
-        if self._claim is not None and not self._claim.held:
-            self._log.refresh()
-        totals = self._log.totals(base.number)
-        return Revision(totals.batch, totals.memories, totals.digest)
-
-    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """See Store."""
-        with self._write_lock:
-            problems = self._problems(base, detached_parts(self._engine))
-            if deep and not problems:
-                problems = find_changed_files(self._engine, base.number, base.identity.dimension)
-            if deep and not problems:
-                problems = find_changed_payloads(self._engine, base.number, base.identity.dimension)
-            return problems
-
-    def _problems(self, base: KnowledgeBase, detached: Sequence[DetachedPart]) -> list[str]:
-        if problem := self._log.damaged.get(base.number):
-            return [problem]
-        totals = self._log.totals(base.number)
-        return find_problems(self._engine, base.number, base.identity.dimension, totals, detached)
+        found, _ = self._writes.newest(base, keys)
+        return {
+            key: StoredVersion(one.content_hash, one.memory_ids)
+            for key, one in found.items()
+            if not one.deleted
+        }
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        with self._write_lock:
-            self._require_writer()
-            return self._batches.write(base, documents)
+        try:
+            return self._writes.write(base, documents)
+        except KnowledgeBaseNotFound:
+            self._bases.refresh()
+            raise
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
-        with self._write_lock:
-            self._require_writer()
-            return self._batches.delete(base, keys)
+        try:
+            return self._writes.delete(base, keys)
+        except KnowledgeBaseNotFound:
+            self._bases.refresh()
+            raise
+
+    def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
+        """See Store."""
+        require_sound(base)
+        for _ in range(_ATTEMPTS):
+            rows = self._documents(
+                base, "title, metadata, content_hash, toUnixTimestamp64Milli(stored_at), memory_ids",
+                "key = {key:String}", {"key": key},
+            )  # fmt: skip
+            if not rows:
+                break
+            title, metadata, content_hash, ms, ids = rows[0]
+            found = self._engine.rows(
+                f"SELECT id, text FROM references_{base.identity.dimension}"
+                " WHERE kb = {kb:UInt32} AND id IN {ids:Array(UInt64)}",
+                {"kb": base.number, "ids": list(ids)},
+            )
+            texts: dict[int, str] = dict(map(tuple, found))
+            if len(texts) < len(ids):  # replaced and swept between the two reads
+                continue
+            stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
+            references = [(int(memory_id), texts[memory_id]) for memory_id in ids]
+            return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references)
+        raise DocumentNotFound(
+            f"knowledge base {base.name!r} has no document {key[:200]!r}", document_key=key
+        )
+
+    def keys(
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
+    ) -> list[str]:
+        """See Store."""
+        parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
+        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {condition_sql(filter, parameters)}"
+        rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
+        return [row[0] for row in rows]
+
+    def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
+        """See Store."""
+        rows = self._documents(base, "key", "payload_bytes = 0", {"count": count}, " LIMIT {count:UInt32}")
+        return [row[0] for row in rows]
+
+    def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
+        """See Store."""
+        require_sound(base)
+        following = 0 if after_id is None else after_id + 1
+        while True:
+            with self._engine.reader() as client:
+                # Rows of one id are read together: only one of them is of the newest version.
+                rows = client.query(
+                    "SELECT id, version, document_key, title, chunk, text, crc32c, CAST(embedding, 'Array(Float32)')"
+                    f" FROM references_{base.identity.dimension} WHERE kb = {base.number} AND id >= {following}"
+                    f" ORDER BY id LIMIT {int(count)} WITH TIES SETTINGS max_threads = 1"
+                ).result_rows
+                payloads = payloads_of(client, base.number, {int(row[0]) for row in rows})
+            newest, _ = self._writes.newest(base, sorted({row[2] for row in rows}))
+            visible = {
+                int(row[0]): row
+                for row in rows
+                if (one := newest.get(row[2])) and one.version == int(row[1]) and not one.deleted
+            }
+            if visible or len(rows) < count:
+                # A memory without payload was removed between the reads, which the revision tells.
+                return [
+                    StoredMemory(
+                        memory_id, row[2], row[3], int(row[4]), row[5], np.asarray(row[7], np.float32),
+                        payloads.get(memory_id, b""), int(row[6]),
+                    )
+                    for memory_id, row in visible.items()
+                ]  # fmt: skip
+            following = int(rows[-1][0]) + 1
+
+    def _documents(
+        self, base: KnowledgeBase, columns: str, where: str, parameters: dict[str, Any], after: str = ""
+    ) -> Sequence[Sequence[Any]]:
+        """Rows of the documents that are there."""
+        require_sound(base)
+        return self._engine.rows(
+            f"SELECT {columns} FROM documents FINAL WHERE kb = {base.number} AND deleted = 0 AND {where}{after}",
+            parameters,
+        )
+
+    # Counts
+
+    def revision(self, base: KnowledgeBase) -> Revision:
+        """See Store. The number is the time of the newest commit in microseconds."""
+        require_sound(base)
+        number, memories, digest = self._engine.rows(
+            "SELECT max(toUnixTimestamp64Micro(stored_at)), sumIf(length(memory_ids), deleted = 0),"
+            f" groupBitXorArrayIf(memory_ids, deleted = 0) FROM documents FINAL WHERE kb = {base.number}"
+        )[0]
+        return Revision(max(int(number), 0), int(memories), int(digest))
+
+    def statistics(self, base: KnowledgeBase) -> Statistics:
+        """See Store."""
+        columns = "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(payload_bytes = 0)"
+        documents, references, payload_bytes, text_bytes, unwritten = self._documents(base, columns, "1", {})[
+            0
+        ]
+        return Statistics(
+            int(documents), int(references), int(payload_bytes), int(text_bytes), self._bases.bytes_on_disk(base),
+            int(unwritten),
+        )  # fmt: skip
+
+    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
+        """See Store."""
+        problems = find_problems(self._engine, base, files=deep)
+        if not deep or problems:
+            return problems
+        after: int | None = None
+        while not problems:
+            page = self.memories(base, after_id=after, count=256)
+            if not page:
+                break
+            after = page[-1].memory_id
+            problems += [
+                f"the payload of memory {memory.memory_id} is not the one that was written"
+                for memory in page
+                if google_crc32c.value(bytes(memory.payload)) != memory.crc32c
+            ]
+        return problems
 
     def close(self) -> None:
         """See Store."""
-        if self._repeater is not None:
-            self._repeater.stop()
-        with self._write_lock:
-            if self._claim is not None:
-                with contextlib.suppress(StoreUnavailable):  # a server that is gone takes no leave
-                    self._claim.release()
-            self._engine.close()
+        self._closing.set()
+        self._upkeep.join(60)
+        self._engine.close()

@@ -1,28 +1,44 @@
 """Numbered migrations of the ClickHouse tables: each is applied once and recorded in the table `migrations`.
 
 A module `m001_…` has STATEMENTS; with PER_DIMENSION = True they hold `{dimension}` and run once for every length of
-vectors in the store. MYSCALE_STATEMENTS stand in for them on MyScale, with `{index}` for the type of the vector
-index. With ONE_SERVER = True they are for a server's plain tables: neither embedded nor replicated. A released
-migration is never edited: a change of the tables is the next number.
+vectors in the store. MYSCALE_STATEMENTS stand in for them on MyScale, with `{index}` for the type of the vector index.
+
+Migrations only add, and their statements can be repeated: a process of an older release serves on while a newer one
+migrates. A released migration is never edited: a change of the tables is the next number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
+import random
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from memory_service.errors import StoreUnavailable
 from memory_service.ops.logs import logger
 from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.clickhouse.engine import Engine
 
-RECORD = """
-CREATE TABLE IF NOT EXISTS migrations (
-    number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
-) ENGINE = MergeTree ORDER BY (number, dimension)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
-"""
+RECORDS = (
+    """
+    CREATE TABLE IF NOT EXISTS migrations (
+        number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
+    ) ENGINE = MergeTree ORDER BY (number, dimension)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS migration_lock (
+        turn UInt32, holder UInt64, held UInt8, at DateTime64(3, 'UTC') DEFAULT now64(3)
+    ) ENGINE = MergeTree ORDER BY turn SETTINGS non_replicated_deduplication_window = 1000
+    """,
+)
+LOCK_S = 60.0
+"""How long a process that died while it migrated keeps others from it."""
+_WAIT_S = 600.0
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,12 +50,9 @@ class Migration:
     statements: tuple[str, ...]
     myscale_statements: tuple[str, ...]
     per_dimension: bool
-    one_server: bool
 
     def rendered(self, dialect: Dialect, dimension: int) -> list[str]:
         """The statements as an engine runs them."""
-        if self.one_server and (not dialect.shared or dialect.cluster):
-            return []
         statements = self.myscale_statements if dialect.myscale else self.statements
         if self.per_dimension:
             statements = tuple(s.format(dimension=dimension, index=dialect.index_type) for s in statements)
@@ -52,50 +65,102 @@ def migrations() -> list[Migration]:
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
         statements = tuple(module.STATEMENTS)
+        myscale = tuple(getattr(module, "MYSCALE_STATEMENTS", statements))
+        per_dimension = bool(getattr(module, "PER_DIMENSION", False))
         found.append(
-            Migration(
-                int(module_info.name[1:4]), module_info.name, statements,
-                tuple(getattr(module, "MYSCALE_STATEMENTS", statements)),
-                bool(getattr(module, "PER_DIMENSION", False)), bool(getattr(module, "ONE_SERVER", False)),
-            )
-        )  # fmt: skip
+            Migration(int(module_info.name[1:4]), module_info.name, statements, myscale, per_dimension)
+        )
     return sorted(found, key=lambda migration: migration.number)
 
 
-def missing(client: Any, dimensions: set[int]) -> list[tuple[Migration, int]]:
-    """What the store behind `client` (clickhouse-connect) lacks: migrations and the dimensions they are for.
+def missing(engine: Engine, dimensions: set[int]) -> list[tuple[Migration, int]]:
+    """Migrations that the store lacks, and the dimensions they are for. `dimensions`: lengths of vectors in use.
 
-    `dimensions`: lengths of vectors that need their tables. Raises StoreUnavailable for a store of a newer release:
-    what that one changed is not known here.
+    Raises StoreUnavailable for tables from before the first release, which no migration leads on from.
     """
-    rows = client.query("SELECT number, dimension, name FROM migrations").result_rows
-    done, known = {(row[0], row[1]) for row in rows}, migrations()
-    if newer := sorted({row[2] for row in rows if row[0] > known[-1].number}):
+    tables = {
+        str(row[0])
+        for row in engine.rows("SELECT name FROM system.tables WHERE database = currentDatabase()")
+    }
+    if engine.dialect.stored("totals") in tables:
         raise StoreUnavailable(
-            f"the store was written by a newer release, which made {', '.join(newer)}: start that release, or restore a"
-            " backup into an empty store"
+            "the store's tables are from before release 0.1.0: export it with the version that wrote it, and restore"
+            " that backup into an empty store"
         )
+    done = set()
+    if {"migrations", "migration_lock"} <= tables:
+        done = {(int(row[0]), int(row[1])) for row in engine.rows("SELECT number, dimension FROM migrations")}
     return [
         (migration, dimension)
-        for migration in known
+        for migration in migrations()
         for dimension in (sorted(dimensions) if migration.per_dimension else [0])
         if (migration.number, dimension) not in done
     ]
 
 
-def migrate(client: Any, dialect: Dialect, dimensions: set[int]) -> list[str]:
-    """Applies what is missing; returns the names of what was applied.
+def migrate(engine: Engine, dimensions: set[int]) -> list[str]:
+    """Applies what is missing; returns the names of what was applied. Takes the lock only where something is missing.
 
-    Statements are repeatable, so a migration that was cut off before it was recorded is simply applied again.
+    Raises StoreUnavailable when another process migrates for longer than ten minutes.
     """
-    for statement in dialect.statements(RECORD):
-        client.command(statement)
+    if not missing(engine, dimensions):
+        return []
+    for record in RECORDS:
+        for statement in engine.dialect.statements(record):
+            engine.command(statement)
     applied = []
-    for migration, dimension in missing(client, dimensions):
-        for statement in migration.rendered(dialect, dimension):
-            client.command(statement)
-        row = [migration.number, dimension, migration.name]
-        client.insert("migrations", [row], column_names=["number", "dimension", "name"])
-        applied.append(migration.name)
-        logger().info("migrated", migration=migration.name, dimension=dimension)
+    with _lock(engine, lambda: bool(missing(engine, dimensions))) as renew:
+        for migration, dimension in missing(engine, dimensions):
+            for statement in migration.rendered(engine.dialect, dimension):
+                renew()
+                engine.command(statement)
+            number, name = migration.number, migration.name
+            engine.insert("migrations", {"number": [number], "dimension": [dimension], "name": [name]})
+            applied.append(migration.name)
+            logger().info("migrated", migration=migration.name, dimension=dimension)
     return applied
+
+
+@contextlib.contextmanager
+def _lock(engine: Engine, needed: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+    """Waits until no other process migrates, or nothing is `needed` any more; gives what keeps the lock for longer.
+
+    Each turn has one row, which the first insert with the turn's token makes: the others' are dropped by the server.
+    """
+    holder, deadline = random.getrandbits(64), time.monotonic() + _WAIT_S
+
+    def newest() -> tuple[int, int, bool]:
+        """Turn, holder, and whether it is held."""
+        rows = engine.rows(
+            f"SELECT turn, holder, held AND at > now64(3) - INTERVAL {LOCK_S:.0f} SECOND"
+            " FROM migration_lock ORDER BY turn DESC LIMIT 1"
+        )
+        return (int(rows[0][0]), int(rows[0][1]), bool(rows[0][2])) if rows else (0, 0, False)
+
+    def take(turn: int, held: int) -> None:
+        row = {"turn": [turn], "holder": [holder], "held": [held]}
+        engine.insert("migration_lock", row, token=f"turn {turn}")
+
+    def renew() -> None:
+        take(newest()[0] + 1, 1)
+        if newest()[1] != holder:
+            raise StoreUnavailable("another process took the lock on migrations: start again")
+
+    while True:
+        turn, _, held = newest()
+        if not held:
+            take(turn + 1, 1)
+            if newest()[1] == holder:
+                break
+        elif not needed():
+            yield renew
+            return
+        elif time.monotonic() > deadline:
+            raise StoreUnavailable(f"another process has been migrating the store for {_WAIT_S:.0f} s: wait")
+        time.sleep(_POLL_S)
+    try:
+        yield renew
+    finally:
+        turn, owner, _ = newest()
+        if owner == holder:
+            take(turn + 1, 0)

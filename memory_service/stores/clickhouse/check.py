@@ -1,0 +1,111 @@
+"""Whether a knowledge base holds what its documents name: counts and ids of three tables, and what the engine says.
+
+An embedded engine sets aside a part it cannot read when it starts, and serves less without a word.
+"""
+
+from __future__ import annotations
+
+import json
+
+from memory_model.errors import Memory3Error
+from memory_service.stores import KnowledgeBase
+from memory_service.stores.clickhouse.engine import Engine
+
+_ATTEMPTS = 3
+
+
+def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
+    """Everything wrong with the knowledge base, a sentence each; empty when it is whole.
+
+    files: has the engine read all files and compare them with the checksums it wrote. Other processes may write
+    meanwhile: counts are compared again where the documents have changed.
+    """
+    problems: list[str] = []
+    for _ in range(_ATTEMPTS):
+        before = _documents(engine, base)
+        problems = _differences(engine, base)
+        if not problems or before == _documents(engine, base):
+            break
+    if not engine.dialect.shared:
+        problems += _lost_documents(engine, base)
+        if problems:
+            problems += _set_aside(engine, base)
+    if files and not problems:
+        problems = _changed_files(engine, base)
+    return problems
+
+
+def _documents(engine: Engine, base: KnowledgeBase) -> object:
+    try:
+        return engine.rows(f"SELECT count(), max(version) FROM documents WHERE kb = {base.number}")[0]
+    except Memory3Error as error:
+        return str(error)
+
+
+def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
+    kb, table = base.number, f"references_{base.identity.dimension}"
+    within = "GLOBAL IN" if engine.dialect.cluster else "IN"
+    living = f"FROM documents FINAL WHERE kb = {kb} AND deleted = 0"
+    queries = {
+        "documents": f"SELECT sum(length(memory_ids)), groupBitXorArray(memory_ids) {living}",
+        table: f"SELECT count(), groupBitXor(id) FROM (SELECT DISTINCT id FROM {table} WHERE kb = {kb}"
+        f" AND (document_key, version) {within} (SELECT key, version {living}))",
+        "payloads": f"SELECT count(), groupBitXor(id) FROM (SELECT DISTINCT id FROM payloads WHERE kb = {kb}"
+        f" AND (id, version) {within} (SELECT arrayJoin(memory_ids), version {living}))",
+    }
+    problems, named = [], None
+    for name, sql in queries.items():
+        try:
+            count, digest = map(int, engine.rows(sql)[0])
+        except Memory3Error as error:
+            problems.append(f"table {name} cannot be read: {error}")
+            continue
+        if name == "documents":
+            named = count, digest
+        elif named is not None and count != named[0]:
+            problems.append(f"table {name} holds {count} memories of the {named[0]} that its documents name")
+        elif named is not None and digest != named[1]:
+            problems.append(f"table {name} holds other memories than its documents name")
+    return problems
+
+
+def _lost_documents(engine: Engine, base: KnowledgeBase) -> list[str]:
+    """Parts of `documents` that an embedded engine set aside, unless one in use was merged of them.
+
+    Their rows are missed by no count: the documents name what must be there.
+    """
+    rows = engine.rows(
+        "SELECT name FROM system.detached_parts AS lost WHERE database = currentDatabase() AND table = 'documents'"
+        f" AND partition_id = '{base.number}' AND name NOT IN (SELECT older.name FROM system.detached_parts AS older"
+        " JOIN system.parts AS newer ON older.partition_id = newer.partition_id WHERE newer.active"
+        " AND newer.database = currentDatabase() AND newer.table = 'documents' AND older.table = 'documents'"
+        " AND newer.min_block_number <= older.min_block_number AND newer.max_block_number >= older.max_block_number)"
+    )
+    return [f"documents of part {row[0]} are lost" for row in rows]
+
+
+def _set_aside(engine: Engine, base: KnowledgeBase) -> list[str]:
+    rows = engine.rows(
+        "SELECT table, name, ifNull(reason, '') FROM system.detached_parts"
+        f" WHERE database = currentDatabase() AND partition_id = '{base.number}' ORDER BY table, name"
+    )
+    return [f"the engine set aside part {name} of {table} ({reason})" for table, name, reason in rows]
+
+
+def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:
+    problems = []
+    for table in ("documents", f"references_{base.identity.dimension}", "payloads"):
+        statement = (
+            f"CHECK TABLE {engine.dialect.stored(table)} PARTITION ID '{base.number}'"
+            " SETTINGS check_query_single_value_result = 0"
+        )
+        try:
+            with engine.reader() as client:
+                said = client.raw_query(statement, fmt="JSONCompactEachRow").decode(errors="replace")
+        except Memory3Error as error:
+            problems.append(f"table {table} cannot be checked: {error}")
+            continue
+        for part, sound, message in map(json.loads, said.splitlines()):
+            if not sound:
+                problems.append(f"part {part} of {table} is not what was written ({message[:200]})")
+    return problems

@@ -1,0 +1,232 @@
+"""Writes of documents to a ClickHouse engine by any number of processes, without a lock between them.
+
+    one statement    the newest versions of the keys, the server's clock, and whether the knowledge base lives
+    references       under the new version of their document; no search shows them yet
+    payloads
+    documents        one insert for all documents of the write: the commit
+
+A version is made of the server's clock and random bits, and is above any version that was seen of its key; the newest
+one is the document, whichever commit comes last. An insert is repeated under its token, so that one which the server
+finishes after its answer was given up is stored once. Deletion is a version too. What is replaced, deleted or was never
+committed is removed by age, by any process (`sweep`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Written, require_sound
+from memory_service.stores.clickhouse.engine import Engine
+
+# A version: milliseconds of the server's clock and below them random bits.
+_RANDOM_BITS = 22
+_KEYS_AT_ONCE = (
+    256  # in one statement: as text in an address they stay below the megabyte that a server takes
+)
+_ROWS_AT_ONCE = 50_000
+_BYTES_AT_ONCE = 128 << 20
+_SWEPT_AT_ONCE = 10_000
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The newest committed version of a document."""
+
+    version: int
+    deleted: bool
+    content_hash: bytes
+    memory_ids: tuple[int, ...]
+
+
+class Writes:
+    """Writes and the sweep of one store. Thread-safe."""
+
+    def __init__(self, engine: Engine, sweep_after_s: float) -> None:
+        """sweep_after_s: see StoreOptions."""
+        self._engine = engine
+        self._sweep_after_s = sweep_after_s
+
+    def newest(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[dict[str, Committed], int]:
+        """The newest versions of these documents, deletions among them, and the server's clock in ms.
+
+        Raises KnowledgeBaseNotFound for one that was dropped, by whatever process.
+        """
+        require_sound(base)
+        found, now_ms = {}, 0
+        for start in range(0, len(keys) or 1, _KEYS_AT_ONCE):
+            rows = self._engine.rows(
+                "SELECT 1, key, version, deleted, content_hash, memory_ids FROM documents FINAL"
+                " WHERE kb = {kb:UInt32} AND key IN {keys:Array(String)} UNION ALL"
+                " SELECT 0, '', toUInt64(toUnixTimestamp64Milli(now64(3))), dropped, toFixedString('', 32), []"
+                " FROM knowledge_bases FINAL WHERE number = {kb:UInt32}",
+                {"kb": base.number, "keys": list(keys[start : start + _KEYS_AT_ONCE])},
+            )
+            living = False
+            for is_document, key, version, deleted, content_hash, ids in rows:
+                if is_document:
+                    found[key] = Committed(
+                        int(version), bool(deleted), bytes(content_hash), tuple(map(int, ids))
+                    )
+                else:
+                    living, now_ms = not deleted, int(version)
+            if not living:
+                message = f"knowledge base {base.name!r} was deleted meanwhile"
+                raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
+        return found, now_ms
+
+    def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
+        """See Store. Any number of documents: large writes are inserted in parts and committed by one insert."""
+        started = time.monotonic()
+        stored, now_ms = self.newest(base, [document.key for document in documents])
+        versions: dict[str, int] = {}
+        for document in documents:
+            there = stored.get(document.key)
+            living = there if there is not None and not there.deleted else None
+            if document.replaces is not None:
+                if living is not None and living.content_hash == document.replaces:
+                    # Next above the one it replaces, so that a newer one stands that is committed meanwhile.
+                    versions[document.key] = living.version + random.randint(1, 1 << _RANDOM_BITS - 1)
+            elif living is None or living.content_hash != document.content_hash:
+                versions[document.key] = _version_after(there, now_ms)
+        fresh = [document for document in documents if document.key in versions]
+        if fresh:
+            token = uuid.uuid4().hex
+            for place, (references, payloads) in enumerate(self._parts(base.number, fresh, versions)):
+                self._engine.insert(f"references_{base.identity.dimension}", references, f"{token} {place}")
+                # Behind the references: what a sweep finds of a write that broke off leads to its payloads.
+                for piece, columns in enumerate(payloads):
+                    self._engine.insert("payloads", columns, f"{token} {place} {piece}")
+            if time.monotonic() - started > self._sweep_after_s / 2:
+                raise StoreUnavailable(
+                    f"writing {len(fresh)} documents took longer than {self._sweep_after_s / 2:.0f} s, half of the"
+                    " sweep's age: write fewer at once"
+                )
+            self._engine.insert("documents", _document_columns(base.number, fresh, versions), token)
+        return [
+            Written(
+                document.key,
+                len(document.references),
+                replaced=document.key in versions
+                and document.key in stored
+                and not stored[document.key].deleted,
+                unchanged=document.key not in versions,
+            )
+            for document in documents
+        ]
+
+    def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
+        """See Store."""
+        stored, now_ms = self.newest(base, list(dict.fromkeys(keys)))
+        gone = {key: one for key, one in stored.items() if not one.deleted}
+        if gone:
+            n = len(gone)
+            columns: Columns = {
+                "kb": [base.number] * n,
+                "key": list(gone),
+                "version": [_version_after(one, now_ms) for one in gone.values()],
+                "deleted": [1] * n,
+                "content_hash": [bytes(32)] * n,
+            }
+            self._engine.insert("documents", columns, uuid.uuid4().hex)
+        return len(gone), sum(len(one.memory_ids) for one in gone.values())
+
+    def _parts(
+        self, kb: int, documents: Sequence[NewDocument], versions: Mapping[str, int]
+    ) -> Iterator[tuple[Columns, Iterator[Columns]]]:
+        """Columns of `references_…`, and those of `payloads` that belong to them."""
+        rows = [
+            (document, chunk, reference)
+            for document in documents
+            for chunk, reference in enumerate(document.references)
+        ]
+        for part in _pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text)):
+            shared: Columns = {
+                "kb": [kb] * len(part),
+                "id": [reference.memory_id for _, _, reference in part],
+                "version": [versions[document.key] for document, _, _ in part],
+            }
+            references = {
+                **shared,
+                "document_key": [document.key for document, _, _ in part],
+                "title": [document.title for document, _, _ in part],
+                "chunk": [chunk for _, chunk, _ in part],
+                "text": [reference.text for _, _, reference in part],
+                "metadata": [dict(document.metadata) for document, _, _ in part],
+                "crc32c": [reference.crc32c for _, _, reference in part],
+                **self._engine.dialect.vectors([reference.vector for _, _, reference in part]),
+            }
+            yield references, _payload_columns(kb, part, versions)
+
+    def sweep(self, base: KnowledgeBase) -> int:
+        """Removes references and payloads of versions that are not the newest, once they are old; how many there were.
+
+        Nobody waits for it: searches leave these rows out, and the engine removes them in the background.
+        """
+        table = f"references_{base.identity.dimension}"
+        rows = self._engine.rows(
+            f"SELECT id, version FROM {table} WHERE kb = {base.number}"
+            f" AND stored_at < now64(6) - INTERVAL {round(self._sweep_after_s * 1000)} MILLISECOND"
+            f" AND (document_key, version) {'GLOBAL ' if self._engine.dialect.cluster else ''}NOT IN"
+            f" (SELECT key, version FROM documents FINAL WHERE kb = {base.number} AND deleted = 0)"
+            f" LIMIT {_SWEPT_AT_ONCE}"
+        )
+        old = [(int(row[0]), int(row[1])) for row in rows]
+        if old:
+            for name in ("payloads", table):
+                self._engine.command(self._engine.dialect.deletion(name, base.number, old))
+        return len(old)
+
+
+def _version_after(there: Committed | None, now_ms: int) -> int:
+    """A new version: by the server's clock, and above the one that is there, should its clock have gone faster."""
+    ms = max(now_ms, (there.version >> _RANDOM_BITS) + 1 if there is not None else 0)
+    return ms << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
+
+
+def _pieces(rows: Sequence[Any], size_of: Any) -> Iterator[list[Any]]:
+    """The rows in pieces that are bounded in rows and bytes."""
+    piece: list[Any] = []
+    left = _BYTES_AT_ONCE
+    for row in rows:
+        if piece and (left <= 0 or len(piece) == _ROWS_AT_ONCE):
+            yield piece
+            piece, left = [], _BYTES_AT_ONCE
+        piece.append(row)
+        left -= size_of(row)
+    if piece:
+        yield piece
+
+
+def _payload_columns(
+    kb: int, rows: Sequence[tuple[NewDocument, int, NewReference]], versions: Mapping[str, int]
+) -> Iterator[Columns]:
+    for part in _pieces(rows, lambda row: len(row[2].payload)):
+        yield {
+            "kb": [kb] * len(part),
+            "id": [reference.memory_id for _, _, reference in part],
+            "version": [versions[document.key] for document, _, _ in part],
+            "payload": [reference.payload for _, _, reference in part],
+        }
+
+
+def _document_columns(kb: int, documents: Sequence[NewDocument], versions: Mapping[str, int]) -> Columns:
+    return {
+        "kb": [kb] * len(documents),
+        "key": [document.key for document in documents],
+        "version": [versions[document.key] for document in documents],
+        "deleted": [0] * len(documents),
+        "content_hash": [document.content_hash for document in documents],
+        "title": [document.title for document in documents],
+        "metadata": [dict(document.metadata) for document in documents],
+        "memory_ids": [[reference.memory_id for reference in document.references] for document in documents],
+        "text_bytes": [sum(len(r.text.encode()) for r in document.references) for document in documents],
+        "payload_bytes": [sum(len(r.payload) for r in document.references) for document in documents],
+    }
