@@ -299,16 +299,9 @@ class _Backlog:
             self._forget(whole)
 
     def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
-        """In the writer's thread, so that no other version can come between the comparison and the write."""
-        stored = self._store.versions(self._base, [document.key for document, _ in finished])
-        same = [
-            document.finished()
-            for document, stored_hash in finished
-            if (version := stored.get(document.key)) and version.content_hash == stored_hash
-        ]
-        if same:
-            self._store.write(self._base, same)
-        return len(same)
+        """Writes them, each only in the place of the version that was read."""
+        documents = [replace(document.finished(), replaces=stored_hash) for document, stored_hash in finished]
+        return sum(written.replaced for written in self._store.write(self._base, documents))
 
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""

@@ -21,7 +21,6 @@ from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, StoreO
 from memory_service.stores.bounded_cache import BoundedCache
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.filters import equal_to
 from memory_service.stores.word_ranking import Candidate, WordRanking
 
 _INDEX_LIMIT = (
@@ -150,7 +149,7 @@ class _Searching:
         by_words = any(query.words)
         self._wanted = max(query.k, query.candidates) if by_words else query.k
         self._parameters: dict[str, Any] = {}
-        self._filter = query.filter or equal_to(query.metadata_filter)
+        self._filter = query.filter
         self._condition = condition_sql(self._filter, self._parameters)
         self._columns = ["id", "version", "document_key", "title", "chunk", "crc32c"]
         self._columns += ["text"] if query.return_text or by_words else ["'' AS text"]

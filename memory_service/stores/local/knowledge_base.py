@@ -349,7 +349,9 @@ class LocalKnowledgeBase:
         with self._lock, disk_errors("writing"), self._database.snapshot() as connection:
             stored = self._database.documents(connection, [document.key for document in documents])
         with self._lock, disk_errors("writing"):
-            same = {d.key for d in documents if d.key in stored and stored[d.key].content_hash == d.content_hash}
+            hashes = {key: document.content_hash for key, document in stored.items()}
+            same = {d.key for d in documents if hashes.get(d.key) == d.content_hash}
+            same |= {d.key for d in documents if d.replaces not in (None, hashes.get(d.key))}
             fresh = [document for document in documents if document.key not in same]
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
