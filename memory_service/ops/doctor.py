@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, Memory3Error
 from memory_service.api.health import INGESTION, MODELS, RETRIEVAL
-from memory_service.client.remote import channel_to, remote_error
+from memory_service.client.connection import RemoteError, connected
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.address import StoreAddress, parse_address
 from memory_service.stores.identity import require_readable
@@ -148,35 +148,35 @@ def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str,
 # A running service
 
 
-async def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Finding]:
+def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Finding]:
     """Asks a service for its health, its model and the state of its knowledge bases; `ids`: of a bundle to compare."""
     findings: list[Finding] = []
-    async with channel_to(address) as channel:
-        try:
+    try:
+        with connected(address) as channel:
             for service in ("", RETRIEVAL, INGESTION, MODELS):
-                findings.append(await _ask_health(channel, address, service))
-            findings.append(await _ask_model(channel, ids or {}))
+                findings.append(_ask_health(channel, address, service))
+            findings.append(_ask_model(channel, ids or {}))
             stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
             request = kb_pb.ListKnowledgeBasesRequest()
-            for base in (await stub.ListKnowledgeBases(request, timeout=_CALL_TIMEOUT_S)).knowledge_bases:
-                findings.append(await _ask_about(stub, base))
-        except grpc.aio.AioRpcError as error:
-            remedy = _NOT_ANSWERED.get(error.code(), "look at the service's log")
-            findings.append(Finding(False, f"service {address}", str(remote_error(error, address)), remedy))
+            for base in stub.ListKnowledgeBases(request, timeout=_CALL_TIMEOUT_S).knowledge_bases:
+                findings.append(_ask_about(stub, base))
+    except RemoteError as error:
+        remedy = _NOT_ANSWERED.get(error.code, "look at the service's log")
+        findings.append(Finding(False, f"service {address}", str(error), remedy))
     return findings
 
 
-async def _ask_health(channel: grpc.aio.Channel, address: str, service: str) -> Finding:
+def _ask_health(channel: grpc.Channel, address: str, service: str) -> Finding:
     request = health_pb2.HealthCheckRequest(service=service)
-    health = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_CALL_TIMEOUT_S)
+    health = health_pb2_grpc.HealthStub(channel).Check(request, timeout=_CALL_TIMEOUT_S)
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(health.status)
     serves = health.status == health_pb2.HealthCheckResponse.SERVING
     return Finding(serves, service or f"service {address}", status, "" if serves else _NOT_SERVING[service])
 
 
-async def _ask_model(channel: grpc.aio.Channel, ids: Mapping[str, str]) -> Finding:
+def _ask_model(channel: grpc.Channel, ids: Mapping[str, str]) -> Finding:
     stub = models_pb2_grpc.ModelsStub(channel)
-    model = await stub.Describe(models_pb2.DescribeRequest(), timeout=_CALL_TIMEOUT_S)
+    model = stub.Describe(models_pb2.DescribeRequest(), timeout=_CALL_TIMEOUT_S)
     runs = {name: str(getattr(model, name)) for name in IDS}
     found = f"{_short(runs)}, vectors of {model.dimension}"
     if other := [name for name in ids if ids[name] != runs[name]]:
@@ -185,11 +185,11 @@ async def _ask_model(channel: grpc.aio.Channel, ids: Mapping[str, str]) -> Findi
     return Finding(True, "model", found)
 
 
-async def _ask_about(stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, base: kb_pb.KnowledgeBase) -> Finding:
+def _ask_about(stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, base: kb_pb.KnowledgeBase) -> Finding:
     what = f"knowledge base {base.name}"
     if base.state == kb_pb.KNOWLEDGE_BASE_STATE_MISMATCHED:
         return Finding(False, what, base.problem, _REMEDY_IDENTITY)
     if base.state != kb_pb.KNOWLEDGE_BASE_STATE_READY:
         return Finding(False, what, base.problem, _REMEDY_BASE)
-    counts = await stub.GetStatistics(kb_pb.GetStatisticsRequest(name=base.name), timeout=60)
+    counts = stub.GetStatistics(kb_pb.GetStatisticsRequest(name=base.name), timeout=60)
     return Finding(True, what, f"{counts.document_count} documents, {counts.reference_count} memories")

@@ -140,7 +140,7 @@ class ModelEncoder:
                 ids.memory_format_id,
                 self._embedder.embedder_id,
                 self._embedder.dim,
-            ),  # fmt: skip
+            ),
             memories_per_chunk=memory.memories_per_chunk,
             reference_tokens=memory.reference_tokens,
             chunk_tokens=memory.chunk_tokens,
@@ -213,6 +213,20 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
+
+
+def require_files(settings: Settings) -> None:
+    """What ModelEncoder will load is there and whole; raises MissingFile, CorruptFile. Takes no time to speak of."""
+    from memory_model.bundle import Bundle
+    from memory_model.embedder import CONFIG, EmbedderConfig
+    from memory_model.models.folder import ModelFolder
+
+    folder = ModelFolder.open(settings.model)
+    encoding_codec(settings, folder)
+    _ = folder.checkpoint
+    if settings.bundle is not None:
+        Bundle.open(settings.bundle)
+    EmbedderConfig.read(embedder_folder(settings) / CONFIG)
 
 
 def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:

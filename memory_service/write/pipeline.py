@@ -26,6 +26,7 @@ from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
     EncodingFailed,
+    KnowledgeBaseExists,
     KnowledgeBaseNotFound,
     ServiceError,
     ShuttingDown,
@@ -113,9 +114,12 @@ class IngestStream:
             if not request.start.create_if_missing:
                 raise
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads.write, self._catalogue.create, name
-        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads.write, self._catalogue.create, name
+            )
+        except KnowledgeBaseExists:  # made by another stream meanwhile
+            return self._catalogue.open(name, Scope.WRITE)
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
         most = self._encoder.description.reference_tokens // 2

@@ -204,7 +204,7 @@ def test_a_store_of_a_newer_version_is_not_opened(tmp_path: Path) -> None:
     assert "m999_later" in finding.found
 
 
-async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_path: Path) -> None:
+def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     with running(tmp_path, HashEncoder(), store=store) as (client, _):
         client.ingest("harmed", sent("a", "A."))
@@ -213,10 +213,10 @@ async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_pa
     vectors.write_bytes(vectors.read_bytes()[:-1])
     with running(tmp_path, HashEncoder(), store=store, health_interval_s=0.1) as (_, server):
         address = f"127.0.0.1:{server.port}"
-        (bad,) = [finding for finding in await check_service(address, OURS) if finding.state == "bad"]
+        (bad,) = [finding for finding in check_service(address, OURS) if finding.state == "bad"]
         assert bad.what == "knowledge base harmed"
         assert "restore it from a backup" in bad.remedy
         others = {**OURS, "codec_id": "0" * 64}
         assert "not the bundle's codec_id" in next(
-            f.found for f in await check_service(address, others) if f.what == "model"
+            f.found for f in check_service(address, others) if f.what == "model"
         )
