@@ -106,7 +106,7 @@ def test_a_document_larger_than_one_message_is_sent_in_pieces(
     _, _, encoder = served
     to = destination(served, "large")
     before = encoder.encoded
-    texts = ["Some words here. " * 50_000, "x " * (1 << 20)]
+    texts = ["Some words here. " * 45_000, "Some words here. " * 70_000]
     items = [pb.IngestItem(document=document(f"k{n}", text)) for n, text in enumerate(texts)]
     rows = [Row("x", "", f"k{n}", item) for n, item in enumerate(items)]
     large, larger = through(rows, to, tmp_path)
