@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
-import grpc
-
 from memory_model.errors import Memory3Error
-from memory_service.access.catalogue import Catalogue
+from memory_service.access.authorization import Access, Catalogue
+from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest
 from memory_service.stores import KnowledgeBase
 from memory_service.write.cold_start import LateMemories, Progress
@@ -27,27 +26,27 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         self._readers = readers
 
     async def ListOperations(
-        self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext
+        self, request: pb.ListOperationsRequest, call: Call
     ) -> pb.ListOperationsResponse:
         """See operations.proto."""
         one = request.knowledge_base
-        bases = [self._catalogue.find(one)] if one else self._catalogue.all()
-        return pb.ListOperationsResponse(operations=[await self._operation(base) for base in bases])
+        bases = [self._catalogue.find(call.access, one)] if one else self._catalogue.all(call.access)
+        return pb.ListOperationsResponse(
+            operations=[await self._operation(base, call.access) for base in bases]
+        )
 
-    async def GetOperation(
-        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext
-    ) -> pb.GetOperationResponse:
+    async def GetOperation(self, request: pb.GetOperationRequest, call: Call) -> pb.GetOperationResponse:
         """See operations.proto."""
         if not request.name.startswith(_WRITE_MEMORIES):
             raise BadRequest(
                 f"no operation is called {request.name[:80]!r}: expected {_WRITE_MEMORIES}<knowledge base>",
                 field="name",
             )
-        base = self._catalogue.find(request.name.removeprefix(_WRITE_MEMORIES))
-        return pb.GetOperationResponse(operation=await self._operation(base))
+        base = self._catalogue.find(call.access, request.name.removeprefix(_WRITE_MEMORIES))
+        return pb.GetOperationResponse(operation=await self._operation(base, call.access))
 
-    async def _operation(self, base: KnowledgeBase) -> pb.Operation:
-        name = self._catalogue.seen_name(base)
+    async def _operation(self, base: KnowledgeBase, access: Access) -> pb.Operation:
+        name = access.seen_name(base.name) or ""
         found = pb.Operation(
             name=_WRITE_MEMORIES + name, kind=pb.OPERATION_KIND_WRITE_MEMORIES, knowledge_base=name
         )
@@ -60,10 +59,10 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         except Memory3Error as error:  # a damaged one must not hide the others
             found.problem = str(error)
             return found
-        left = statistics.unwritten_documents
-        found.progress.documents_done = progress.written
-        found.progress.documents_left = left
-        found.progress.documents_failed = progress.failed
-        found.done = left == 0
-        found.problem = "" if found.done else progress.problem
+        done, failed, left = progress.written, progress.failed, statistics.unwritten_documents
+        found.progress.documents_done, found.progress.documents_left = done, left
+        found.progress.documents_failed, found.done = failed, left == 0
+        if left:
+            unwritten = f"memories of {failed} documents could not be written: see the service's log"
+            found.problem = progress.problem or (unwritten if failed else "")
         return found

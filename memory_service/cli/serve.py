@@ -36,8 +36,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
-    from memory_service.api import event_loop
-    from memory_service.api.server import serve_until_signal
+    from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
     from memory_service.write.encoder import ModelEncoder, require_files
 
@@ -53,7 +52,7 @@ def serve(
         logger().info(
             "loading", model=str(settings.model or "packaged"), store=str(address)
         )  # takes seconds: do not be silent
-        event_loop.run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
+        run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
 
 
 def migrate(store: Store = None, config: Config = None) -> None:

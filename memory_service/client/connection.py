@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
-from memory_service.access.security import is_loopback
+from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
 _RETRIES = {

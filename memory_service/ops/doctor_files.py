@@ -15,8 +15,7 @@ from cryptography.exceptions import InvalidSignature
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.access.keys import KeyFile
-from memory_service.access.security import is_loopback
-from memory_service.access.tls import TlsFiles, tls_files
+from memory_service.access.tls import TlsFiles, is_loopback, tls_files
 from memory_service.ops.disk_watermark import free_bytes
 from memory_service.ops.doctor import Finding
 from memory_service.settings import Settings
@@ -38,16 +37,13 @@ def check_files(settings: Settings) -> list[Finding]:
     if settings.audit_log is not None:
         findings.append(check_audit_log(settings.audit_log))
     if "store" in settings.model_fields_set and not (address := parse_address(settings.store)).host:
-        findings.append(check_disk(address.path, settings.disk_stop_bytes, settings.disk_resume_bytes))
+        findings.append(check_disk(address.path, settings.disk_stop_bytes))
     return findings
 
 
 def _check_listen(settings: Settings) -> Iterator[Finding]:
-    authenticated = settings.keys is not None or settings.tls_client_ca is not None
-    if not is_loopback(settings.listen) and not authenticated and not settings.insecure:
-        remedy = (
-            "set keys or tls_client_ca, listen on 127.0.0.1, or say --insecure on a network that you trust"
-        )
+    if not is_loopback(settings.listen) and settings.keys is None and not settings.insecure:
+        remedy = "set keys, listen on 127.0.0.1, or say --insecure on a network that you trust"
         yield Finding(
             False,
             f"listen {settings.listen}",
@@ -66,7 +62,7 @@ def check_keys(path: Path, now: datetime) -> list[Finding]:
         return [Finding(False, what, str(error), remedy)]
     states = Counter(key.state(now) for key in file.keys)
     found = ", ".join(f"{states[state]} {state}" for state in ("active", "expired", "revoked"))
-    if not states["active"]:
+    if not states["active"] and not file.certificates:
         return [Finding(False, what, f"{found}: nobody gets in", _NEW_KEY)]
     findings = [_its_owners_only(what, path, f"{found}, as hashes")]
     for key in file.keys:
@@ -138,7 +134,7 @@ def check_audit_log(path: Path) -> Finding:
     )
 
 
-def check_disk(folder: Path, stop_bytes: int, resume_bytes: int) -> Finding:
+def check_disk(folder: Path, stop_bytes: int) -> Finding:
     """Free space against the marks at which writing stops and goes on."""
     place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     free = free_bytes(place)
@@ -146,7 +142,7 @@ def check_disk(folder: Path, stop_bytes: int, resume_bytes: int) -> Finding:
     remedy = "free space or move the store to a larger disk; reading and deleting go on"
     if free < stop_bytes:
         return Finding(False, what, found, remedy)
-    return Finding(True, what, found, remedy if free < max(stop_bytes, resume_bytes) else "")
+    return Finding(True, what, found, remedy if free < 2 * stop_bytes else "")
 
 
 def _its_owners_only(what: str, path: Path, found: str) -> Finding:

@@ -10,13 +10,9 @@ import structlog
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-_debug = False
-
 
 def configure_logs(level: str = "info", style: str = "auto") -> None:
     """Sets up structlog for the process; `style` is auto, json or console."""
-    global _debug
-    _debug = level == "debug"
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor
     # Tracebacks without the values of variables, which are people's documents and keys.
@@ -68,8 +64,3 @@ def logger() -> structlog.typing.FilteringBoundLogger:
     """The process's logger."""
     bound: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return bound
-
-
-def tells_debug() -> bool:
-    """Whether events of level debug are written: to ask costs less than to make a logger that says nothing."""
-    return _debug

@@ -10,7 +10,7 @@ import numpy as np
 
 from memory_model.words import query_words
 from memory_service.errors import BadRequest
-from memory_service.settings import Settings
+from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
 from memory_service.stores import Query
 from memory_service.stores.filters import (
     MAX_CONDITIONS,
@@ -29,7 +29,6 @@ from memory_service.stores.identity import WriterIdentity, require_readable
 from memory_service.write.vectors import read_vectors
 from protos.memory.v1 import filter_pb2, retrieval_pb2
 
-MAX_HELD_IDS = 65536
 MAX_TEXT_BYTES = 8192
 MAX_FILTER_BYTES = 65536
 MAX_FILTER_VALUES = 1000
@@ -112,13 +111,13 @@ def _require_room(
     request: retrieval_pb2.RetrieveRequest, count: int, k: int, field: str, settings: Settings
 ) -> None:
     """Raises BadRequest for more queries, hits or held ids than one request may have."""
-    if count > settings.max_queries:
-        raise BadRequest(f"{count} queries in one request, at most {settings.max_queries}", field=field)
+    if count > MAX_QUERIES:
+        raise BadRequest(f"{count} queries in one request, at most {MAX_QUERIES}", field=field)
     if k > settings.max_k:
         raise BadRequest(f"k is {k}, at most {settings.max_k}", field="k")
-    if k * count > settings.max_hits:
+    if k * count > MAX_HITS:
         raise BadRequest(
-            f"{count} queries for {k} memories each, at most {settings.max_hits} hits in one request",
+            f"{count} queries for {k} memories each, at most {MAX_HITS} hits in one request",
             field="k",
         )
     if len(request.held_ids) > MAX_HELD_IDS:

@@ -244,7 +244,13 @@ class Store(ABC):
 
     @abstractmethod
     def keys(
-        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
     ) -> list[str]:
         """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
 
@@ -298,8 +304,8 @@ class StoreOptions:
     read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
     cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
     MyScale's vector index. payload_cache_bytes: of payloads that an engine keeps in memory (file:// has the system's
-    own cache of its file). word_cache_bytes: of words of references, see `word_ranking`. max_threads: of one search in
-    an engine, 0 for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an insert before it
+    own cache of its file). max_threads: of one search in an engine, 0 for 1 embedded and 4 on a server.
+    insert_quorum: replicas of a cluster that have an insert before it
     is acknowledged, 'auto' for most of them. sweep_after_s: age at which an engine's rows of replaced, deleted and
     unfinished documents are removed; a write that takes longer than half of it fails.
     """
@@ -311,7 +317,6 @@ class StoreOptions:
     vector_index: str = ""
     timeout_s: float = 30.0
     payload_cache_bytes: int = 0
-    word_cache_bytes: int = 64 << 20
     max_threads: int = 0
     insert_quorum: str = "auto"
     sweep_after_s: float = 3600.0

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memory_model.errors import Memory3Error
-from memory_service.access.catalogue import Catalogue
+from memory_service.access.authorization import Catalogue
+from memory_service.access.quotas import WriteGuard
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
@@ -60,10 +61,11 @@ class LateMemories:
     """Writes what a cold start left unwritten. For one event loop."""
 
     def __init__(
-        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings,
+        self, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads, settings: Settings,
         draining: asyncio.Event,
     ) -> None:  # fmt: skip
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -126,23 +128,25 @@ class LateMemories:
         return replace(retrieved, hits=hits, payloads=payloads, fetch_us=retrieved.fetch_us + waited_us)
 
     def _backlog(self, base: KnowledgeBase) -> _Backlog:
-        return self._backlogs.setdefault(
-            base.number,
-            _Backlog(base, self._catalogue.store, self._encoder, self._threads, self._turn, self._draining),
-        )
+        if base.number not in self._backlogs:
+            self._backlogs[base.number] = _Backlog(
+                base, self._catalogue.store, self._guard, self._encoder, self._threads, self._turn, self._draining
+            )  # fmt: skip
+        return self._backlogs[base.number]
 
 
 class _Backlog:
     """One knowledge base's documents without memories. Its task runs while there is something to write."""
 
     def __init__(
-        self, base: KnowledgeBase, store: Store, encoder: Encoder, threads: Threads, turn: asyncio.Lock,
-        draining: asyncio.Event,
+        self, base: KnowledgeBase, store: Store, guard: WriteGuard, encoder: Encoder, threads: Threads,
+        turn: asyncio.Lock, draining: asyncio.Event,
     ) -> None:  # fmt: skip
         """turn: held by the one knowledge base whose background work the model's thread does."""
         self._in_background = self._looks = False
         self._base = base
         self._store = store
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._turn = turn
@@ -301,7 +305,8 @@ class _Backlog:
     def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
         """Writes them, each only in the place of the version that was read."""
         documents = [replace(document.finished(), replaces=stored_hash) for document, stored_hash in finished]
-        return sum(written.replaced for written in self._store.write(self._base, documents))
+        with self._guard.writing(self._base, documents):
+            return sum(written.replaced for written in self._store.write(self._base, documents))
 
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from memory_model.errors import Memory3Error
-from memory_service.access.authorization import Scope
-from memory_service.access.catalogue import Catalogue
-from memory_service.api.calls import Undecodable, malformed
+from memory_service.access.authorization import Access, Catalogue, Scope
+from memory_service.access.quotas import WriteGuard
 from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -34,8 +33,9 @@ from memory_service.errors import (
     to_status,
 )
 from memory_service.ops.logs import logger
+from memory_service.ops.tracing import span
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase
+from memory_service.stores import KnowledgeBase, Written
 from memory_service.write.document import Document, DocumentReader, StreamOptions, checked
 from memory_service.write.encoder import EncodedReferences, Encoder
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -65,10 +65,12 @@ class IngestStream:
     """
 
     def __init__(
-        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings,
-        draining: asyncio.Event,
+        self, access: Access, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads,
+        settings: Settings, draining: asyncio.Event,
     ) -> None:  # fmt: skip
+        self._access = access
         self._catalogue = catalogue
+        self._guard = guard
         self._encoder = encoder
         self._threads = threads
         self._settings = settings
@@ -109,17 +111,17 @@ class IngestStream:
             raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
         self._options = self._options_of(request.start)
         try:
-            return self._catalogue.open(request.start.knowledge_base, Scope.WRITE)
+            return self._catalogue.open(self._access, request.start.knowledge_base, Scope.WRITE)
         except KnowledgeBaseNotFound:
             if not request.start.create_if_missing:
                 raise
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads.write, self._catalogue.create, name
+                self._threads.write, self._catalogue.create, self._access, name
             )
         except KnowledgeBaseExists:  # made by another stream meanwhile
-            return self._catalogue.open(name, Scope.WRITE)
+            return self._catalogue.open(self._access, name, Scope.WRITE)
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
         most = self._encoder.description.reference_tokens // 2
@@ -134,7 +136,7 @@ class IngestStream:
 
     def _started(self, base: KnowledgeBase) -> pb.IngestResponse:
         started = pb.IngestStarted(
-            knowledge_base=self._catalogue.seen_name(base),
+            knowledge_base=self._access.seen_name(base.name),
             document_limit_bytes=self._settings.document_limit_bytes,
             reference_tokens=self._encoder.description.reference_tokens,
         )
@@ -188,12 +190,9 @@ class IngestStream:
                 if self._draining.is_set():
                     raise _shutting_down()
                 raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
-            request = coming.result()
+            return coming.result()
         finally:
             coming.cancel()
-        if isinstance(request, Undecodable):
-            raise malformed(request)
-        return request
 
     # Batches
 
@@ -294,10 +293,10 @@ class IngestStream:
         new = [document for document in batch if document.to_write]
         if new:
             try:
-                outcome = await asyncio.get_running_loop().run_in_executor(
-                    self._threads.write,
-                    lambda: self._catalogue.store.write(base, [document.finished() for document in new]),
-                )
+                with span("store.write", documents=len(new)):
+                    outcome = await asyncio.get_running_loop().run_in_executor(
+                        self._threads.write, self._write, base, new
+                    )
                 written = {one.key: one for one in outcome}
                 for document in new:
                     document.written = written[document.key]
@@ -307,6 +306,12 @@ class IngestStream:
                 for document in new:
                     document.error = error
         self._on_the_way -= Counter(document.key for document in batch)
+
+    def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
+        """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
+        documents = [document.finished() for document in new]
+        with self._guard.writing(base, documents):
+            return self._catalogue.store.write(base, documents)
 
 
 # Answered

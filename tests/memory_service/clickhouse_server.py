@@ -5,6 +5,10 @@
 What it speaks: query in the address or the body, data behind `INSERT … FORMAT x`, parameters, settings, databases,
 sessions, basic authentication, /ping, errors with X-ClickHouse-Exception-Code. What it does not: compression and
 client_protocol_version, which clients do without when a server ignores them.
+
+Beyond ClickHouse's: /stall?when=before|during|after&match=TEXT&seconds=S holds the next request whose statement has the
+text in it: before it is executed, with its handle on the engine, or before it is answered. It is executed in any case,
+as a server does whose client has given up. /kill is kill -9.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +32,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import chdb
 
-HANDLES = 3
+HANDLES = 6
 LARGEST_REQUEST_LINE = 1 << 20
 # Parameters that the HTTP interface itself takes; all others are settings.
 TRANSPORT = {
@@ -125,7 +130,7 @@ class Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     engine: Engine
     password = ""
-    requests = 0
+    stalls: list[dict[str, str]] = []  # noqa: RUF012  of all requests
 
     def handle_one_request(self) -> None:
         # As the base class does, but parameters make longer lines than it takes.
@@ -145,6 +150,12 @@ class Request(BaseHTTPRequestHandler):
         if address.path == "/ping":
             self.send(HTTPStatus.OK, b"Ok.\n", {})
             return
+        if address.path == "/stall":
+            self.stalls[:] = [dict(parse_qsl(address.query))]
+            self.send(HTTPStatus.OK, b"Ok.\n", {})
+            return
+        if address.path == "/kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         expected = "Basic " + base64.b64encode(f"default:{self.password}".encode()).decode()
         if self.headers.get("Authorization") != expected:
             self.fail(f"Code: {AUTHENTICATION_FAILED}. DB::Exception: default: Authentication failed")
@@ -154,14 +165,18 @@ class Request(BaseHTTPRequestHandler):
         sql = query + b"\n" + body if query else body
         parameters = {n.removeprefix("param_"): v for n, v in given.items() if n.startswith("param_")}
         settings = {n: v for n, v in given.items() if n not in TRANSPORT and not n.startswith("param_")}
+        stall = self.stall_of(sql)
         try:
+            wait(stall, "before")
             with self.engine.handle(given.get("session_id", "")) as handle:
+                wait(stall, "during")
                 result = handle.run(sql, given.get("database", "default"), settings, parameters)
                 content = result.bytes() or b""  # type: ignore[attr-defined]
                 rows, read = result.rows_read(), result.bytes_read()  # type: ignore[attr-defined]
         except Exception as error:
             self.fail(str(error))
             return
+        wait(stall, "after")
         summary = {"read_rows": str(rows), "read_bytes": str(read)}
         headers = {
             "X-ClickHouse-Summary": json.dumps(summary),
@@ -172,6 +187,15 @@ class Request(BaseHTTPRequestHandler):
             said = FORMAT.search(sql)
             headers["X-ClickHouse-Format"] = said[1].decode() if said else "TabSeparated"
         self.send(HTTPStatus.OK, content, headers)
+
+    def stall_of(self, sql: bytes) -> dict[str, str]:
+        head = sql[:500].decode(errors="replace").replace("`", "")
+        for stall in list(self.stalls):
+            if stall["match"] in head:
+                with contextlib.suppress(ValueError):  # another request took it
+                    self.stalls.remove(stall)
+                    return stall
+        return {}
 
     def chunks(self) -> bytes:
         parts = []
@@ -200,9 +224,18 @@ class Request(BaseHTTPRequestHandler):
         pass
 
 
+def wait(stall: dict[str, str], when: str) -> None:
+    if stall.get("when") == when:
+        time.sleep(float(stall["seconds"]))
+
+
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that gave up or was killed
+            super().handle_error(request, client_address)
 
 
 def main(folder: str, port_file: str, password: str = "", port: str = "0") -> None:

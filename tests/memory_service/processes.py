@@ -35,9 +35,12 @@ def service(
     seconds_per_reference: float = 0.0,
     bundle: Path | None = None,
     engine: str = "chdb",
+    store: str = "",
     **environment: str,
 ) -> Iterator[Service]:
-    """The service on a store in `folder`; killed at the end if it still runs. bundle: what it offers to devices.
+    """The service on a store in `folder`, or at the address `store`; killed at the end if it still runs.
+
+    bundle: what it offers to devices.
 
     environment: settings as MEMORY_SERVICE_….
     """
@@ -47,7 +50,7 @@ def service(
         command = [
             sys.executable,
             str(SCRIPT),
-            f"{engine}://{folder / 'store'}",
+            store or f"{engine}://{folder / 'store'}",
             str(port_file),
             str(seconds_per_reference),
             *([str(bundle)] if bundle else []),

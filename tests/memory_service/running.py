@@ -81,8 +81,8 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     made = Settings(**values)
 
     async def start() -> Server:
-        server = Server(made, encoder, open_store(made.store, made.store_options()))
-        await server.start()
+        server = Server(made)
+        await server.start(encoder, open_store(made.store, made.store_options()))
         return server
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result(300)

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from memory_service.ops.logs import configure_logs
 from memory_service.stores import NewDocument, Store, open_store
-from memory_service.stores.local.rules import LocalRules
+from memory_service.stores.local.knowledge_base import LocalRules
 from memory_service.stores.local.store import LocalStore
-from memory_service.stores.local.vector_index import IndexRule
 from tests.memory_service.stored import IDENTITY, document
 
-# Small numbers, so that the index grows and compaction runs all the time.
-RULES = LocalRules(IndexRule(hnsw_from=100, tail_rows=20), compact_dead_rows=60)
+RULES = LocalRules(save_share=0.01, dead_rows=60)  # the index is saved and built again all the time
 KEYS = 60
 OTHER = "other"
 

@@ -6,8 +6,10 @@ import contextlib
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlencode
 
 import google_crc32c
 
@@ -20,6 +22,7 @@ from memory_service.stores import (
     StoreOptions,
     open_store,
 )
+from memory_service.stores.address import parse_address
 from memory_service.write.content_hash import content_hash_of, memory_id_of
 from tests.memory_service.encoders import identity_of, payload_of, vector_of
 
@@ -97,3 +100,9 @@ def clickhouse_server(folder: Path, port: int = 0) -> Iterator[int]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+def stall(url: str, when: str, match: str, seconds: float) -> None:
+    """Holds the next request to the store's server whose statement has `match` in it, see `clickhouse_server`."""
+    query = urlencode({"when": when, "match": match, "seconds": f"{seconds:.2f}"})
+    urllib.request.urlopen(f"http://127.0.0.1:{parse_address(url).port}/stall?{query}", timeout=60).read()

@@ -36,7 +36,6 @@ def test_what_was_asked_for_lately_stays() -> None:
     assert cache.get_many(1, [0]) == {0: bytes(10)}
     cache.put_many(1, {3: bytes(10)})
     assert sorted(cache.get_many(1, range(4))) == [0, 2, 3]
-    assert (cache.hits, cache.misses) == (4, 1)
 
 
 def test_threads_do_not_exceed_the_budget() -> None:

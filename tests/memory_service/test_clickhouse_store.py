@@ -1,25 +1,21 @@
-"""A store on a ClickHouse server: one process writes, others read and take its place; what goes wrong is said."""
+"""A store on a ClickHouse server: any number of processes write; what goes wrong is said."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from memory_service.errors import StoreUnavailable
-from memory_service.stores import StoreOptions, open_store
+from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.stores import Store, StoreOptions, open_store
+from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
-from memory_service.stores.clickhouse.writer_claim import WriterElsewhere
-from tests.memory_service.stored import (
-    IDENTITY,
-    PASSWORD,
-    OpenedStore,
-    clickhouse_server,
-    document,
-    keys_near,
-)
+from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, document, keys_near, stall
 
 OPTIONS = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=20)
 
@@ -30,47 +26,139 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"clickhouse://default@127.0.0.1:{port}/memories"
 
 
-def test_one_process_writes_others_read_and_take_its_place(url: str) -> None:
-    first = OpenedStore(url, OPTIONS)
-    base = first.new_base()
-    first.store.write(base, [document("a", "one")])
-    second = open_store(url, OPTIONS)
-    assert isinstance(second, ClickHouseStore)
+@pytest.fixture
+def stores(url: str) -> Iterator[tuple[ClickHouseStore, ClickHouseStore]]:
+    """Two processes' stores, as far as the server can tell."""
+    opened = [open_store(url, OPTIONS) for _ in range(2)]
+    yield opened[0], opened[1]  # type: ignore[misc]
+    for store in opened:
+        store.close()
+
+
+def test_what_one_process_writes_another_finds_replaces_and_deletes(
+    stores: tuple[ClickHouseStore, ClickHouseStore],
+) -> None:
+    one, two = stores
+    base = one.create("shared", "", IDENTITY)
+    assert two.knowledge_base("shared") == base
+    one.write(base, [document("a", "one"), document("b", "two")])
+    assert sorted(keys_near(two, base, "one")) == ["a", "b"]
+    assert two.write(base, [document("a", "three")])[0].replaced
+    assert one.write(base, [document("a", "three")])[0].unchanged
+    assert one.revision(base) == two.revision(base)
+    assert two.delete(base, ["b"]) == (1, 1)
+    assert keys_near(one, base, "two") == ["a"]
+    assert one.check(base, deep=True) == two.check(base, deep=True) == []
+
+
+def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
+    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    base = one.create("dropped", "", IDENTITY)
+    one.write(base, [document("a", "one")])
+    seen = one._writes.newest(base, ["b"])
+    two.drop(two.knowledge_base("dropped"))
+    with monkeypatch.context() as patched:  # it was there when the write began
+        patched.setattr(one._writes, "newest", lambda base, keys: seen)
+        one.write(base, [document("b", "two")])
+    with pytest.raises(KnowledgeBaseNotFound):
+        one.write(base, [document("c", "three")])
+    with pytest.raises(KnowledgeBaseNotFound):
+        one.knowledge_base("dropped")
+    again = two.create("dropped", "", IDENTITY)
+    assert again.number != base.number
+    assert keys_near(one, one.knowledge_base("dropped"), "two") == []
+    two.sweep(3600.0)
+    sql = f"SELECT count() FROM system.parts WHERE active AND partition_id = '{base.number}'"
+    assert two._engine.rows(sql)[0][0] == 0
+
+
+def test_of_several_who_create_one_name_at_once_one_does(url: str) -> None:
+    stores = [open_store(url, OPTIONS) for _ in range(3)]
+
+    def create(store: Store, name: str) -> int:
+        try:
+            return store.create(name, "", IDENTITY).number
+        except KnowledgeBaseExists:
+            return 0
+
     try:
-        assert keys_near(second, second.knowledge_base(base.name), "one") == ["a"]
-        with pytest.raises(WriterElsewhere, match="writes to this store"):
-            second.write(base, [document("b", "two")])
-        first.store.write(base, [document("b", "two"), document("a", "three")])
-        second._keep_up()
-        assert second.revision(base) == first.store.revision(base)
-        assert sorted(keys_near(second, base, "two")) == ["a", "b"]
-        first.store.close()
-        second.write(base, [document("c", "four")])
-        assert second.check(base, deep=True) == []
-        with pytest.raises(WriterElsewhere):
-            open_store(url, OPTIONS).delete(base, ["a"])
+        with ThreadPoolExecutor(9) as pool:
+            made = [pool.submit(create, store, name) for name in ("x", "y", "z") for store in stores]
+            numbers = [one.result(120) for one in made]
+        assert [sum(map(bool, numbers[n : n + 3])) for n in (0, 3, 6)] == [1, 1, 1]
+        there = {base.name: base.number for base in stores[0]._bases.refresh().values()}  # type: ignore[attr-defined]
+        assert {there[name] for name in "xyz"} == set(numbers) - {0}
     finally:
-        second.close()
+        for store in stores:
+            store.close()
 
 
-def test_an_insert_that_is_sent_twice_is_stored_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(url, OPTIONS)
-    assert isinstance(store, ClickHouseStore)
+def test_an_insert_that_is_sent_twice_is_stored_once(
+    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = stores
+    base = store.create("twice", "", IDENTITY)
+    insert = store._engine.writer.insert
+
+    def twice(*arguments: object, **named: object) -> None:  # as a client does when the connection breaks
+        insert(*arguments, **named)
+        insert(*arguments, **named)
+
+    monkeypatch.setattr(store._engine.writer, "insert", twice)
+    store.write(base, [document("a", "one", "two")])
+    monkeypatch.undo()
+    assert store.check(base, deep=True) == []
+    assert keys_near(store, base, "one") == ["a", "a"]
+    sql = f"SELECT count() FROM payloads WHERE kb = {base.number}"
+    assert store._engine.rows(sql)[0][0] == 2
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_commit_that_the_server_finishes_late_does_no_harm(url: str, when: str) -> None:
+    """The client gives up, deletes or replaces the document, and the server goes on."""
+    store = open_store(url, replace(OPTIONS, timeout_s=1.0))
     try:
-        base = store.create("twice", "", IDENTITY)
-        insert = store._engine.writer.insert
-
-        def twice(*arguments: object, **named: object) -> None:  # as a client does when the connection breaks
-            insert(*arguments, **named)
-            insert(*arguments, **named)
-
-        monkeypatch.setattr(store._engine.writer, "insert", twice)
-        store.write(base, [document("a", "one", "two")])
-        monkeypatch.undo()
+        base = store.create(f"late-{when}", "", IDENTITY)
+        store.write(base, [document("a", "zero"), document("b", "zero")])
+        for _ in range(2):  # the insert is sent twice
+            stall(url, when, "INSERT INTO documents", 2.5)
+            with contextlib.suppress(StoreUnavailable):
+                store.write(base, [document("a", "one"), document("b", "one")])
+        store.write(base, [document("a", "two")])
+        store.delete(base, ["b"])
+        time.sleep(3.0)
+        assert store.versions(base, ["a", "b"]).keys() == {"a"}
+        assert store.document(base, "a").content_hash == document("a", "two").content_hash
+        assert keys_near(store, base, "two") == ["a"]
         assert store.check(base, deep=True) == []
-        assert keys_near(store, base, "one") == ["a", "a"]
     finally:
         store.close()
+
+
+def test_one_process_migrates_while_others_serve(
+    url: str, stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = stores
+    base = old.create("migrated", "", IDENTITY)
+    statements = ("ALTER TABLE documents ADD COLUMN IF NOT EXISTS later String",)
+    released = migrations.migrations()
+    later = migrations.Migration(len(released) + 1, "m003_later", statements, statements, False)
+    with monkeypatch.context() as newer:
+        newer.setattr(migrations, "migrations", lambda: [*released, later])
+        with ThreadPoolExecutor(3) as pool:
+            opened = [pool.submit(open_store, url, OPTIONS) for _ in range(3)]
+            for n in range(5):
+                old.write(base, [document(f"d{n}", f"text {n}")])
+            for one in opened:
+                one.result(120).close()
+    rows = old._engine.rows("SELECT count() FROM migrations WHERE name = 'm003_later'")
+    assert rows[0][0] == 1
+    old.write(base, [document("after", "after")])
+    with contextlib.closing(open_store(url, OPTIONS)) as restarted:  # of the old release
+        assert len(keys_near(restarted, base, "after")) == 6
+        assert restarted.check(base, deep=True) == []
 
 
 def test_a_wrong_password_is_refused_and_not_shown(url: str) -> None:

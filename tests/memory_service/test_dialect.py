@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +15,20 @@ from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
 from memory_service.errors import StoreUnavailable
-from memory_service.stores import myscale
+from memory_service.stores import Query, open_store
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect, vector_literal
-from memory_service.stores.clickhouse.migrations import RECORD, migrations
+from memory_service.stores.clickhouse.migrations import RECORDS, migrations, require_vector_index
+from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
+from tests.memory_service.encoders import vector_of
+from tests.memory_service.stored import IDENTITY, document
 
 
 def statements(dialect: Dialect) -> list[str]:
     """All that the migrations say to a new store, with single spaces."""
     said = [s for m in migrations() for s in m.rendered(dialect, 1024)]
-    return [" ".join(s.split()) for s in [*dialect.statements(RECORD), *said]]
+    records = [s for record in RECORDS for s in dialect.statements(record)]
+    return [" ".join(s.split()) for s in [*records, *said]]
 
 
 def test_addresses_say_engine_place_and_user() -> None:
@@ -51,11 +56,11 @@ def test_a_password_in_a_wrong_address_is_not_shown() -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_one_server_has_plain_tables_that_forget_repeated_inserts() -> None:
+def test_every_table_that_is_inserted_into_again_remembers_its_inserts() -> None:
     said = statements(Dialect("clickhouse"))
     assert not any("Replicated" in s or "ON CLUSTER" in s for s in said)
-    assert sum("non_replicated_deduplication_window" in s for s in said) == 6
-    assert not any("deduplication_window" in s for s in statements(Dialect("chdb")))
+    assert sum("non_replicated_deduplication_window" in s for s in said) == len(said) - 1
+    assert said == statements(Dialect("chdb"))
 
 
 def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> None:
@@ -63,19 +68,19 @@ def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> Non
     assert all("ON CLUSTER 'prod'" in s for s in said)
     local = [s for s in said if re.match(r"CREATE TABLE IF NOT EXISTS \w+_local ", s)]
     distributed = [s for s in said if "ENGINE = Distributed('prod'" in s]
-    assert len(local) == len(distributed) == 7
+    assert len(local) == len(distributed) == 6
     assert all(
         re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s)
         for s in local
     )
     by = {re.search(r"EXISTS (\w+)", s)[1]: s.rstrip(")").rpartition(", ")[2] for s in distributed}  # type: ignore[index]
     assert by == {
-        "migrations": "number", "knowledge_bases": "number", "documents": "kb", "payloads": "id", "intents": "kb",
-        "totals": "kb", "references_1024": "id",
+        "migrations": "0", "migration_lock": "0", "knowledge_bases": "0", "documents": "kb", "payloads": "id",
+        "references_1024": "id",
     }  # fmt: skip
     replacing = next(s for s in local if "documents_local" in s)
     assert (
-        "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/documents', '{replica}', batch)"
+        "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/{database}/documents', '{replica}', version)"
         in replacing
     )
 
@@ -92,7 +97,7 @@ print(json.dumps(chdb.query("SELECT name FROM system.settings", "TabSeparated").
 
 def test_the_engine_parses_a_clusters_statements_and_knows_its_settings() -> None:
     dialect = Dialect("clickhouse", cluster="prod")
-    said = json.dumps([*statements(dialect), dialect.deletion("payloads", 1)])
+    said = json.dumps([*statements(dialect), dialect.deletion("payloads", 1, [(2, 3)])])
     done = subprocess.run(
         [sys.executable, "-c", _PARSE], input=said, capture_output=True, text=True, check=False
     )
@@ -103,7 +108,8 @@ def test_the_engine_parses_a_clusters_statements_and_knows_its_settings() -> Non
 def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:
     said = statements(Dialect("myscale"))
     table = next(s for s in said if "references_1024 (" in s)
-    assert "embedding Array(Float32), CONSTRAINT length CHECK length(embedding) = 1024" in table
+    assert "embedding Array(Float32), INDEX" in table
+    assert "CONSTRAINT length CHECK length(embedding) = 1024" in table
     assert "vector_similarity" not in " ".join(said)
     index = "ALTER TABLE references_1024 ADD VECTOR INDEX IF NOT EXISTS nearest embedding TYPE {}('metric_type=Cosine')"
     assert index.format("SCANN") in said
@@ -132,30 +138,73 @@ def test_options_that_do_not_go_with_an_engine_are_refused(options: dict[str, st
 
 
 class Indices:
-    """Answers what MyScale says of its vector indices, one answer after the other."""
+    """Answers what MyScale says of its vector indices."""
 
     dialect = Dialect("myscale")
 
-    def __init__(self, *answers: list[tuple[str, str, str, str]]) -> None:
-        self.answers = list(answers)
+    def __init__(self, *answer: tuple[str, str]) -> None:
+        self.answer = answer
 
-    def rows(self, sql: str, parameters: dict[str, str]) -> list[tuple[str, str, str, str]]:
+    def rows(self, sql: str, parameters: dict[str, str]) -> tuple[tuple[str, str], ...]:
         assert "system.vector_indices" in sql
-        assert parameters == {"table": "references_1024", "name": "nearest"}
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        assert parameters == {"table": "references_1024"}
+        return self.answer
 
 
-def test_myscale_is_waited_for_until_its_index_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(myscale, "_POLL_S", 0.0)
-    waiting = Indices([("SCANN", "InProgress", "", "")], [("SCANN", "Built", "", "")])
-    myscale.require_vector_indices(waiting, {1024})  # type: ignore[arg-type]
-    assert len(waiting.answers) == 1
+def test_myscales_index_must_be_of_the_type_that_is_set() -> None:
+    require_vector_index(Indices(("SCANN", "")), 1024)  # type: ignore[arg-type]
     for answer, said in (
         ([], "no vector index"),
-        ([("MSTG", "Built", "", "")], "of type MSTG, the setting says SCANN"),
-        ([("SCANN", "Error", "all_1_1_0", "no memory")], "no memory"),
+        ([("MSTG", "")], "of type MSTG, the setting says SCANN"),
+        ([("SCANN", "no memory")], "no memory"),
     ):
         with pytest.raises(StoreUnavailable, match=said):
-            myscale.require_vector_indices(Indices(answer), {1024})  # type: ignore[arg-type]
-    with pytest.raises(StoreUnavailable, match="not built after"):
-        myscale.require_vector_indices(Indices([("SCANN", "InProgress", "", "")]), {1024}, 0.0)  # type: ignore[arg-type]
+            require_vector_index(Indices(*answer), 1024)  # type: ignore[arg-type]
+
+
+def test_filters_as_sql_are_the_filters(tmp_path: Path) -> None:
+    """What the engine finds by SQL is what `matches` lets pass."""
+    values = [
+        "",
+        "a",
+        "b",
+        "10",
+        "9",
+        "-1.5",
+        "1e3",
+        " 1",
+        "1_0",
+        "nan",
+        "inf",
+        "1e999",
+        "0x10",
+        "+2",
+        ".5",
+        "5.",
+        "ä",
+    ]
+    documents = [{"n": value} for value in values] + [{}, {"m": "a"}, {"n": "a", "m": "b"}]
+    some: list[Filter] = [
+        In("n", ("a",)), In("n", ("a", "9", "")), In("n", ()), Exists("n"), Exists("'\\"), Not(Exists("m")), And(()),
+        Or(()),
+        Range("n", at_least=5.0), Range("n", above=-2.0, at_most=9.0), Range("n", below=2.5), Range("n"),
+        Range("n", at_least="a", below="c"), Range("n", above=""), Not(Range("n", at_least=0.0)),
+        And((Exists("n"), Or((In("m", ("b",)), Range("n", at_least=10.0))))),
+    ]  # fmt: skip
+    store = open_store(f"chdb://{tmp_path}/store")
+    try:
+        base = store.create("kb", "", IDENTITY)
+        stored = [
+            document(f"d{n:02}", f"text {n}", metadata=metadata) for n, metadata in enumerate(documents)
+        ]
+        store.write(base, stored)
+        for one in some:
+            expected = [d.key for d in stored if matches(one, d.metadata)]
+            assert store.keys(base, "", after_key=None, count=99, filter=one) == expected, one
+            hits = store.retrieve(
+                base, Query(vector_of("text 1")[None], 50, filter=one, return_metadata=True)
+            ).hits[0]
+            assert sorted(hit.document_key for hit in hits) == expected, one
+            assert all(dict(hit.metadata or {}) == documents[int(hit.document_key[1:])] for hit in hits)
+    finally:
+        store.close()

@@ -1,10 +1,9 @@
-"""The local store by itself: its index, its readers in other processes, compaction, what a full disk does."""
+"""The local store by itself: its index, filters, readers in other processes, what a full disk does."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,29 +14,28 @@ import numpy as np
 import pytest
 
 from memory_service.errors import StoreFull, StoreUnavailable
-from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Query
-from memory_service.stores.identity import WriterIdentity
-from memory_service.stores.local import vector_index
-from memory_service.stores.local.disk import MappedFile
-from memory_service.stores.local.guard import ReadersOrWriter
-from memory_service.stores.local.rules import LocalRules
+from memory_service.stores import KnowledgeBase, NewDocument, Query
+from memory_service.stores.filters import Filter, In, Not, Or, Range, equal_to
+from memory_service.stores.local import index
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
 from memory_service.stores.local.store import LocalStore
-from memory_service.stores.local.vector_index import IndexRule, VectorIndex
-from tests.memory_service.encoders import DIMENSION, vector_of
+from tests.memory_service.encoders import DIMENSION
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
 ROOT = Path(__file__).resolve().parents[2]
-# Small numbers, so that a few hundred references are many.
-RULES = LocalRules(
-    IndexRule(hnsw_from=200, ivf_from=900, tail_rows=50), compact_dead_rows=40, compact_dead_share=0.3
-)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LocalStore]:
-    store = LocalStore(tmp_path / "store", RULES)
+    store = LocalStore(tmp_path / "store")
     yield store
     store.close()
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred references are many: searches walk the graph."""
+    monkeypatch.setattr(index, "_NODES_A_STEP", 2)
 
 
 def clustered(count: int, seed: int) -> np.ndarray:
@@ -49,138 +47,114 @@ def clustered(count: int, seed: int) -> np.ndarray:
 
 
 def documents_of(vectors: np.ndarray, first: int = 0) -> list[NewDocument]:
-    """A document of one reference for each vector; its payload says which."""
+    """A document of one reference for each vector."""
     return [
         replace(d, references=[replace(d.references[0], vector=vector)])
         for number, vector in enumerate(vectors, first)
-        for d in [document(f"d{number}", f"text {number}")]
+        for d in [
+            document(f"d{number}", f"text {number}", metadata={"n": str(number), "tenth": str(number % 10)})
+        ]
     ]
 
 
-def test_rows_that_are_remembered_are_those_of_their_own_knowledge_base(tmp_path: Path) -> None:
-    for run in range(2):  # the second time from tables that were opened anew
-        store = LocalStore(tmp_path / "store", RULES)
-        for name in ("a", "b"):
-            if not run:
-                store.write(store.create(name, "", IDENTITY), [document(f"of {name}", "the same text")])
-        for _ in range(2):
-            assert keys_near(store, store.knowledge_base("a"), "the same text", 1) == ["of a"]
-            assert keys_near(store, store.knowledge_base("b"), "the same text", 1) == ["of b"]
-        store.close()
-
-
-def found_share(store: LocalStore, base: KnowledgeBase, vectors: np.ndarray, living: np.ndarray) -> float:
+def found_share(
+    store: LocalStore,
+    base: KnowledgeBase,
+    vectors: np.ndarray,
+    living: np.ndarray,
+    condition: Filter | None = None,
+) -> float:
     """Recall@5 over fifty queries; `vectors` are those of d0, d1, …."""
     right, queries = 0, clustered(50, seed=3)
     scores = queries @ vectors.T
     scores[:, ~living] = -np.inf
     for query, row in zip(queries, scores, strict=True):
         expected = {f"d{n}" for n in np.argsort(-row)[:5]}
-        (hits,) = store.retrieve(base, Query(query[None], 5)).hits
+        (hits,) = store.retrieve(base, Query(query[None], 5, filter=condition)).hits
         right += len(expected & {hit.document_key for hit in hits})
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     return right / 250
 
 
-def test_each_index_finds_what_comparing_every_vector_finds(store: LocalStore) -> None:
+@pytest.mark.usefixtures("walks")
+def test_a_walk_finds_what_comparing_every_vector_finds(store: LocalStore) -> None:
     base = store.create("kb", "", IDENTITY)
     vectors, living = clustered(1200, seed=2), np.ones(1200, bool)
-    kinds = []
-    for first, last in ((0, 150), (150, 600), (600, 1200)):
+    for first, last in ((0, 50), (50, 600), (600, 1200)):
         store.write(base, documents_of(vectors[first:last], first))
-        assert (
-            found_share(store, base, vectors[:last], living[:last]) >= 0.98
-        )  # the tail is compared row by row
-        assert store.wait_until_maintained()
-        kinds.append(store._open[base.number]._view.index.kind)
         assert found_share(store, base, vectors[:last], living[:last]) >= 0.98
-    assert kinds == ["", "hnsw", "ivf"]
     store.delete(base, [f"d{n}" for n in range(0, 1200, 7)])
     living[::7] = False
     assert found_share(store, base, vectors, living) >= 0.98
+    number = np.arange(1200)
+    for condition, passes in (
+        (In("tenth", ("3",)), number % 10 == 3),
+        (Range("n", at_least=600.0), number >= 600),
+        (
+            Not(Or((In("tenth", ("1", "2")), Range("n", below=1100.0)))),
+            (number >= 1100) & ~np.isin(number % 10, (1, 2)),
+        ),
+    ):
+        assert found_share(store, base, vectors, living & passes, condition) >= 0.98
 
 
-def test_an_index_is_kept_beside_the_data_and_made_again_when_it_is_damaged(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, RULES)
+def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
     base = store.create("kb", "", IDENTITY)
     vectors = clustered(300, seed=2)
-    store.write(base, documents_of(vectors))
-    assert store.wait_until_maintained()
-    queries = Query(clustered(50, seed=3), 5)
-    before = store.retrieve(base, queries).hits
+    store.write(base, documents_of(vectors[:200]))
     store.close()
     (file,) = tmp_path.rglob("index.faiss")
-    for harm in (None, b"", b"\0" * 100):
-        if harm is not None:
-            file.write_bytes(harm)
-        store = LocalStore(tmp_path, replace(RULES, save_growth=0.0))
-        if harm is None:
-            assert store._open[base.number]._view.index.covered == 300
-            assert store.retrieve(base, queries).hits == before
-        assert store.wait_until_maintained()
-        assert found_share(store, base, vectors, np.ones(300, bool)) >= 0.98
+    of_the_first, queries = file.read_bytes(), Query(clustered(50, seed=3), 5)
+    store = LocalStore(tmp_path)
+    store.delete(base, ["d3"])
+    store.write(base, documents_of(vectors[200:], 200))
+    before = store.retrieve(base, queries).hits
+    store.close()
+    for content in (file.read_bytes(), of_the_first, b"", b"\0" * 100):
+        file.write_bytes(content)
+        store = LocalStore(tmp_path)
+        assert store.retrieve(base, queries).hits == before
         store.close()
-        assert file.stat().st_size > 300 * DIMENSION
 
 
-def test_compaction_keeps_what_lives_and_what_comes_meanwhile(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, [document(f"d{n}", f"text {n}", f"more {n}") for n in range(30)])
-    grow, begun, go_on = VectorIndex.grow, threading.Event(), threading.Event()
-
-    def slowly(index: VectorIndex, vectors: np.ndarray, stop: threading.Event | None = None) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        grow(index, vectors, stop)
-
-    monkeypatch.setattr(VectorIndex, "grow", slowly)
-    store.delete(base, [f"d{n}" for n in range(0, 30, 2)])  # makes 30 dead rows: not yet enough
-    store.write(base, [document(f"d{n}", f"again {n}") for n in range(1, 15, 2)])  # now it is
-    assert begun.wait(60)
-    store.delete(base, ["d17", "d1"])
-    store.write(base, [document("d19", "again 19"), document("new", "new")])
-    go_on.set()
-    assert store.wait_until_maintained()
-    keys = {f"d{n}" for n in range(3, 30, 2)} - {"d17"} | {"new"}
-    assert set(keys_near(store, base, "new")) == keys
-    assert keys_near(store, base, "again 19", k=1) == ["d19"]
-    assert store.check(base, deep=True) == []
-    folder = store._open[base.number]._view.generation.folder
-    assert folder.name == "g0002"
+def eventually(true: object) -> None:
     deadline = time.monotonic() + 60
-    while [path for path in folder.parent.iterdir() if path.is_dir()] != [folder]:  # once nobody reads it
+    while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_payload_is_a_slice_of_the_file_that_outlives_compaction(store: LocalStore) -> None:
+def test_many_dead_vectors_go_while_the_store_is_used(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, LocalRules(dead_rows=20))
     base = store.create("kb", "", IDENTITY)
-    one = document("a", "one")
-    store.write(base, [one, document("b", "two")])
-    (payload,) = store.retrieve(base, Query(vector_of("one")[None], 1)).payloads.values()
-    assert isinstance(payload, memoryview)
-    store.delete(base, ["b"])
-    store.compact(base)
-    store.drop(base)
-    assert bytes(payload) == one.references[0].payload
-
-
-def test_payloads_of_many_lengths_have_their_places(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    sizes = [10, 5000, 64, 5001, 0, 70_000, 1]
-    for number, size in enumerate(sizes):
-        d = document(f"d{number}", f"text {number}")
-        payload = bytes([number]) * size
-        reference = NewReference(number, f"text {number}", vector_of(f"text {number}"), payload, 7)
-        reference = replace(reference, crc32c=google_crc32c.value(payload))
-        store.write(base, [replace(d, references=[reference])])
+    store.write(base, [document(f"d{n}", f"text {n}", f"more {n}") for n in range(30)])
+    opened = store._open[base.number]
+    store.delete(base, [f"d{n}" for n in range(0, 30, 2)])
+    store.write(base, [document(f"d{n}", f"again {n}") for n in range(1, 15, 2)])
+    store._wake.set()
+    eventually(lambda: len(opened._view.rows) == opened._view.count)
+    keys = {f"d{n}" for n in range(1, 30, 2)}
+    assert set(keys_near(store, base, "new")) == keys
+    assert keys_near(store, base, "again 7", k=1) == ["d7"]
     assert store.check(base, deep=True) == []
-    memories = store.memories(base, after_id=None, count=100)
-    assert [bytes(memory.payload) for memory in memories] == [
-        bytes([n]) * size for n, size in enumerate(sizes)
-    ]
+    store.close()
+    store = LocalStore(tmp_path)
+    assert set(keys_near(store, base, "new")) == keys
+    store.close()
+
+
+def test_what_is_deleted_gives_its_place_on_the_disk_back(store: LocalStore) -> None:
+    base = store.create("kb", "", IDENTITY)
+    large = document("large", *(f"text {n}" for n in range(400)))
+    payload = b"x" * 39_424
+    references = [replace(r, payload=payload, crc32c=google_crc32c.value(payload)) for r in large.references]
+    store.write(base, [replace(large, references=references), document("small", "one")])
+    before = store.statistics(base).stored_bytes
+    store.delete(base, ["large"])
+    store._wake.set()
+    eventually(lambda: store.statistics(base).stored_bytes < before / 2)
+    assert keys_near(store, base, "one") == ["small"]
 
 
 def test_one_process_writes_and_a_second_one_is_told(store: LocalStore) -> None:
@@ -227,8 +201,6 @@ def test_another_process_reads_at_once_what_was_acknowledged(store: LocalStore) 
         assert there() == "a b"
         store.delete(base, ["a"])
         assert there() == "b"
-        store.compact(base)
-        assert there() == "b"
         payload = replace(document("long", "five").references[0], payload=b"x" * 99_999)
         payload = replace(payload, crc32c=google_crc32c.value(payload.payload))
         store.write(base, [replace(document("long", "five"), references=[payload])])
@@ -243,32 +215,9 @@ def test_another_process_reads_at_once_what_was_acknowledged(store: LocalStore) 
         assert reader.wait(60) == 0
 
 
-def test_a_reader_maps_the_saved_index_and_keeps_up_with_what_comes(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    vectors = clustered(800, seed=2)
-    store.write(base, documents_of(vectors[:400]))
-    assert store.wait_until_maintained()
-    reader = LocalStore(store.path, RULES, read_only=True)
-    try:
-        opened = reader._open[base.number]
-        assert opened._view.index._mapped_from is not None
-        assert opened._view.index.covered == 400
-        assert found_share(reader, base, vectors[:400], np.ones(400, bool)) >= 0.98
-        store._rules = replace(RULES, save_growth=9.0)
-        store._open[base.number]._rules = store._rules  # saves no more: the reader goes on by itself
-        store.write(base, documents_of(vectors[400:], 400))
-        assert found_share(reader, base, vectors, np.ones(800, bool)) >= 0.98
-        opened.maintain()
-        assert opened._view.index._mapped_from is None
-        assert opened._view.index.covered == 800
-        assert found_share(reader, base, vectors, np.ones(800, bool)) >= 0.98
-    finally:
-        reader.close()
-
-
 def test_what_reads_only_does_not_write(store: LocalStore) -> None:
     base = store.create("kb", "", IDENTITY)
-    reader = LocalStore(store.path, RULES, read_only=True)
+    reader = LocalStore(store.path, read_only=True)
     try:
         for write in (
             lambda: reader.write(base, [document("a", "one")]),
@@ -282,45 +231,44 @@ def test_what_reads_only_does_not_write(store: LocalStore) -> None:
         reader.close()
 
 
-@pytest.mark.parametrize("file", ["bank-1.records", "vectors.f32", "documents.sqlite3", "commits.log"])
-def test_a_full_disk_is_said_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
-    store = LocalStore(tmp_path, RULES)
+def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document("a", "one")])
-    write = MappedFile.write
-
-    def failing(mapped: MappedFile, parts: list[bytes], offset: int) -> None:
-        if mapped.path.name == file:
-            raise OSError(28, "No space left on device")
-        write(mapped, parts, offset)
-
-    if file == "documents.sqlite3":
-        connection = store._open[base.number]._view.generation.documents._writer
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        texts = [f"{n} " * 5000 for n in range(20)]
-    else:
-        monkeypatch.setattr(MappedFile, "write", failing)
-        texts = ["two"]
+    connection = store._open[base.number]._database._writer
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    texts = [f"{n} " * 5000 for n in range(20)]
     with pytest.raises(StoreFull):
-        store.write(base, [document("b", *texts)])
-    monkeypatch.undo()
-    if file == "documents.sqlite3":
-        connection.execute("PRAGMA max_page_count = 1000000")
-    there = ["a", "b"] if file == "commits.log" else ["a"]  # that far it was true, but not acknowledged
-    assert sorted(keys_near(store, base, "one")) == there
-    store.write(base, [document("b", *texts)])
+        store.write(base, [document("b", "small"), document("c", *texts)])
+    connection.execute("PRAGMA max_page_count = 1000000")
+    assert keys_near(store, base, "one") == ["a"]
+    store.write(base, [document("d", *texts)])
     store.close()
-    store = LocalStore(tmp_path, RULES)
-    try:
-        base = store.knowledge_base("kb")
-        assert base.problem == ""
-        assert store.check(base, deep=True) == []
-        assert set(keys_near(store, base, "one")) == {"a", "b"}
-    finally:
-        store.close()
+    store = LocalStore(tmp_path)
+    assert store.check(base, deep=True) == []
+    assert set(keys_near(store, base, "one")) == {"a", "d"}
+    store.close()
+
+
+def test_what_a_failed_commit_left_in_the_index_is_never_found(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document("a", "one")])
+    add = index.VectorIndex.add
+
+    def failing(of: index.VectorIndex, vectors: np.ndarray) -> None:
+        add(of, vectors)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index.VectorIndex, "add", failing)
+    with pytest.raises(StoreFull):
+        store.write(base, [document("b", "two", "three")])
+    monkeypatch.undo()
+    assert keys_near(store, base, "two") == ["a"]
+    store.write(base, [document("c", "two")])
+    assert keys_near(store, base, "two") == ["c", "a"]
 
 
 def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,78 +276,30 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
         Path(path).write_bytes(b"half")
         raise RuntimeError("Error: 'ret == (size)' failed")
 
-    monkeypatch.setattr(vector_index.faiss, "write_index", full)
     base = store.create("kb", "", IDENTITY)
-    vectors = clustered(400, seed=2)
-    store.write(base, documents_of(vectors))
-    opened = store._open[base.number]
+    store.write(base, [document("a", "one")])
+    opened: LocalKnowledgeBase = store._open[base.number]
+    monkeypatch.setattr(index.faiss, "write_index", full)
     with pytest.raises(StoreUnavailable, match="cannot be saved"):
-        opened.maintain()
-    assert opened._view.index.covered == 400
-    assert found_share(store, base, vectors, np.ones(400, bool)) >= 0.98
+        opened.save()
     monkeypatch.undo()
-    opened.maintain()
+    assert keys_near(store, base, "one") == ["a"]
+    opened.save()
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
 
 
-def test_at_once_comes_what_was_read_before_and_nothing_that_might_have_to_wait(store: LocalStore) -> None:
+def test_vectors_are_kept_in_full_at_length_one_and_payloads_of_any_length(store: LocalStore) -> None:
     base = store.create("kb", "", IDENTITY)
-    vectors = clustered(400, seed=2)
-    store.write(base, documents_of(vectors))
-    assert store.wait_until_maintained()
-    query = Query(vectors[7:9], 5)
-    assert store.retrieve_at_once(base, query) is None  # nothing was compared with its checksums yet
-    whole = store.retrieve(base, query)
-    found = store.retrieve_at_once(base, query)
-    assert found is not None
-    assert found.hits == whole.hits
-    assert {n: bytes(p) for n, p in found.payloads.items()} == {
-        n: bytes(p) for n, p in whole.payloads.items()
-    }
-    held = frozenset(hit.memory_id for hit in whole.hits[0])
-    without = store.retrieve_at_once(base, replace(query, held_ids=held))
-    assert without is not None
-    assert set(without.payloads) == set(whole.payloads) - held
-    above = store.retrieve_at_once(base, replace(query, minimum_score=0.99))
-    assert above is not None
-    assert [[hit.document_key for hit in hits] for hits in above.hits] == [["d7"], ["d8"]]
-    for waits in ({"return_text": True}, {"metadata_filter": {"a": "b"}}, {"words": [[1], [2]]}):
-        assert store.retrieve_at_once(base, replace(query, **waits)) is None
-    assert store.retrieve_at_once(base, Query(vectors[:60], 5)) is None  # too many for the event loop
-    index = store._open[base.number]._view.index
-    with index._guard.writing():
-        assert store.retrieve_at_once(base, query) is None
-    reader = LocalStore(store.path, RULES, read_only=True)
-    assert reader.retrieve(base, query).hits == whole.hits
-    assert reader.retrieve_at_once(base, query) is None
-    reader.close()
-
-
-def test_vectors_of_one_length_are_kept_in_full(store: LocalStore) -> None:
-    base = store.create("kb", "", WriterIdentity("m", "c", "f", "e", dimension=DIMENSION))
-    vector = np.full(DIMENSION, 3.0, np.float32)  # of any length: it is stored at length one
-    (made,) = documents_of(vector[None])
-    store.write(base, [made])
-    (memory,) = store.memories(base, after_id=None, count=1)
-    np.testing.assert_allclose(memory.vector, vector / np.linalg.norm(vector), rtol=1e-6)
-
-
-def test_searches_are_not_kept_waiting_by_an_index_that_grows() -> None:
-    guard = ReadersOrWriter()
-    grown, searched, done = 0, 0, threading.Event()
-
-    def grow() -> None:
-        nonlocal grown
-        while not done.is_set():
-            with guard.writing():
-                grown += 1
-                time.sleep(0.001)
-
-    thread = threading.Thread(target=grow)
-    thread.start()
-    for _ in range(50):  # would take for ever if the writer always came first
-        with guard.reading():
-            searched += 1
-    done.set()
-    thread.join()
-    assert searched == 50
+    sizes = [10, 5000, 64, 5001, 0, 70_000, 1]
+    vector = np.full(DIMENSION, 3.0, np.float32)
+    for number, size in enumerate(sizes):
+        payload, (d,) = bytes([number]) * size, documents_of(vector[None], number)
+        reference = replace(
+            d.references[0], memory_id=number, payload=payload, crc32c=google_crc32c.value(payload)
+        )
+        store.write(base, [replace(d, references=[reference])])
+    assert store.check(base, deep=True) == []
+    memories = store.memories(base, after_id=None, count=100)
+    assert [memory.payload for memory in memories] == [bytes([n]) * size for n, size in enumerate(sizes)]
+    np.testing.assert_allclose(memories[0].vector, vector / np.linalg.norm(vector), rtol=1e-6)
+    assert store.retrieve(base, Query(vector[None], 9, filter=equal_to({"n": "3"}))).hits[0][0].memory_id == 3

@@ -11,23 +11,23 @@ import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
+from tests.memory_service.api.test_operations import status
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, refusal
-from tests.memory_service.test_operations import status
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(8)]
 SERVING = 1
 
 
 def harm(engine: str, folder: Path) -> None:
-    """Cuts a file of the second knowledge base's vectors; the first is the default one."""
+    """Cuts a file of the second knowledge base; the first is the default one."""
     if engine == "file":
-        (file,) = (folder / "kb-000002").rglob("vectors.f32")
+        (file,) = (folder / "kb-000002").rglob("documents.sqlite3")
     else:
         parts = [path.parent for path in folder.rglob("2_*/columns.txt") if "`embedding`" in path.read_text()]
         file = max(parts[0].glob("*.bin"), key=lambda path: path.stat().st_size)
-    file.write_bytes(file.read_bytes()[:-5])
+    file.write_bytes(file.read_bytes()[: -20_000 if engine == "file" else -5])
 
 
 def names_found(client: Client, base: str) -> set[str]:

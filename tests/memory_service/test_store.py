@@ -1,10 +1,12 @@
-"""The embedded store by itself: whole batches, damage found at start, exact search."""
+"""The embedded store by itself: whole writes, what is swept, damage found at start, the vector index."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,9 @@ from memory_service.errors import (
     KnowledgeBaseDamaged,
     StoreUnavailable,
 )
-from memory_service.stores import KnowledgeBase, Store, open_store
+from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.clickhouse.migrations import migrate, migrations
-from memory_service.stores.clickhouse.soundness import made_of
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
@@ -50,27 +51,20 @@ class Interrupted(Exception):
     """Stands for kill -9 between two inserts."""
 
 
-@pytest.mark.parametrize(
-    ("table", "before"),
-    [("payloads", False), (f"references_{DIMENSION}", False), ("documents", False), ("totals", True)],
-)
-def test_a_batch_that_died_half_way_is_whole_or_absent(
-    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, table: str, before: bool
+@pytest.mark.parametrize("table", ["payloads", f"references_{DIMENSION}", "documents"])
+def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document("old", "one", "two"), document("kept", "three")])
     insert = Engine.insert
 
-    def dying(engine: Engine, name: str, columns: object) -> None:
-        if name == table and before:
-            raise Interrupted
-        insert(engine, name, columns)  # type: ignore[arg-type]
+    def dying(engine: Engine, name: str, columns: object, token: str) -> None:
+        insert(engine, name, columns, token)  # type: ignore[arg-type]
         if name == table:
             raise Interrupted
 
-    # The undoing dies as well, as it would with the process.
     monkeypatch.setattr(Engine, "insert", dying)
-    monkeypatch.setattr("memory_service.stores.clickhouse.batches.BatchLog.recover", lambda log, kb: None)
     with pytest.raises(Interrupted):
         store.write(base, [document("old", "four"), document("new", "five")])
     monkeypatch.undo()
@@ -79,15 +73,112 @@ def test_a_batch_that_died_half_way_is_whole_or_absent(
     try:
         found = again.knowledge_base("kb")
         assert found.problem == ""
-        assert again.check(found, deep=True) == []
-        committed = table in ("documents", "totals")
+        committed = table == "documents"
         expected = ["kept", "new", "old"] if committed else ["kept", "old", "old"]
-        assert sorted(keys_near(again, found, "one")) == expected
+        for _ in range(2):
+            assert again.check(found, deep=True) == []
+            assert sorted(keys_near(again, found, "one")) == expected
+            again.sweep(0.0)  # type: ignore[attr-defined]
+        wait_for_rows(again, found, len(expected))
         outcome = again.write(found, [document("old", "four"), document("new", "five")])
         assert [one.unchanged for one in outcome] == [committed, committed]
         assert sorted(keys_near(again, found, "one")) == ["kept", "new", "old"]
     finally:
         again.close()
+
+
+def rows_of(store: Store, base: KnowledgeBase) -> list[int]:
+    """Rows of references and payloads, whatever their version."""
+    tables = (f"references_{DIMENSION}", "payloads")
+    engine = store._engine  # type: ignore[attr-defined]
+    return [
+        int(engine.rows(f"SELECT count() FROM {table} WHERE kb = {base.number}")[0][0]) for table in tables
+    ]
+
+
+def wait_for_rows(store: Store, base: KnowledgeBase, count: int) -> None:
+    """The engine removes rows in the background."""
+    deadline = time.monotonic() + 60
+    while rows_of(store, base) != [count, count] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert rows_of(store, base) == [count, count]
+
+
+def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    for turn in range(3):
+        store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(20)])
+    store.delete(base, [f"d{n}" for n in range(0, 20, 2)])
+    assert store.sweep(3600.0) == 0  # type: ignore[attr-defined]
+    assert rows_of(store, base) == [120, 120]
+    assert store.sweep(0.0) == 100  # type: ignore[attr-defined]
+    wait_for_rows(store, base, 20)
+    assert store.sweep(0.0) == 0  # type: ignore[attr-defined]
+    assert store.check(base, deep=True) == []
+    assert sorted(keys_near(store, base, "text 3")) == sorted(f"d{n}" for n in range(1, 20, 2) for _ in "ab")
+
+
+def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, [document(f"other-{n}", f"text {n}") for n in range(40)])
+    for turn in range(30):  # each has a reference with the vector that is asked for
+        store.write(base, [document("mine", "sought", f"turn {turn}")])
+        store.sweep(0.0)  # type: ignore[attr-defined]
+    assert keys_near(store, base, "sought", k=1) == ["mine"]
+    wait_for_rows(store, base, 42)
+    assert keys_near(store, base, "sought", k=1) == ["mine"]
+
+
+def test_a_write_that_took_too_long_is_not_committed(folder: Path) -> None:
+    """Its references may have been swept, as those of a write that was given up."""
+    store = open_store(f"chdb://{folder}", StoreOptions(sweep_after_s=0.0001))
+    try:
+        base = store.create("kb", "", IDENTITY)
+        with pytest.raises(StoreUnavailable, match="half of the sweep's age"):
+            store.write(base, [document("a", "one")])
+        assert store.versions(base, ["a"]) == {}
+    finally:
+        store.close()
+
+
+def test_a_document_written_late_takes_only_the_place_it_was_made_for(store: Store) -> None:
+    base = store.create("kb", "", IDENTITY)
+    cold, mine = document("a", "cold"), document("a", "newer")
+    store.write(base, [cold])
+    late = replace(document("a", "finished"), replaces=cold.content_hash)
+    writes = store._writes  # type: ignore[attr-defined]
+    seen = writes.newest(base, ["a"])
+    store.write(base, [mine])  # between the late writer's look and its commit
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writes, "newest", lambda base, keys: seen)
+        assert not store.write(base, [late])[0].unchanged
+    assert store.versions(base, ["a"])["a"].content_hash == mine.content_hash
+    assert store.write(base, [late])[0].unchanged
+    assert store.write(base, [replace(late, replaces=mine.content_hash)])[0].replaced
+    assert store.write(base, [replace(late, key="b")])[0].unchanged
+
+
+def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_service.stores.clickhouse.writes._ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("memory_service.stores.clickhouse.writes._BYTES_AT_ONCE", 10_000)
+    inserted: list[tuple[str, int]] = []
+    insert = Engine.insert
+
+    def counting(engine: Engine, name: str, columns: Mapping[str, Sequence[object]], token: str) -> None:
+        inserted.append((name, len(columns["kb"])))
+        insert(engine, name, columns, token)
+
+    base = store.create("kb", "", IDENTITY)
+    monkeypatch.setattr(Engine, "insert", counting)
+    store.write(base, [document(f"d{n}", f"text {n}") for n in range(100)])
+    assert [count for name, count in inserted if name.startswith("references")] == [40, 40, 20]
+    assert max(count for name, count in inserted if name == "payloads") < 40
+    assert inserted[-1] == ("documents", 100)
+    assert [count for name, count in inserted if name == "documents"] == [100]
+    assert store.check(base, deep=True) == []
+    assert keys_near(store, base, "text 77", k=1) == ["d77"]
 
 
 def test_a_failed_insert_leaves_nothing_and_the_store_goes_on(
@@ -96,10 +187,10 @@ def test_a_failed_insert_leaves_nothing_and_the_store_goes_on(
     base = store.create("kb", "", IDENTITY)
     insert = Engine.insert
 
-    def failing(engine: Engine, name: str, columns: object) -> None:
+    def failing(engine: Engine, name: str, columns: object, token: str) -> None:
         if name.startswith("references"):
             raise StoreUnavailable("no")
-        insert(engine, name, columns)  # type: ignore[arg-type]
+        insert(engine, name, columns, token)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Engine, "insert", failing)
     with pytest.raises(StoreUnavailable):
@@ -115,7 +206,6 @@ _A_COLUMN_OF = {
     "payloads": "payload",
     f"references_{DIMENSION}": "embedding",
     "documents": "content_hash",
-    "totals": "digest",
 }
 
 
@@ -138,7 +228,7 @@ def harm(part: Path, how: str) -> None:
 
 def test_damage_refuses_that_knowledge_base_by_name_and_no_other(folder: Path, store: Store) -> None:
     harms = [(table, how) for table in _A_COLUMN_OF for how in ("truncate", "remove file", "remove part")]
-    harms.remove(("totals", "remove part"))  # the intents tell what it held
+    harms.remove(("documents", "remove part"))  # nothing but the part says what it held
     bases = [store.create(f"{table}-{how}".replace(" ", "-"), "", IDENTITY) for table, how in harms]
     sound = store.create("sound", "", IDENTITY)
     for base in (*bases, sound):
@@ -205,8 +295,8 @@ def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
             assert [tuple(row) for row in engine.rows("SELECT 1, 2")] == [(1, 2)]
     with pytest.raises(StoreUnavailable):
         engine.command(breaking)
-    engine.insert("intents", {"kb": [99], "batch": [1], "added": [[]], "removed": [[]]})
-    assert [tuple(row) for row in engine.rows("SELECT kb FROM intents")] == [(99,)]
+    engine.insert("payloads", {"kb": [99], "id": [1], "version": [2], "payload": [b""]})
+    assert [tuple(row) for row in engine.rows("SELECT kb FROM payloads")] == [(99,)]
 
 
 def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
@@ -216,7 +306,7 @@ def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None
     recorded = engine.rows("SELECT number, dimension FROM migrations ORDER BY number")
     expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in migrations()]
     assert [tuple(row) for row in recorded] == expected
-    assert migrate(engine.writer, engine.dialect, {DIMENSION}) == []
+    assert migrate(engine, {DIMENSION}) == []
 
 
 @pytest.mark.parametrize("url", ["chdb://relative", "file:///", "mysql://x", "/tmp/x", ""])
@@ -229,23 +319,3 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="file"):
         open_store(f"chdb://{tmp_path}/file/store")
-
-
-@pytest.mark.parametrize(
-    ("in_use", "set_aside", "superseded"),
-    [
-        ("1_1_1_0_9", "broken-on-start_1_1_1_0_7", True),
-        ("1_1_1_0_7", "broken-on-start_1_1_1_0_9", False),
-        ("1_1_4_1", "1_2_2_0", True),
-        ("1_1_4_1_6", "broken_1_4_4_0_7", False),
-        ("1_2_4_1", "1_1_4_1", False),
-        ("12_1_4_1", "2_1_4_1", False),
-        ("all_1_4_1", "broken-on-start_all_1_1_0", True),
-        ("1_1_4_1", "broken-on-start_1_1_1_0_try1", False),
-    ],
-)
-def test_a_part_is_lost_unless_a_later_one_was_made_of_it(
-    in_use: str, set_aside: str, superseded: bool
-) -> None:
-    assert made_of(("payloads", in_use), "payloads", set_aside) == superseded
-    assert not made_of(("documents", in_use), "payloads", set_aside)

@@ -13,8 +13,8 @@ import pytest
 from memory_model.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores import Query, Revision
-from memory_service.stores.filters import equal_to
 from memory_service.stores.digest import digest
+from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, equal_to, matches
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
 
@@ -130,6 +130,30 @@ def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     assert near(n="") == near(nothing="x") == set()
 
 
+@pytest.mark.parametrize("place", ["file"], indirect=True, scope="module")
+def test_a_filter_passes_what_its_definition_passes(place: OpenedStore) -> None:
+    base = place.new_base()
+    values = ["", "a", "b", "ä", "1", "10", "9.5", "-3", "1e2", "nan", " 7", "2026-11-22", "1_0"]
+    of = [{"x": value} for value in values] + [{"y": "1"}, {}, {"x": "a", "y": "b"}]
+    place.store.write(
+        base, [document(f"d{n}", f"text {n}", metadata=metadata) for n, metadata in enumerate(of)]
+    )
+    conditions: list[Filter] = [
+        In("x", ("a", "ä")), In("x", ()), In("z", ("a",)), Exists("x"), Range("x"),
+        Range("x", at_least=1.0, below=10.0),
+        Range("x", above=1.0, at_most=100), Range("x", at_least="2026", below="2027"), Range("x", above=""),
+        Not(In("x", ("a",))), And(()), Or(()), And((Exists("x"), Not(Exists("y")))),
+        Or((In("x", ("b",)), In("y", ("1",)))),
+    ]  # fmt: skip
+    for condition in conditions:
+        expected = {f"d{n}" for n, metadata in enumerate(of) if matches(condition, metadata)}
+        query = Query(vector_of("any")[None], 50, filter=condition, return_metadata=True)
+        (hits,) = place.store.retrieve(base, query).hits
+        assert {hit.document_key for hit in hits} == expected, condition
+        assert all(hit.metadata == of[int(hit.document_key[1:])] for hit in hits)
+        assert set(place.store.keys(base, "", after_key=None, count=99, filter=condition)) == expected
+
+
 @every_store
 def test_words_order_the_nearest(place: OpenedStore) -> None:
     base = place.new_base()
@@ -138,6 +162,7 @@ def test_words_order_the_nearest(place: OpenedStore) -> None:
         query = Query(vector_of("neither")[None], 1, words=[query_words(text)], candidates=2)
         (hits,) = place.store.retrieve(base, query).hits
         assert [(hit.document_key, hit.text) for hit in hits] == [(first, None)]
+        assert hits[0].rank_score > hits[0].score
 
 
 @every_store

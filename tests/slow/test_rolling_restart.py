@@ -30,8 +30,6 @@ DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(60)]
 ROUNDS = 3
 DEVICES = 8
 FACTS = 2000
-# One process, and two that share a port. Both on files: engines order what is equally near each in its own way.
-REPLICAS = [{}, {"MEMORY_SERVICE_PROCESSES": "2"}]
 
 
 def found(client: Client, n: int) -> list[int]:
@@ -109,8 +107,10 @@ def test_replicas_are_restarted_one_after_the_other_and_no_device_notices(tmp_pa
     with ExitStack() as stack:
 
         def started(which: int, address: str = "127.0.0.1:0") -> Service:
-            values = {**REPLICAS[which], "MEMORY_SERVICE_LISTEN": address}
-            running = service(folders[which], engine="file", seconds_per_reference=0.01, **values)  # type: ignore[arg-type]
+            # On files: engines order what is equally near each in its own way.
+            running = service(
+                folders[which], engine="file", seconds_per_reference=0.01, MEMORY_SERVICE_LISTEN=address
+            )
             return stack.enter_context(running)
 
         replicas = []

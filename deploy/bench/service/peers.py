@@ -1,4 +1,4 @@
-"""Vector databases that a user would pick instead, embedded: vector and blob under one id, as each of them takes it.
+"""Vector databases that a user would pick instead, embedded: vector, words, text and blob under one id.
 
 Each has the index and the settings that its own documentation proposes for this size, and cosine. Those without a
 type for bytes get base64 text. A peer that is not installed is left out by name (extra `bench-peers`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from deploy.bench.service.data import Collection
-from deploy.bench.service.front import Neighbour, Searcher
+from deploy.bench.service.front import Candidate, Searcher
+from memory_model.words import text_words
 
 _BATCH = 256
-_TABLE = "memories"
+_TABLE, _PAYLOADS = "memories", "payloads"
 _HNSW_M, _HNSW_BUILD, _HNSW_SEARCH = 32, 128, 128
 
 
@@ -45,20 +46,30 @@ def _batches(collection: Collection, size: int = _BATCH) -> Iterator[tuple[int, 
             yield first + start, vectors[start : start + size]
 
 
-def _text(payload: bytes) -> str:
-    return base64.b64encode(payload).decode("ascii")
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _words(collection: Collection, reference: int) -> bytes:
+    """The word hashes of a reference, kept as the service keeps them."""
+    return text_words(collection.text(reference)).tobytes()
+
+
+def _hashes(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, np.uint32)
 
 
 # LanceDB
 
 
 def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
-    """A table with an IVF_HNSW_SQ index."""
+    """A table with an HNSW_SQ index of the vectors and one of the ids."""
     import lancedb
     import pyarrow as pa
 
     schema = pa.schema([
-        ("id", pa.int64()), ("vector", pa.list_(pa.float32(), collection.dimension)), ("payload", pa.large_binary()),
+        ("id", pa.int64()), ("vector", pa.list_(pa.float32(), collection.dimension)), ("words", pa.binary()),
+        ("text", pa.string()), ("payload", pa.large_binary()),
     ])  # fmt: skip
 
     def record_batches() -> Iterator[Any]:
@@ -67,6 +78,8 @@ def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int],
             columns = [
                 pa.array([n + 1 for n in numbers], pa.int64()),
                 pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), collection.dimension),
+                pa.array([_words(collection, n) for n in numbers], pa.binary()),
+                pa.array([collection.text(n) for n in numbers], pa.string()),
                 pa.array([collection.payload(n) for n in numbers], pa.large_binary()),
             ]
             yield pa.record_batch(columns, schema=schema)
@@ -74,6 +87,7 @@ def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int],
 
     table = lancedb.connect(folder).create_table(_TABLE, data=record_batches(), schema=schema)
     table.create_index("vector", config=lancedb.index.HnswSq(distance_type="cosine"))
+    table.create_index("id", config=lancedb.index.BTree())
 
 
 class LanceDb:
@@ -84,34 +98,44 @@ class LanceDb:
 
         self._table = lancedb.connect(folder).open_table(_TABLE)
 
-    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
+    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
-        query = self._table.search(vector).distance_type("cosine").limit(k).refine_factor(4)
-        found = query.select(["id", "payload", "_distance"]).to_arrow()
-        columns = [found[name].to_pylist() for name in ("id", "_distance", "payload")]
-        return [(number, 1 - distance, payload) for number, distance, payload in zip(*columns, strict=True)]
+        query = self._table.search(vector).distance_type("cosine").limit(count).refine_factor(4)
+        found = query.select(["id", "words", "_distance"]).to_arrow()
+        columns = [found[name].to_pylist() for name in ("id", "_distance", "words")]
+        return [
+            (number, 1 - distance, _hashes(words)) for number, distance, words in zip(*columns, strict=True)
+        ]
+
+    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
+        """See Searcher."""
+        query = self._table.search().where(f"id IN ({', '.join(map(str, memory_ids))})")
+        found = query.select(["id", "text", "payload"]).to_arrow()
+        columns = [found[name].to_pylist() for name in ("id", "text", "payload")]
+        return {number: (text, payload) for number, text, payload in zip(*columns, strict=True)}
 
 
 # Chroma
 
 
 def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
-    """A collection of metadata, which is where Chroma keeps what is not searched."""
-    made = _chroma(folder).create_collection(
-        _TABLE,
-        configuration={
-            "hnsw": {
-                "space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH
-            }
-        },
-    )  # fmt: skip
+    """A collection that is searched, and one of payloads: a search returns all metadata or none."""
+    hnsw = {
+        "space": "cosine", "max_neighbors": _HNSW_M, "ef_construction": _HNSW_BUILD, "ef_search": _HNSW_SEARCH
+    }  # fmt: skip
+    client = _chroma(folder)
+    made = client.create_collection(_TABLE, configuration={"hnsw": hnsw})
+    payloads = client.create_collection(_PAYLOADS)
     for first, vectors in _batches(collection):
         numbers = range(first, first + len(vectors))
+        ids = [str(n + 1) for n in numbers]
         made.add(
-            ids=[str(n + 1) for n in numbers],
-            embeddings=vectors,
-            metadatas=[{"payload": _text(collection.payload(n))} for n in numbers],
+            ids=ids, embeddings=vectors, metadatas=[{"words": _text(_words(collection, n))} for n in numbers]
         )
+        payloads.add(
+            ids=ids, embeddings=np.ones((len(ids), 1), np.float32), documents=[collection.text(n) for n in numbers],
+            metadatas=[{"payload": _text(collection.payload(n))} for n in numbers],
+        )  # fmt: skip
         progress(len(vectors))
 
 
@@ -125,15 +149,24 @@ class Chroma:
     """Searches a persistent client's collection."""
 
     def __init__(self, folder: Path, collection: Collection) -> None:
-        self._collection = _chroma(folder).get_collection(_TABLE)
+        client = _chroma(folder)
+        self._collection, self._payloads = client.get_collection(_TABLE), client.get_collection(_PAYLOADS)
 
-    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
+    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
         found = self._collection.query(
-            query_embeddings=vector, n_results=k, include=["metadatas", "distances"]
+            query_embeddings=vector, n_results=count, include=["metadatas", "distances"]
         )
         rows = zip(found["ids"][0], found["distances"][0], found["metadatas"][0], strict=True)
-        return [(int(number), 1 - far, base64.b64decode(data["payload"])) for number, far, data in rows]
+        return [
+            (int(number), 1 - far, _hashes(base64.b64decode(data["words"]))) for number, far, data in rows
+        ]
+
+    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
+        """See Searcher."""
+        found = self._payloads.get(ids=[str(one) for one in memory_ids], include=["metadatas", "documents"])
+        rows = zip(found["ids"], found["documents"], found["metadatas"], strict=True)
+        return {int(number): (text, base64.b64decode(data["payload"])) for number, text, data in rows}
 
 
 # Milvus Lite
@@ -147,7 +180,8 @@ def fill_milvus(folder: Path, collection: Collection, progress: Callable[[int], 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("id", DataType.INT64, is_primary=True)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=collection.dimension)
-    schema.add_field("payload", DataType.VARCHAR, max_length=65_535)
+    for name in ("words", "text", "payload"):
+        schema.add_field(name, DataType.VARCHAR, max_length=65_535)
     index = client.prepare_index_params()
     index.add_index(
         "vector",
@@ -157,11 +191,13 @@ def fill_milvus(folder: Path, collection: Collection, progress: Callable[[int], 
     )
     client.create_collection(_TABLE, schema=schema, index_params=index)
     for first, vectors in _batches(collection):
-        numbers = range(first, first + len(vectors))
         rows = [
-            {"id": n + 1, "vector": vector, "payload": _text(collection.payload(n))}
-            for n, vector in zip(numbers, vectors, strict=True)
-        ]
+            {
+                "id": n + 1, "vector": vector, "words": _text(_words(collection, n)), "text": collection.text(n),
+                "payload": _text(collection.payload(n)),
+            }
+            for n, vector in enumerate(vectors, first)
+        ]  # fmt: skip
         client.insert(_TABLE, rows)
         progress(len(vectors))
     client.flush(_TABLE)
@@ -181,16 +217,24 @@ class MilvusLite:
         self._client = _milvus(folder)
         self._client.load_collection(_TABLE)
 
-    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
+    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
         found = self._client.search(
             _TABLE,
             [vector],
-            limit=k,
-            output_fields=["payload"],
+            limit=count,
+            output_fields=["words"],
             search_params={"params": {"ef": _HNSW_SEARCH}},
         )
-        return [(hit["id"], hit["distance"], base64.b64decode(hit["entity"]["payload"])) for hit in found[0]]
+        return [
+            (hit["id"], hit["distance"], _hashes(base64.b64decode(hit["entity"]["words"])))
+            for hit in found[0]
+        ]
+
+    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
+        """See Searcher."""
+        found = self._client.get(_TABLE, ids=list(memory_ids), output_fields=["text", "payload"])
+        return {one["id"]: (one["text"], base64.b64decode(one["payload"])) for one in found}
 
 
 # Qdrant Edge
@@ -206,9 +250,15 @@ def fill_qdrant(folder: Path, collection: Collection, progress: Callable[[int], 
     shard = qdrant.EdgeShard.create(str(folder), config)
     for first, vectors in _batches(collection):
         points = [
-            qdrant.Point(n + 1, vector.tolist(), {"payload": _text(collection.payload(n))})
+            qdrant.Point(
+                n + 1, vector.tolist(),
+                {
+                    "words": _text(_words(collection, n)), "text": collection.text(n),
+                    "payload": _text(collection.payload(n)),
+                },
+            )
             for n, vector in enumerate(vectors, first)
-        ]
+        ]  # fmt: skip
         shard.update(qdrant.UpdateOperation.upsert_points(points))
         progress(len(vectors))
     shard.optimize()
@@ -225,14 +275,21 @@ class QdrantEdge:
         self._shard = qdrant.EdgeShard.load(str(folder))
         self._parameters = self._qdrant.SearchParams(hnsw_ef=_HNSW_SEARCH)
 
-    def search(self, vector: np.ndarray, k: int) -> Sequence[Neighbour]:
+    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
         query = self._qdrant.Query.Nearest(vector.tolist())
-        request = self._qdrant.QueryRequest(limit=k, query=query, with_payload=True, params=self._parameters)
+        request = self._qdrant.QueryRequest(
+            limit=count, query=query, with_payload=["words"], params=self._parameters
+        )
         return [
-            (point.id, point.score, base64.b64decode(point.payload["payload"]))
+            (point.id, point.score, _hashes(base64.b64decode(point.payload["words"])))
             for point in self._shard.query(request)
         ]
+
+    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
+        """See Searcher."""
+        found = self._shard.retrieve(list(memory_ids), with_payload=["text", "payload"], with_vector=False)
+        return {one.id: (one.payload["text"], base64.b64decode(one.payload["payload"])) for one in found}
 
 
 # The last one holds its payloads in memory several times over.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -75,8 +76,9 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
                 "alone": lambda _: load(address, requests, 1, seconds / 2),
             }
             for share in SHARES if subject.is_store else ():
-                filtered = requests_of(collection, share)
-                variants[f"1/{share}"] = lambda _, asked=filtered: load(address, asked, callers, seconds)
+                variants[f"1/{share}"] = partial(
+                    _loaded, address, requests_of(collection, share), callers, seconds
+                )
             samples = interleave(variants, asking.rounds, warm_up=asking.warm_up, label=name)
             resident = sum(_resident(process) for process in psutil.Process().children(recursive=True)[-1:])
         keys: Keys = {
@@ -98,6 +100,10 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
             [s.answered_per_s for s in samples[name]], [s.answered_per_s for s in samples["echo"]]
         )
         return with_intervals({**keys, **speed_of(samples[name])}, echo_ratio=ratio)
+
+
+def _loaded(address: str, requests: Sequence[bytes], callers: int, seconds: float, _: int) -> Load:
+    return load(address, requests, callers, seconds)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ _ENGINE = re.compile(r"ENGINE = (Replacing)?MergeTree(?:\((\w+)\))?")
 _QUORUM = re.compile(r"auto|\d{1,3}")
 _NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _BLOCK_ROWS = 1 << 20
+_WITHOUT_INDEX = ", ignore_data_skipping_indices = 'nearest'"
 
 
 @dataclass(frozen=True)
@@ -154,15 +155,16 @@ class Dialect:
 
     # Vectors
 
-    @property
-    def threads(self) -> str:
-        """The setting of a search: few threads embedded, where many searches share the machine's cores."""
-        return f"max_threads = {self.max_threads or (4 if self.shared else 1)}"
+    def search_settings(self, *, indexed: bool) -> str:
+        """The settings of a search: by the vector index or, where MyScale does not decide by itself, by every row.
 
-    @property
-    def exact(self) -> str:
-        """Settings with which a search compares with every row; MyScale does by itself what its index cannot."""
-        return "" if self.myscale else ", ignore_data_skipping_indices = 'nearest'"
+        Few threads embedded, where many searches share the machine's cores. Deleted rows are shown, because the index
+        finds them too and they would take the place of others; they are of no newest version.
+        """
+        settings = f"max_threads = {self.max_threads or (4 if self.shared else 1)}"
+        if self.myscale:
+            return settings
+        return f"{settings}, apply_deleted_mask = 0{'' if indexed else _WITHOUT_INDEX}"
 
     def distance(self, vector: np.ndarray, name: str = "vector") -> tuple[str, dict[str, Any]]:
         """The cosine distance of `embedding` to a vector as SQL, and its parameters."""

@@ -72,6 +72,7 @@ class Engine:
         self._lock = threading.Lock()
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._all: list[Any] = []
+        self._types: dict[tuple[str, ...], Sequence[Any]] = {}
         self._connections = (
             _connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
         )
@@ -178,9 +179,13 @@ class Engine:
         for last in (not self.dialect.shared, True):
             try:
                 with self._writing(f"writing to {table}"):
+                    into = table, *columns
+                    if into not in self._types:  # a client would ask for them before every insert
+                        context = self.writer.create_insert_context(table, list(columns))
+                        self._types[into] = context.column_types
                     self.writer.insert(
                         table, list(columns.values()), column_names=list(columns), column_oriented=True,
-                        settings=settings,
+                        column_types=self._types[into], settings=settings,
                     )  # fmt: skip
                 return
             except StoreUnavailable:

@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
+from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
@@ -39,7 +39,7 @@ from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.check import find_problems
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
-from memory_service.stores.clickhouse.migrations import migrate
+from memory_service.stores.clickhouse.migrations import migrate, require_vector_index
 from memory_service.stores.clickhouse.search import Search, payloads_of
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
@@ -55,12 +55,12 @@ class ClickHouseStore(Store):
     def __init__(self, engine: Engine, options: StoreOptions) -> None:
         """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked."""
         self._engine = engine
-        self._search = Search(engine, options)
-        self._writes = Writes(engine, options.sweep_after_s)
+        self._search = Search(engine, options.payload_cache_bytes)
         self._sweep_after_s = options.sweep_after_s
         migrate(engine, set())
         self._bases = Bases(engine)
-        migrate(engine, {base.identity.dimension for base in self._bases.all()})
+        self._writes = Writes(engine, self._bases, options.sweep_after_s)
+        self._migrate({base.identity.dimension for base in self._bases.all()})
         if not engine.dialect.shared:
             self._bases.check()
         self._closing = threading.Event()
@@ -78,6 +78,12 @@ class ClickHouseStore(Store):
             engine.close()
             raise
 
+    def _migrate(self, dimensions: set[int]) -> None:
+        migrate(self._engine, dimensions)
+        if self._engine.dialect.myscale:
+            for dimension in dimensions:
+                require_vector_index(self._engine, dimension)
+
     def _keep_up(self) -> None:
         """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
         sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
@@ -87,20 +93,15 @@ class ClickHouseStore(Store):
                     self._bases.refresh()
                 if time.monotonic() > sweep_at:
                     sweep_at = time.monotonic() + self._sweep_after_s * random.uniform(0.5, 1.0)
-                    self.sweep()
+                    self.sweep(self._sweep_after_s)
             except Memory3Error as error:  # the next turn may find the store well again
                 logger().warning("store_upkeep_failed", error=str(error))
 
-    def sweep(self) -> int:
-        """Removes old rows that belong to no document; returns how many references there were. Other processes may
-        sweep, read and write meanwhile.
-        """  # noqa: D205
+    def sweep(self, older_than_s: float) -> int:
+        """Removes rows of no document that are so old; returns how many references there were. Any process may."""
         self._bases.drop_leftovers()
-        swept = 0
-        for base in self._bases.all():
-            if not base.problem:
-                swept += self._writes.sweep(base)
-        return swept
+        living = [base for base in self._bases.all() if not base.problem]
+        return sum(self._writes.sweep(base, older_than_s) for base in living)
 
     # Knowledge bases
 
@@ -118,7 +119,7 @@ class ClickHouseStore(Store):
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """See Store."""
-        migrate(self._engine, {identity.dimension})
+        self._migrate({identity.dimension})
         return self._bases.create(name, description, identity)
 
     def drop(self, base: KnowledgeBase) -> None:
@@ -142,19 +143,11 @@ class ClickHouseStore(Store):
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        try:
-            return self._writes.write(base, documents)
-        except KnowledgeBaseNotFound:
-            self._bases.refresh()
-            raise
+        return self._writes.write(base, documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
-        try:
-            return self._writes.delete(base, keys)
-        except KnowledgeBaseNotFound:
-            self._bases.refresh()
-            raise
+        return self._writes.delete(base, keys)
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """See Store."""

@@ -20,8 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory_model.words import text_words
 from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Written, require_sound
+from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine
 
 # A version: milliseconds of the server's clock and below them random bits.
@@ -49,9 +51,10 @@ class Committed:
 class Writes:
     """Writes and the sweep of one store. Thread-safe."""
 
-    def __init__(self, engine: Engine, sweep_after_s: float) -> None:
+    def __init__(self, engine: Engine, bases: Bases, sweep_after_s: float) -> None:
         """sweep_after_s: see StoreOptions."""
         self._engine = engine
+        self._bases = bases
         self._sweep_after_s = sweep_after_s
 
     def newest(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[dict[str, Committed], int]:
@@ -78,6 +81,7 @@ class Writes:
                 else:
                     living, now_ms = not deleted, int(version)
             if not living:
+                self._bases.refresh()
                 message = f"knowledge base {base.name!r} was deleted meanwhile"
                 raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
         return found, now_ms
@@ -159,21 +163,22 @@ class Writes:
                 "title": [document.title for document, _, _ in part],
                 "chunk": [chunk for _, chunk, _ in part],
                 "text": [reference.text for _, _, reference in part],
+                "words": [text_words(reference.text).astype("<u4").tobytes() for _, _, reference in part],
                 "metadata": [dict(document.metadata) for document, _, _ in part],
                 "crc32c": [reference.crc32c for _, _, reference in part],
                 **self._engine.dialect.vectors([reference.vector for _, _, reference in part]),
             }
             yield references, _payload_columns(kb, part, versions)
 
-    def sweep(self, base: KnowledgeBase) -> int:
-        """Removes references and payloads of versions that are not the newest, once they are old; how many there were.
+    def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
+        """Removes references and payloads of versions that are not the newest, if so old; how many there were.
 
         Nobody waits for it: searches leave these rows out, and the engine removes them in the background.
         """
         table = f"references_{base.identity.dimension}"
         rows = self._engine.rows(
             f"SELECT id, version FROM {table} WHERE kb = {base.number}"
-            f" AND stored_at < now64(6) - INTERVAL {round(self._sweep_after_s * 1000)} MILLISECOND"
+            f" AND stored_at < now64(6) - INTERVAL {round(older_than_s * 1000)} MILLISECOND"
             f" AND (document_key, version) {'GLOBAL ' if self._engine.dialect.cluster else ''}NOT IN"
             f" (SELECT key, version FROM documents FINAL WHERE kb = {base.number} AND deleted = 0)"
             f" LIMIT {_SWEPT_AT_ONCE}"

@@ -10,8 +10,9 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faiss as _faiss
 import google_crc32c
@@ -22,13 +23,14 @@ from memory_service.errors import StoreUnavailable
 faiss: Any = _faiss  # its stubs know less than it can
 
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
-_NODES_A_STEP = 30  # places that a walk compares for each place that it keeps in mind
+_NODES_A_STEP = 8  # so many vectors are compared one by one as fast as a walk goes one candidate further
 _PIECE_ROWS = 8  # searches wait while so many are added
 _FOOTER = struct.Struct("<8sQQQI")
 _MAGIC = b"M3INDEX2"
 
 
-class Saved(NamedTuple):
+@dataclass(frozen=True)
+class Saved:
     """What a file of an index says of it. rows: of the table, int64 [n]; revision: of the knowledge base."""
 
     index: VectorIndex
@@ -79,7 +81,7 @@ class VectorIndex:
                 allowed = np.packbits(np.ones(allowed_count, bool), bitorder="little")
             selector = None if allowed is None else faiss.IDSelectorBitmap(allowed)
             faiss.omp_set_num_threads(1)  # of this thread: many searches at a time have all cores already
-            effort = max(_EFFORT, 2 * wanted) * self.count // allowed_count
+            effort = max(_EFFORT, wanted * 3 // 2) * self.count // allowed_count
             if allowed_count > _NODES_A_STEP * effort:
                 parameters = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)
                 found = _pairs(*self._graph.search(queries, wanted, params=parameters))

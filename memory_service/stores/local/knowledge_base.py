@@ -13,10 +13,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
@@ -61,27 +60,35 @@ class LocalRules:
     dead_share: float = 0.3
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """The vectors that searches find after one batch, by their places in the index.
 
-    rows, documents: of the table, ascending, int64 [n]; living: bool [n]; bits: of `living`, None where all live.
+    known: the references, rows and documents ascending; living: bool [n]; bits: of `living`, None where all live.
     """
 
     revision: int
     index: VectorIndex
-    rows: np.ndarray
-    documents: np.ndarray
+    known: Added
     living: np.ndarray
     bits: np.ndarray | None
     count: int
 
     @classmethod
-    def of(
-        cls, revision: int, index: VectorIndex, rows: np.ndarray, documents: np.ndarray, living: np.ndarray
-    ) -> View:
+    def of(cls, revision: int, index: VectorIndex, known: Added, living: np.ndarray) -> View:
         """The two last fields follow from the others."""
         count = int(np.count_nonzero(living))
-        return cls(revision, index, rows, documents, living, None if count == len(living) else _bits(living), count)
+        return cls(revision, index, known, living, None if count == len(living) else _bits(living), count)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Of the table, ascending, int64 [n]."""
+        return self.known.rows
+
+    @property
+    def last_row(self) -> int:
+        """The largest one, -1 where there is none."""
+        return int(self.rows[-1]) if len(self.rows) else -1
 
     def after(self, revision: int, added: Added, removed: Sequence[Stored], *, shown: bool = True) -> View:
         """With the references of a batch, without those of removed documents. shown: whether the new ones live."""
@@ -89,8 +96,8 @@ class View(NamedTuple):
         for document in removed:
             first = int(np.searchsorted(self.rows, document.first_row))
             living[first : first + document.row_count] = False
-        rows, documents = (np.concatenate(parts) for parts in zip(self[2:4], added, strict=True))
-        return View.of(revision, self.index, rows, documents, living)
+        known = Added(*(np.concatenate(parts) for parts in zip(self.known, added, strict=True)))
+        return View.of(revision, self.index, known, living)
 
 
 class LocalKnowledgeBase:
@@ -131,27 +138,29 @@ class LocalKnowledgeBase:
     def _loaded(self, connection: sqlite3.Connection) -> View:
         """The saved index with what came since; one that is missing, harmed or too old is built again."""
         revision, there = self._database.revision(connection).number, self._database.added(connection, -1)
-        saved, index, rows = None, VectorIndex(self._dimension), np.empty(0, np.int64)
+        saved, index, known = None, VectorIndex(self._dimension), _only(there, slice(0))
         if (self.folder / _INDEX).is_file():
             saved = VectorIndex.load(self.folder / _INDEX, self._dimension)
             if saved is None:
-                logger().warning("index_built_again", file=str(self.folder / _INDEX), problem="it is not whole")
+                logger().warning(
+                    "index_built_again", file=str(self.folder / _INDEX), problem="it is not whole"
+                )
+        living = np.empty(0, bool)
         if saved is not None and saved.revision <= revision and len(saved.rows):
-            known = there.rows[there.rows <= saved.rows[-1]]
-            dead = len(saved.rows) - len(known)
-            if np.isin(known, saved.rows).all() and not self._too_many(dead, len(saved.rows)):
-                index, rows = saved.index, saved.rows
-                self._saved_rows = len(rows)
-        living = np.isin(rows, there.rows)
-        documents = np.zeros(len(rows), np.int64)
-        documents[living] = there.documents[np.searchsorted(there.rows, rows[living])]
-        view = View.of(revision, index, rows, np.maximum.accumulate(documents), living)
-        return self._with_new(connection, view, there)
+            living, old = np.isin(saved.rows, there.rows), there.rows <= saved.rows[-1]
+            dead = len(living) - int(np.count_nonzero(living))
+            if np.count_nonzero(old) + dead == len(living) and not self._too_many(dead, len(living)):
+                index, self._saved_rows = saved.index, len(living)
+                known = Added(saved.rows, np.zeros(len(living), np.int64), np.zeros(len(living), np.uint64))
+                known.documents[living], known.ids[living] = there.documents[old], there.ids[old]
+                known = known._replace(documents=np.maximum.accumulate(known.documents))
+            else:
+                living = np.empty(0, bool)
+        return self._with_new(connection, View.of(revision, index, known, living), there)
 
     def _with_new(self, connection: sqlite3.Connection, view: View, there: Added) -> View:
         """The view with those of the references that it has not yet."""
-        new = there.rows > (view.rows[-1] if len(view.rows) else -1)
-        added = Added(there.rows[new], there.documents[new])
+        added = _only(there, there.rows > view.last_row)
         for start in range(0, len(added.rows), _LOADED_ROWS):
             rows = added.rows[start : start + _LOADED_ROWS].tolist()
             view.index.add(self._database.vectors(connection, rows, self._dimension))
@@ -177,12 +186,12 @@ class LocalKnowledgeBase:
         """Where another process writes: the view with what it has committed."""
         with self._lock:
             if self._view.revision < revision.number:
-                last = int(self._view.rows[-1]) if len(self._view.rows) else -1
-                view = self._with_new(connection, self._view, self._database.added(connection, last))
+                added = self._database.added(connection, self._view.last_row)
+                view = self._with_new(connection, self._view, added)
                 if view.count != revision.memories:  # some are gone
                     living = np.isin(view.rows, self._database.added(connection, -1).rows)
-                    view = View.of(0, view.index, view.rows, view.documents, living)
-                self._view = view._replace(revision=revision.number)
+                    view = View.of(0, view.index, view.known, living)
+                self._view = replace(view, revision=revision.number)
             return self._view
 
     # Reading
@@ -191,7 +200,11 @@ class LocalKnowledgeBase:
         """See Store."""
         began = time.perf_counter_ns()
         with self._reading() as (connection, view):
-            bits, count = (view.bits, view.count) if query.filter is None else self._allowed(connection, view, query.filter)
+            bits, count = (
+                (view.bits, view.count)
+                if query.filter is None
+                else self._allowed(connection, view, query.filter)
+            )
             wanted = max(query.k, query.candidates) if any(query.words) else query.k
             near = view.index.search(unit(query.vectors), wanted, bits, count)
             if (least := query.minimum_score) is not None:
@@ -199,32 +212,33 @@ class LocalKnowledgeBase:
             searched = time.perf_counter_ns()
             chosen = self._ranked(connection, view, query, near)
             ended = time.perf_counter_ns()
-            known = self._database.references(
-                connection, list({row for of_query in chosen for row, _, _ in of_query}), texts=query.return_text
-            )
-            hits = []
-            for of_query in chosen:
-                hits.append([])
-                for row, score, rank_score in of_query:
-                    if (one := known.get(row)) is None:
-                        raise KnowledgeBaseDamaged(f"memory row {row} has no text: run `memory-service doctor`")
-                    hits[-1].append(
-                        Found(
-                            one.memory_id, score, one.key, one.title, one.chunk, one.crc32c,
-                            one.text if query.return_text else None, rank_score,
-                            json.loads(one.metadata) if query.return_metadata else None,
-                        )
-                    )  # fmt: skip
-            sent = {row: one.crc32c for row, one in known.items() if one.memory_id not in query.held_ids}
-            read = self._database.payloads(connection, sent)
-        payloads = {known[row].memory_id: payload for row, payload in read.items()}
+            places = list({place for of_query in chosen for place, _, _ in of_query})
+            rows, ids = view.rows[places].tolist(), view.known.ids[places].tolist()
+            held = [row for row, memory_id in zip(rows, ids, strict=True) if memory_id in query.held_ids]
+            read = self._database.references(connection, rows, held)
+            known = dict(zip(places, (read[row] for row in rows), strict=True))
+        hits = [
+            [
+                Found(
+                    one.memory_id, score, one.key, one.title, one.chunk, one.crc32c,
+                    one.text if query.return_text else None, rank_score,
+                    json.loads(one.metadata) if query.return_metadata else None,
+                )
+                for place, score, rank_score in of_query
+                for one in [known[place]]
+            ]
+            for of_query in chosen
+        ]  # fmt: skip
+        payloads = {one.memory_id: one.payload for one in known.values() if one.payload is not None}
         search_us, rank_us = (searched - began) // 1000, (ended - searched) // 1000 if any(query.words) else 0
-        return Retrieved(hits, payloads, search_us + rank_us, (time.perf_counter_ns() - ended) // 1000, rank_us)
+        return Retrieved(
+            hits, payloads, search_us + rank_us, (time.perf_counter_ns() - ended) // 1000, rank_us
+        )
 
     def _ranked(
         self, connection: sqlite3.Connection, view: View, query: Query, near: list[list[tuple[int, float]]]
     ) -> list[list[tuple[int, float, float]]]:
-        """(row, score, rank score) of the first k of each query, by vector and words where it has words."""
+        """(place, score, rank score) of the first k of each query, by vector and words where it has words."""
         rows = [view.rows[[place for place, _ in of_query]].tolist() if of_query else [] for of_query in near]
         by_words = [number for number in range(len(near)) if query.words and query.words[number]]
         words = self._database.words(connection, list({row for number in by_words for row in rows[number]}))
@@ -239,10 +253,12 @@ class LocalKnowledgeBase:
                 )  # fmt: skip
             else:
                 best = list(enumerate(scores))
-            chosen.append([(rows[number][place], scores[place], rank) for place, rank in best[: query.k]])
+            chosen.append([(of_query[one][0], scores[one], rank) for one, rank in best[: query.k]])
         return chosen
 
-    def _allowed(self, connection: sqlite3.Connection, view: View, condition: Filter) -> tuple[np.ndarray, int]:
+    def _allowed(
+        self, connection: sqlite3.Connection, view: View, condition: Filter
+    ) -> tuple[np.ndarray, int]:
         """Bits of the living places whose documents pass, and how many these are; kept for the next such query."""
         with self._filters_lock:
             kept = self._filters.get((condition, view.revision))
@@ -266,7 +282,9 @@ class LocalKnowledgeBase:
                 return ~self._passing(connection, view, part)
             case _:
                 documents = self._database.passing(connection, condition)
-                first, end = (np.searchsorted(view.documents, documents, side) for side in ("left", "right"))
+                first, end = (
+                    np.searchsorted(view.known.documents, documents, side) for side in ("left", "right")
+                )
                 steps = np.zeros(len(view.rows) + 1, np.int8)
                 steps[first[first < end]] += 1
                 steps[end[first < end]] -= 1
@@ -276,7 +294,9 @@ class LocalKnowledgeBase:
         """Documents by their keys, each with (memory id, text) of its references; absent ones are left out."""
         with self._reading() as (connection, _):
             found = self._database.documents(connection, keys)
-            return {key: (document, self._database.texts(connection, document)) for key, document in found.items()}
+            return {
+                key: (document, self._database.texts(connection, document)) for key, document in found.items()
+            }
 
     def revision(self) -> Revision:
         """See Store."""
@@ -288,10 +308,20 @@ class LocalKnowledgeBase:
         with self._reading() as (connection, _):
             rows = self._database.rows_after(connection, after_id, count)
             known = self._database.references(connection, rows)
-            vectors = dict(zip(sorted(rows), self._database.vectors(connection, rows, self._dimension), strict=True))
-            payloads = self._database.payloads(connection, {row: known[row].crc32c for row in rows})
+            vectors = dict(
+                zip(sorted(rows), self._database.vectors(connection, rows, self._dimension), strict=True)
+            )
         return [
-            StoredMemory(one.memory_id, one.key, one.title, one.chunk, one.text, vectors[row], payloads[row], one.crc32c)
+            StoredMemory(
+                one.memory_id,
+                one.key,
+                one.title,
+                one.chunk,
+                one.text,
+                vectors[row],
+                one.payload or b"",
+                one.crc32c,
+            )
             for row in rows
             for one in [known[row]]
         ]
@@ -317,9 +347,10 @@ class LocalKnowledgeBase:
     def statistics(self) -> Statistics:
         """See Store."""
         with self._reading() as (connection, _):
-            *sums, unwritten = self._database.sums(connection)
+            documents, references, payload_bytes, text_bytes, unwritten = self._database.sums(connection)
         files = [path for path in self.folder.iterdir() if path.is_file()]
-        return Statistics(*sums, sum(path.stat().st_blocks * 512 for path in files), unwritten)
+        on_disk = sum(path.stat().st_blocks * 512 for path in files)
+        return Statistics(documents, references, payload_bytes, text_bytes, on_disk, unwritten)
 
     def problems(self, *, deep: bool) -> list[str]:
         """What is wrong, a sentence each."""
@@ -346,17 +377,20 @@ class LocalKnowledgeBase:
 
     def write(self, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
-        with self._lock, disk_errors("writing"), self._database.snapshot() as connection:
-            stored = self._database.documents(connection, [document.key for document in documents])
         with self._lock, disk_errors("writing"):
-            hashes = {key: document.content_hash for key, document in stored.items()}
-            same = {d.key for d in documents if hashes.get(d.key) == d.content_hash}
-            same |= {d.key for d in documents if d.replaces not in (None, hashes.get(d.key))}
+            with self._database.snapshot() as connection:
+                stored = self._database.documents(connection, [document.key for document in documents])
+            same = {d.key for d in documents if not _is_news(d, stored.get(d.key))}
             fresh = [document for document in documents if document.key not in same]
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
         return [
-            Written(d.key, len(d.references), replaced=d.key in stored and d.key not in same, unchanged=d.key in same)
+            Written(
+                d.key,
+                len(d.references),
+                replaced=d.key in stored and d.key not in same,
+                unchanged=d.key in same,
+            )
             for d in documents
         ]
 
@@ -376,12 +410,12 @@ class LocalKnowledgeBase:
         before, batch = self._view, None
         try:
             with self._database.batch() as batch:
-                batch.begin_at(int(before.rows[-1]) + 1 if len(before.rows) else 0)
+                batch.begin_at(before.last_row + 1)
                 for document in removed:
                     batch.remove(document)
                 vectors = [unit(np.stack([r.vector for r in document.references])) for document in fresh]
-                for document, of_document in zip(fresh, vectors, strict=True):
-                    batch.add(document, of_document)
+                for new, of_document in zip(fresh, vectors, strict=True):
+                    batch.add(new, of_document)
                 if vectors:
                     before.index.add(np.concatenate(vectors))
         except BaseException:
@@ -394,8 +428,7 @@ class LocalKnowledgeBase:
         """What a batch that failed added to the index stays there, and nobody finds it."""
         more = before.index.count - len(before.rows)
         if batch is not None and more:
-            added = Added(*(column[:more] for column in batch.added))
-            self._view = before.after(before.revision, added, [], shown=False)
+            self._view = before.after(before.revision, _only(batch.added, slice(more)), [], shown=False)
 
     # In the background
 
@@ -409,7 +442,7 @@ class LocalKnowledgeBase:
         if self._writable:
             view = self._view
             if self._too_many(len(view.rows) - view.count, len(view.rows)):
-                self._build_again(view)
+                self._build_again()
             if abs(len(self._view.rows) - self._saved_rows) > self._rules.save_share * self._saved_rows:
                 self.save()
             with self._lock, disk_errors("giving space back"):
@@ -420,23 +453,20 @@ class LocalKnowledgeBase:
     def _too_many(self, dead: int, rows: int) -> bool:
         return dead >= max(self._rules.dead_rows, self._rules.dead_share * rows)
 
-    def _build_again(self, view: View) -> None:
+    def _build_again(self) -> None:
         """An index of the living alone; searches and writes go on meanwhile."""
         index = VectorIndex(self._dimension)
         with self._reading() as (connection, view):
-            rows, documents = view.rows[view.living], view.documents[view.living]
-            for start in range(0, len(rows), _LOADED_ROWS):
+            known = _only(view.known, view.living)
+            for start in range(0, len(known.rows), _LOADED_ROWS):
                 if self._stop.is_set():
                     return
-                those = rows[start : start + _LOADED_ROWS].tolist()
+                those = known.rows[start : start + _LOADED_ROWS].tolist()
                 index.add(self._database.vectors(connection, those, self._dimension))
         with self._lock, self._reading() as (connection, now):
-            living = np.isin(rows, now.rows[now.living])
-            built = View.of(now.revision, index, rows, documents, living)
-            first = np.searchsorted(now.rows, rows[-1], "right") if len(rows) else 0
-            new = np.arange(len(now.rows)) >= first
-            new &= now.living
-            self._view = self._with_new(connection, built, Added(now.rows[new], now.documents[new]))
+            living = _only(now.known, now.living)
+            built = View.of(now.revision, index, known, np.isin(known.rows, living.rows))
+            self._view = self._with_new(connection, built, living)
             self._saved_rows = 0
 
     def save(self) -> None:
@@ -473,6 +503,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return np.where(np.abs(lengths - 1) < 1e-6, vectors, vectors / lengths)
 
 
+def _is_news(document: NewDocument, stored: Stored | None) -> bool:
+    """Whether a document is to be written where this one is stored."""
+    there = None if stored is None else stored.content_hash
+    return there != document.content_hash and document.replaces in (None, there)
+
+
+def _only(references: Added, those: np.ndarray | slice) -> Added:
+    return Added(*(column[those] for column in references))
+
+
 def _bits(places: np.ndarray) -> np.ndarray:
     return np.packbits(places, bitorder="little")
-

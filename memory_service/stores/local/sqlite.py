@@ -56,7 +56,9 @@ CREATE INDEX numbers ON metadata(name, number, document) WHERE number IS NOT NUL
 """
 _SHIFT = 1 << 63  # SQLite's integers are signed: unsigned ones are kept shifted, which keeps their order
 _MARKS = 5000  # values of one statement
-_DOCUMENT = "id, key, title, metadata, content_hash, stored_ms, first_row, row_count, text_bytes, payload_bytes"
+_DOCUMENT = (
+    "id, key, title, metadata, content_hash, stored_ms, first_row, row_count, text_bytes, payload_bytes"
+)
 _FREE_PAGES, _FREE_SHARE = 1024, 0.25
 _COMMITTED = struct.Struct("<QI")
 
@@ -78,15 +80,21 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
         """From the columns of _DOCUMENT."""
-        return cls(*row[:3], json.loads(row[3]), *row[4:])
+        return cls._make((*row[:3], json.loads(row[3]), *row[4:]))
 
     def checksum(self) -> int:
         """CRC-32C over all of it."""
-        return _crc(self.key, self.title, _json(self.metadata), self.content_hash, struct.pack("<6q", self.id, *self[5:]))
+        return _crc(
+            self.key,
+            self.title,
+            _json(self.metadata),
+            self.content_hash,
+            struct.pack("<6q", self.id, *self[5:]),
+        )
 
 
 class Reference(NamedTuple):
-    """A reference as stored; `text` may be left out."""
+    """A reference as stored. payload: None where it was not to be read."""
 
     memory_id: int
     crc32c: int
@@ -95,6 +103,7 @@ class Reference(NamedTuple):
     chunk: int
     metadata: str
     text: str
+    payload: bytes | None
 
 
 class Words(NamedTuple):
@@ -105,10 +114,11 @@ class Words(NamedTuple):
 
 
 class Added(NamedTuple):
-    """References in the order of their rows. rows, documents: int64 [n]."""
+    """References in the order of their rows. rows, documents: int64 [n]; ids: uint64 [n]."""
 
     rows: np.ndarray
     documents: np.ndarray
+    ids: np.ndarray
 
 
 class Database:
@@ -130,7 +140,9 @@ class Database:
             for pragma in ("page_size = 8192", "auto_vacuum = INCREMENTAL", "journal_mode = WAL"):
                 self._writer.execute(f"PRAGMA {pragma}")
             state = (time.time_ns(), 0, -_SHIFT, 0)
-            self._writer.executescript(f"BEGIN; {_TABLES} INSERT INTO state VALUES (1, {', '.join(map(str, state))}); COMMIT;")
+            self._writer.executescript(
+                f"BEGIN; {_TABLES} INSERT INTO state VALUES (1, {', '.join(map(str, state))}); COMMIT;"
+            )
             self.note_commit(state[0])
 
     def _connect(self) -> sqlite3.Connection:
@@ -175,51 +187,79 @@ class Database:
         found = connection.execute("SELECT revision, memories, digest FROM state").fetchall()
         if len(found) != 1:
             raise KnowledgeBaseDamaged(f"{self.path.name} does not say what it holds")
-        return Revision(*found[0][:2], found[0][2] + _SHIFT)
+        number, memories, shifted = found[0]
+        return Revision(number, memories, shifted + _SHIFT)
 
     def added(self, connection: sqlite3.Connection, after_row: int) -> Added:
         """The references behind a row."""
-        found = connection.execute("SELECT row, document FROM refs WHERE row > ? ORDER BY row", (after_row,))
-        pairs = np.fromiter((number for pair in found for number in pair), np.int64).reshape(-1, 2)
-        return Added(np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]))
+        sql = "SELECT row, document, memory_id FROM refs WHERE row > ? ORDER BY row"
+        found = np.fromiter((one for row in connection.execute(sql, (after_row,)) for one in row), np.int64)
+        rows, documents, ids = np.ascontiguousarray(found.reshape(-1, 3).T)
+        return Added(rows, documents, _unshifted(ids))
 
     def vectors(self, connection: sqlite3.Connection, rows: Sequence[int], dimension: int) -> np.ndarray:
         """Vectors by their rows, which ascend, float32 [n, dimension]; raises KnowledgeBaseDamaged."""
-        found = _of_rows(connection, "SELECT row, vector FROM vectors WHERE row IN", rows)
+        found = _rows(connection, "SELECT row, vector FROM vectors WHERE row IN", rows)
         joined = np.frombuffer(b"".join(vector for _, vector in sorted(found)), "<f4")
         if joined.size != dimension * len(rows):
-            raise KnowledgeBaseDamaged(f"{self.path.name} has not one vector of {dimension} numbers for each memory")
+            raise KnowledgeBaseDamaged(
+                f"{self.path.name} has not one vector of {dimension} numbers for each memory"
+            )
         return joined.reshape(-1, dimension)
 
     def words(self, connection: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Words]:
-        """What the words of references are compared by."""
-        found = _of_rows(connection, "SELECT row, hashes FROM words WHERE row IN", rows)
-        return {row: _unpacked(hashes) for row, hashes in found}
+        """What the words of references are compared by; raises KnowledgeBaseDamaged for rows that are gone.
+
+        One row of joined values: Python's lock is then let go of once, not once a reference.
+        """
+        sql = (
+            "SELECT CAST(group_concat(hashes, '') AS BLOB) FROM"
+            " (SELECT hashes FROM words WHERE row IN ({}) ORDER BY row)"
+        )
+        found: dict[int, Words] = {}
+        for part in _parts(sorted(rows)):
+            (joined,) = connection.execute(sql.format(",".join("?" * len(part))), part).fetchone()
+            numbers, start = np.frombuffer(joined or b"", "<u4"), 0
+            for row in part:
+                if start >= len(numbers):
+                    raise KnowledgeBaseDamaged(f"{self.path.name} has lost the words of references")
+                title, end = (
+                    start + 2 + int(numbers[start]),
+                    start + 2 + int(numbers[start]) + int(numbers[start + 1]),
+                )
+                found[row] = Words(numbers[title:end], numbers[start + 2 : title].tolist())
+                start = end
+        return found
 
     def references(
-        self, connection: sqlite3.Connection, rows: Sequence[int], *, texts: bool = True
+        self, connection: sqlite3.Connection, rows: Sequence[int], held: Sequence[int] = ()
     ) -> dict[int, Reference]:
-        """References by their rows; those that are gone are left out."""
-        text = "r.text" if texts else "NULL"
-        sql = (
-            f"SELECT r.row, r.memory_id, r.crc32c, d.key, d.title, r.row - d.first_row, d.metadata, {text}"
-            " FROM refs r JOIN documents d ON d.id = r.document WHERE r.row IN"
-        )
-        return {
-            row: Reference(memory_id + _SHIFT, *rest) for row, memory_id, *rest in _of_rows(connection, sql, rows)
-        }
+        """References by their rows; those of the rows that are `held` come without payload.
 
-    def payloads(self, connection: sqlite3.Connection, crcs: Mapping[int, int]) -> dict[int, bytes]:
-        """Payloads by their rows, compared with the CRC-32C of each; raises KnowledgeBaseDamaged."""
-        found: dict[int, bytes] = dict(_of_rows(connection, "SELECT row, payload FROM payloads WHERE row IN", list(crcs)))
-        for row, crc in crcs.items():
-            if row not in found or google_crc32c.value(found[row]) != crc:
-                raise KnowledgeBaseDamaged(f"the payload of memory row {row} is not what was written")
+        Raises KnowledgeBaseDamaged for rows that are gone and payloads that are not what their CRC-32C says.
+        """
+        found: dict[int, Reference] = {}
+        sql = (
+            "SELECT r.row, r.memory_id, r.crc32c, d.key, d.title, r.row - d.first_row, d.metadata, r.text,"
+            f" CASE WHEN r.row IN ({','.join(map(str, held))}) THEN NULL ELSE p.payload END"
+            " FROM refs r JOIN documents d ON d.id = r.document JOIN payloads p ON p.row = r.row WHERE r.row IN ({})"
+        )
+        for part in _parts(rows):
+            for row, memory_id, *rest in connection.execute(
+                sql.format(",".join("?" * len(part))), part
+            ).fetchall():
+                one = found[row] = Reference(memory_id + _SHIFT, *rest)
+                if one.payload is not None and google_crc32c.value(one.payload) != one.crc32c:
+                    raise KnowledgeBaseDamaged(
+                        f"the payload of memory {one.memory_id} is not what was written"
+                    )
+        if missing := set(rows) - found.keys():
+            raise KnowledgeBaseDamaged(f"{self.path.name} has lost the memory of row {min(missing)}")
         return found
 
     def documents(self, connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Stored]:
         """The documents of these keys; absent ones are left out."""
-        found = _of_rows(connection, f"SELECT {_DOCUMENT} FROM documents WHERE key IN", keys)
+        found = _rows(connection, f"SELECT {_DOCUMENT} FROM documents WHERE key IN", keys)
         return {document.key: document for document in map(Stored.of, found)}
 
     def texts(self, connection: sqlite3.Connection, document: Stored) -> list[tuple[int, str]]:
@@ -238,8 +278,10 @@ class Database:
         sql = "SELECT row FROM refs WHERE memory_id >= ? ORDER BY memory_id LIMIT ?"
         return [row for (row,) in connection.execute(sql, (first - _SHIFT, count))]
 
-    def keys(self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int) -> list[tuple[str, str]]:
-        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in the order of their bytes."""
+    def keys(
+        self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int
+    ) -> list[tuple[str, str]]:
+        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in order."""
         return connection.execute(
             "SELECT key, metadata FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
             " ORDER BY key LIMIT ?",
@@ -266,7 +308,8 @@ class Database:
         """
         where, values = _where(condition)
         (joined,) = connection.execute(
-            f"SELECT group_concat(document) FROM metadata WHERE name = ? AND {where}", (condition.name, *values)
+            f"SELECT group_concat(document) FROM metadata WHERE name = ? AND {where}",
+            (condition.name, *values),
         ).fetchone()
         return np.unique(np.fromstring(joined, np.int64, sep=",")) if joined else np.empty(0, np.int64)
 
@@ -290,9 +333,11 @@ class Database:
 
     def give_back(self) -> None:
         """Makes the file smaller where much of it is free."""
-        pages, free = (self._writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+        run = self._writer.execute
+        (pages,), (free,) = run("PRAGMA page_count").fetchone(), run("PRAGMA freelist_count").fetchone()
         if free > max(_FREE_PAGES, _FREE_SHARE * pages):
-            self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+            run("PRAGMA incremental_vacuum").fetchall()
+            run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def note_commit(self, revision: int) -> None:
         """To be called once a batch is committed, before it is acknowledged.
@@ -321,8 +366,10 @@ class Database:
     def counted(self, connection: sqlite3.Connection) -> Iterator[str]:
         """What does not agree among counts and ids."""
         state, of_documents = self.revision(connection), self.sums(connection)[1]
-        ids = np.fromiter((one for (one,) in connection.execute("SELECT memory_id FROM refs NOT INDEXED")), np.int64)
-        if digest(ids.astype(np.uint64) + np.uint64(_SHIFT)) != state.digest:
+        ids = np.fromiter(
+            (one for (one,) in connection.execute("SELECT memory_id FROM refs NOT INDEXED")), np.int64
+        )
+        if digest(_unshifted(ids).tolist()) != state.digest:
             yield f"the memories of {self.path.name} are not those that were written"
         counts = {
             table: connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
@@ -336,20 +383,26 @@ class Database:
         for (found,) in connection.execute("PRAGMA integrity_check(5)"):
             if found != "ok":
                 yield f"{self.path.name}: {found}"
-        pairs, expected = set(connection.execute("SELECT name, value, number, document FROM metadata NOT INDEXED")), set()
-        for *columns, checksum in connection.execute(f"SELECT {_DOCUMENT}, checksum FROM documents NOT INDEXED"):
+        sql = "SELECT name, value, number, document FROM metadata NOT INDEXED"
+        sums = [sum(map(_pair_crc, connection.execute(sql))), 0]  # equal sets have equal sums
+        for *columns, checksum in connection.execute(
+            f"SELECT {_DOCUMENT}, checksum FROM documents NOT INDEXED"
+        ):
             document = Stored.of(columns)
             if document.checksum() != checksum:
                 yield f"document {document.key[:200]!r} is not what was written"
-            expected.update((name, value, number(value), document.id) for name, value in document.metadata.items())
-        if pairs != expected:
+            pairs = ((name, value, number(value), document.id) for name, value in document.metadata.items())
+            sums[1] += sum(map(_pair_crc, pairs))
+        if sums[0] != sums[1]:
             yield f"{self.path.name} has other metadata in its index than in its documents"
         joined = (
             "SELECT r.row, r.document, r.memory_id, r.crc32c, r.text, w.hashes, v.vector, r.checksum, p.payload"
             " FROM refs r JOIN words w ON w.row = r.row"
             " JOIN vectors v ON v.row = r.row JOIN payloads p ON p.row = r.row ORDER BY r.row"
         )
-        for row, document_id, memory_id, crc, text, hashes, vector, checksum, payload in connection.execute(joined):
+        for row, document_id, memory_id, crc, text, hashes, vector, checksum, payload in connection.execute(
+            joined
+        ):
             if _checksum(row, document_id, memory_id, crc, text, hashes, vector) != checksum:
                 yield f"the text or vector of memory {memory_id + _SHIFT} is not what was written"
             if google_crc32c.value(payload) != crc:
@@ -363,6 +416,7 @@ class Batch:
         self._connection = connection
         self._rows: list[int] = []
         self._documents: list[int] = []
+        self._ids: list[int] = []
         # The clock's number, so that what a backup was made of is not taken for what was restored from it.
         self.revision = Revision(max(time.time_ns(), before.number + 1), before.memories, before.digest)
         (self._next_row,) = connection.execute("SELECT next_row FROM state").fetchone()
@@ -374,7 +428,11 @@ class Batch:
     @property
     def added(self) -> Added:
         """The references that were added so far."""
-        return Added(np.array(self._rows, np.int64), np.array(self._documents, np.int64))
+        return Added(
+            np.array(self._rows, np.int64),
+            np.array(self._documents, np.int64),
+            np.array(self._ids, np.uint64),
+        )
 
     def remove(self, document: Stored) -> None:
         """A document with all that belongs to it."""
@@ -393,13 +451,17 @@ class Batch:
         """A document whose key none has; vectors: of its references, float32 [n, dimension], of unit length."""
         run, many = self._connection.execute, self._connection.executemany
         references, first = new.references, self._next_row
-        (last_id,) = run("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'").fetchone()
+        (last_id,) = run(
+            "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'documents'"
+        ).fetchone()
         document = Stored(
             last_id + 1, new.key, new.title, dict(new.metadata), new.content_hash, time.time_ns() // 1_000_000, first,
             len(references), sum(len(r.text.encode()) for r in references), sum(len(r.payload) for r in references),
         )  # fmt: skip
         columns = (*document[:3], _json(document.metadata), *document[4:], document.checksum())
-        run(f"INSERT INTO documents ({_DOCUMENT}, checksum) VALUES ({', '.join('?' * len(columns))})", columns)
+        run(
+            f"INSERT INTO documents ({_DOCUMENT}, checksum) VALUES ({', '.join('?' * len(columns))})", columns
+        )
         many(
             "INSERT INTO metadata (name, value, document, number) VALUES (?, ?, ?, ?)",
             [(name, value, document.id, number(value)) for name, value in new.metadata.items()],
@@ -419,7 +481,9 @@ class Batch:
         self._next_row += len(references)
         self._rows += range(first, self._next_row)
         self._documents += [document.id] * len(references)
-        self._count(len(references), [reference.memory_id for reference in references])
+        ids = [reference.memory_id for reference in references]
+        self._ids += ids
+        self._count(len(references), ids)
 
     def _count(self, change: int, ids: Sequence[int]) -> None:
         before = self.revision
@@ -428,7 +492,9 @@ class Batch:
     def finish(self) -> None:
         """Writes what the knowledge base holds after it."""
         state = self.revision.number, self.revision.memories, self.revision.digest - _SHIFT, self._next_row
-        self._connection.execute("UPDATE state SET revision = ?, memories = ?, digest = ?, next_row = ?", state)
+        self._connection.execute(
+            "UPDATE state SET revision = ?, memories = ?, digest = ?, next_row = ?", state
+        )
 
 
 @contextlib.contextmanager
@@ -452,10 +518,13 @@ def disk_errors(doing: str) -> Iterator[None]:
         raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
 
 
-def _of_rows(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + _MARKS] for start in range(0, len(values), _MARKS))
+
+
+def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
-    for start in range(0, len(values), _MARKS):
-        part = values[start : start + _MARKS]
+    for part in _parts(values):
         found += connection.execute(f"{sql} ({','.join('?' * len(part))})", part).fetchall()
     return found
 
@@ -475,22 +544,27 @@ def _where(condition: In | Exists | Range) -> tuple[str, list[Any]]:
             return " AND ".join(parts), list(given.values())
 
 
+def _unshifted(ids: np.ndarray) -> np.ndarray:
+    return ids.astype(np.uint64) + np.uint64(_SHIFT)
+
+
 def _packed(title: Sequence[int], text: np.ndarray) -> bytes:
-    return np.concatenate([[len(title)], title, text]).astype("<u4").tobytes()
-
-
-def _unpacked(hashes: bytes) -> Words:
-    numbers = np.frombuffer(hashes, "<u4")
-    end = 1 + int(numbers[0])
-    return Words(numbers[end:], numbers[1:end].tolist() if end > 1 else [])
+    """How many words of each, then these, uint32."""
+    return np.concatenate([[len(title), len(text)], title, text]).astype("<u4").tobytes()
 
 
 def _json(metadata: Mapping[str, str]) -> str:
     return json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True)
 
 
-def _checksum(row: int, document: int, memory_id: int, crc: int, text: str, hashes: bytes, vector: bytes) -> int:
+def _checksum(
+    row: int, document: int, memory_id: int, crc: int, text: str, hashes: bytes, vector: bytes
+) -> int:
     return _crc(struct.pack("<4q", row, document, memory_id, crc), text, hashes, vector)
+
+
+def _pair_crc(pair: Sequence[Any]) -> int:
+    return _crc(*map(str, pair))
 
 
 def _crc(*parts: str | bytes) -> int:

@@ -115,7 +115,8 @@ class LocalStore(Store):
     def _write_register(self, bases: dict[str, KnowledgeBase], next_number: int) -> None:
         """Durable when it returns; raises without a trace when that fails."""
         listed = [
-            {**asdict(base), "created_at": round(base.created_at.timestamp() * 1000)} for base in bases.values()
+            {**asdict(base), "created_at": round(base.created_at.timestamp() * 1000)}
+            for base in bases.values()
         ]
         content = {"format": DATA_FORMAT, "next_number": next_number, "knowledge_bases": listed}
         path = self.path / _REGISTER
@@ -144,8 +145,8 @@ class LocalStore(Store):
             raise StoreUnavailable(f"{path} is damaged ({error}): restore a backup") from error
         if content["format"] != DATA_FORMAT:
             raise StoreUnavailable(
-                f"the store at {self.path} has data format {content['format']}, this version reads {DATA_FORMAT}: back it"
-                " up with the version that wrote it and restore that here, or name an empty folder and ingest again"
+                f"the store at {self.path} has data format {content['format']}, this version reads {DATA_FORMAT}:"
+                " restore a backup made by the version that wrote it, or name an empty folder and ingest again"
             )
         self._bases = {one["name"]: _base_of(one) for one in content["knowledge_bases"]}
         self._next_number, self._state = content["next_number"], state
@@ -299,7 +300,13 @@ class LocalStore(Store):
             return opened.memories(after_id, count)
 
     def keys(
-        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+        self,
+        base: KnowledgeBase,
+        prefix: str,
+        *,
+        after_key: str | None,
+        count: int,
+        filter: Filter | None = None,
     ) -> list[str]:
         """See Store."""
         with self._of(base) as opened:
@@ -348,7 +355,9 @@ class LocalStore(Store):
                     continue  # a disk that was full a moment ago is not free a second later
                 try:
                     if problems := opened.maintain():
-                        logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problems[0])
+                        logger().error(
+                            "knowledge_base_refused", knowledge_base=base.name, problem=problems[0]
+                        )
                         self._set_problem(base, problems)
                 except Exception as error:  # reading and writing go on; it is tried again
                     self._failed[base.number] = time.monotonic()
@@ -376,7 +385,9 @@ def _state_of(path: Path) -> tuple[int, int]:
 
 def _base_of(listed: dict[str, Any]) -> KnowledgeBase:
     created_at = datetime.fromtimestamp(listed["created_at"] / 1000, timezone.utc)
-    return KnowledgeBase(**{**listed, "identity": WriterIdentity(**listed["identity"]), "created_at": created_at})
+    return KnowledgeBase(
+        **{**listed, "identity": WriterIdentity(**listed["identity"]), "created_at": created_at}
+    )
 
 
 def _text(content: dict[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -124,7 +125,7 @@ def test_pages_follow_their_tokens(client: Client) -> None:
 @pytest.mark.parametrize(
     "more", [{"page_token": "?"}, {"page_token": "_w=="}, {"page_token": "ZDAx", "after_key": "d01"}]
 )
-def test_a_page_token_of_another_making_is_refused(client: Client, more: dict[str, str]) -> None:
+def test_a_page_token_of_another_making_is_refused(client: Client, more: dict[str, Any]) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         client.ingestion.ListDocuments(
             ingestion_pb2.ListDocumentsRequest(knowledge_base="kb", **more), timeout=60
@@ -156,7 +157,7 @@ def test_documents_are_deleted_by_filter_and_no_others(client: Client) -> None:
         {"filter": is_in("colour", "red"), "document_keys": ["d01"]},
     ],
 )
-def test_a_deletion_that_does_not_say_what_deletes_nothing(client: Client, more: dict[str, object]) -> None:
+def test_a_deletion_that_does_not_say_what_deletes_nothing(client: Client, more: dict[str, Any]) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         client.ingestion.Delete(ingestion_pb2.DeleteRequest(knowledge_base="kb", **more), timeout=60)
     assert refusal(caught.value).reason == "INVALID_ARGUMENT"

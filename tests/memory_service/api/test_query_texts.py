@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2
@@ -17,7 +19,7 @@ def _documents(client: Client) -> None:
     client.ingest("facts", *(document(f"d{n}", f"Fact number {n}.", f"T{n}", n=str(n)) for n in range(30)))
 
 
-def by_text(client: Client, *texts: str, **more: object) -> pb.RetrieveResponse:
+def by_text(client: Client, *texts: str, **more: Any) -> pb.RetrieveResponse:
     return client.retrieval.Retrieve(
         pb.RetrieveRequest(knowledge_base="facts", query_texts=texts, **more), timeout=60
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,20 +16,20 @@ from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, refusal, running
+from tests.memory_service.running import Client, Refusal, document, refusal, running
 
 MODEL_ID = identity_of("test").model_id
 
 
 def upsert(
-    client: Client, kb: str, one: pb.Document | pb.PreparedDocument, **more: object
+    client: Client, kb: str, one: pb.Document | pb.PreparedDocument, **more: Any
 ) -> pb.Acknowledgement:
     kind = "prepared" if isinstance(one, pb.PreparedDocument) else "document"
     request = pb.UpsertRequest(knowledge_base=kb, create_if_missing=True, **{kind: one}, **more)
     return client.ingestion.Upsert(request, timeout=60).acknowledged
 
 
-def refused(call: Callable[[], object]) -> object:
+def refused(call: Callable[[], object]) -> Refusal:
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return refusal(caught.value)

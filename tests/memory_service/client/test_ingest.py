@@ -35,7 +35,9 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(
 ) -> None:
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (_, server):
         to = Destination(f"127.0.0.1:{server.port}", "default")
-        write, left = server._store.write, [3]
+        store, left = server.store, [3]
+        assert store is not None
+        write = store.write
 
         def away(*arguments: object) -> object:
             left[0] -= 1
@@ -43,7 +45,7 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(
                 raise StoreUnavailable("the server restarts")
             return write(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(server._store, "write", away)
+        monkeypatch.setattr(store, "write", away)
         empty = Row("facts", "", "empty", pb.IngestItem(document=document("empty", " ")))
         unread = Row("facts", "", "unread").failed("UNREADABLE", "not UTF-8")
         outcomes = [row.outcome for row in Ingestion(to).run([empty, unread, *rows(300)])]
@@ -60,14 +62,16 @@ def test_what_fails_again_and_again_fails_in_the_end_and_the_rest_goes_on(
         server,
     ):
         to = Destination(f"127.0.0.1:{server.port}", "default")
-        write = server._store.write
+        store = server.store
+        assert store is not None
+        write = store.write
 
         def away(base: object, documents: list[object]) -> object:
             if any(one.key == "k1" for one in documents):  # type: ignore[attr-defined]
                 raise StoreUnavailable("a broken disk")
             return write(base, documents)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(server._store, "write", away)
+        monkeypatch.setattr(store, "write", away)
         done = {row.key: row for row in Ingestion(to, attempts=2).run(rows(5))}
         assert Counter(row.outcome for row in done.values()) == {"stored": 4, "failed": 1}
         assert (done["k1"].reason, done["k1"].message) == ("STORE_UNAVAILABLE", "a broken disk")

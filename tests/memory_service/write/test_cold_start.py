@@ -144,16 +144,17 @@ def test_the_background_goes_on_by_itself_when_the_store_takes_memories_again(
     encoder, refused = Gated(), 0
     with running(tmp_path, encoder, warm_up=False, store=f"file://{tmp_path}") as (client, server):
         ingest_later(client, "kb", *[document(f"d{n}", f"Text {n}.") for n in range(5)])
-        write = server._store.write
+        assert server.store is not None
+        store, write = server.store, server.store.write
 
         def away(*_: object) -> None:
             nonlocal refused
             refused += 1
             if refused == 2:
-                monkeypatch.setattr(server._store, "write", write)
+                monkeypatch.setattr(store, "write", write)
             raise StoreUnavailable("the disk is full")
 
-        monkeypatch.setattr(server._store, "write", away)
+        monkeypatch.setattr(store, "write", away)
         encoder.let_go.set()
         # Nobody asks for one of them, and no new document reminds of them.
         wait_until(lambda: unwritten(client, "kb") == 0)

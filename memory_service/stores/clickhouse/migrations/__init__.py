@@ -164,3 +164,27 @@ def _lock(engine: Engine, needed: Callable[[], bool]) -> Iterator[Callable[[], N
         turn, owner, _ = newest()
         if owner == holder:
             take(turn + 1, 0)
+
+
+def require_vector_index(engine: Engine, dimension: int) -> None:
+    """Raises StoreUnavailable where MyScale's index is of another type than is set, or could not be built.
+
+    The open-source server has no MSTG. Rows that are not in the index yet are found by comparing with each of them.
+    """
+    table = engine.dialect.stored(f"references_{dimension}")
+    rows = engine.rows(
+        f"SELECT upper(type), latest_fail_reason FROM {engine.dialect.system('vector_indices')}"
+        " WHERE database = currentDatabase() AND table = {table:String} AND name = 'nearest'",
+        {"table": table},
+    )
+    wanted = engine.dialect.index_type
+    if not rows:
+        raise StoreUnavailable(f"{table} has no vector index: set another type than {wanted}")
+    for kind, reason in rows:
+        if kind != wanted:
+            raise StoreUnavailable(
+                f"{table} has a vector index of type {kind}, the setting says {wanted}: set store_vector_index={kind},"
+                f" or run ALTER TABLE {table} DROP VECTOR INDEX nearest and add the other"
+            )
+        if reason:
+            raise StoreUnavailable(f"the vector index of {table} could not be built: {reason}")

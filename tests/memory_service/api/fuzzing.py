@@ -25,9 +25,9 @@ _VECTORS = st.sampled_from([
 _INTEGERS = st.sampled_from([0, 1, 2, 5, 100, 2**16, 2**31 - 1]) | st.integers(0, 2**31 - 1)
 
 
-def _value(field: Any) -> st.SearchStrategy[Any]:
+def _value(field: Any, depth: int) -> st.SearchStrategy[Any]:
     if field.type == d.FieldDescriptor.TYPE_MESSAGE:
-        return messages(field.message_type)
+        return messages(field.message_type, depth - 1)
     if field.type == d.FieldDescriptor.TYPE_STRING:
         return _NAMES if "name" in field.name or "knowledge_base" in field.name else st.text(max_size=40)
     if field.type == d.FieldDescriptor.TYPE_BYTES:
@@ -40,22 +40,22 @@ def _value(field: Any) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def messages(draw: st.DrawFn, descriptor: Any) -> Any:
-    """Any message of the type, each field there or not."""
+def messages(draw: st.DrawFn, descriptor: Any, depth: int = 6) -> Any:
+    """Any message of the type, each field there or not; messages within it at most so deep."""
     message = message_factory.GetMessageClass(descriptor)()
     for field in descriptor.fields:
-        if not draw(st.booleans()):
+        if not draw(st.booleans()) or (depth == 0 and field.message_type is not None):
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             entries = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=20)
             getattr(message, field.name).update(draw(entries))
         elif field.is_repeated:
-            values = draw(st.lists(_value(field), max_size=4))
+            values = draw(st.lists(_value(field, depth), max_size=4))
             getattr(message, field.name).extend(values)
         elif field.message_type is not None:
-            getattr(message, field.name).CopyFrom(draw(_value(field)))
+            getattr(message, field.name).CopyFrom(draw(_value(field, depth)))
         else:
-            setattr(message, field.name, draw(_value(field)))
+            setattr(message, field.name, draw(_value(field, depth)))
     return message
 
 

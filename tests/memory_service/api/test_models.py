@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from memory_service.api.health import SERVICES
+from memory_service.api.interceptors import SERVICES
 from protos.memory.v1 import models_pb2
 from tests.memory_service.encoders import DIMENSION, PAYLOAD_BYTES, HashEncoder
 from tests.memory_service.running import Client, refusal, running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import urllib.request
 from collections import Counter
@@ -15,10 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from protos.memory.v1 import knowledge_bases_pb2
+from tests.memory_service.api.fuzzing import frames, requests, say
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.fuzzing import frames, requests, say
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, running
 
 NEVER = {
@@ -76,30 +74,18 @@ class Fuzzed:
         assert [base.name for base in listed.knowledge_bases] == ["kept"]
 
 
-SLOWLY = pytest.param("file, two processes", marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", params=["file", "chdb", SLOWLY])
+@pytest.fixture(scope="module", params=["file", "chdb"])
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     folder = tmp_path_factory.mktemp("fuzzed")
     keys = folder / "keys.json"
     attacker, other = new_key(keys, {"*": "admin"}, "attacker"), new_key(keys, {"*": "admin"}, "one")
-    engine, _, several = request.param.partition(", ")
-    with contextlib.ExitStack() as stack:
-        if several:
-            settings = {"MEMORY_SERVICE_PROCESSES": "2", "MEMORY_SERVICE_KEYS": str(keys)}
-            process = stack.enter_context(service(folder, engine=engine, **settings))
-            channel = stack.enter_context(client_of(process)).channel
-            port, metrics_port = int(process.address.rpartition(":")[2]), 0
-        else:
-            values = {"store": f"{engine}://{folder}/s", "keys": keys, "log_level": "error"}
-            started = running(folder, HashEncoder(), metrics_listen="127.0.0.1:0", **values)
-            nobody, server = stack.enter_context(started)
-            channel, port, metrics_port = nobody.channel, server.port, server.metrics_port
-        client = with_key(channel, other)
+    engine = request.param
+    values = {"store": f"{engine}://{folder}/s", "keys": keys, "metrics_listen": "127.0.0.1:0"}
+    with running(folder, HashEncoder(), **values) as (nobody, server):
+        client = with_key(nobody.channel, other)
         client.ingest("kept", *KEPT)
         few = 60 if engine == "file" else 15
-        yield Fuzzed(port, metrics_port, attacker, channel, client, few)
+        yield Fuzzed(server.port, server.metrics_port, attacker, nobody.channel, client, few)
 
 
 def many(count: int) -> Any:
@@ -129,14 +115,12 @@ def shout(fuzzed: Fuzzed, count: int) -> None:
     @given(frames())
     def said(raw: bytes) -> None:
         say(fuzzed.port, raw)
-        if fuzzed.metrics_port:
-            say(fuzzed.metrics_port, raw)
+        say(fuzzed.metrics_port, raw)
 
     said()
     fuzzed.check()
-    if fuzzed.metrics_port:
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{fuzzed.metrics_port}/metrics", timeout=60)
-        assert b"memory_service_calls_total" in metrics.read()
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{fuzzed.metrics_port}/metrics", timeout=60)
+    assert b"memory_service_calls_total" in metrics.read()
 
 
 def test_malformed_requests_are_refused_and_change_nothing_of_others(fuzzed: Fuzzed) -> None:
