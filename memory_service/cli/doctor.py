@@ -34,8 +34,7 @@ def doctor(
 
     "look" is said of what works but will need something done. Exits with 1 when something is wrong.
     """
-    from memory_service.ops.doctor import bundle_ids, check_service, check_store
-    from memory_service.ops.doctor_files import check_files
+    from memory_service.ops.doctor import bundle_ids, check_files, check_service, check_store
     from memory_service.ops.logs import configure_logs
 
     with errors_for_people():

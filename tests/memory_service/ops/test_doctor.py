@@ -12,8 +12,7 @@ import pytest
 
 from memory_service.access.keys import changing
 from memory_service.errors import StoreUnavailable
-from memory_service.ops.doctor import IDS, Finding, check_service, check_store
-from memory_service.ops.doctor_files import check_files
+from memory_service.ops.doctor import IDS, Finding, check_files, check_service, check_store
 from memory_service.settings import Settings
 from memory_service.stores import StoreOptions, open_store
 from memory_service.stores.address import parse_address
@@ -157,7 +156,7 @@ def test_what_will_be_wrong_soon_is_said(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_not_said_to_be_open_elsewhere() -> None:
     (finding,) = check_store("clickhouse://127.0.0.1:1/none")
     assert finding.state == "bad"
-    assert "is the server up" in finding.remedy
+    assert "are server, address and password" in finding.remedy
 
 
 @pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
