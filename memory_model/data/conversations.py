@@ -59,7 +59,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Conversation:
     """One conversation: ids, labels, slots, and the teacher's (ids, pairs of columns) where it has one."""
 
     ids: list[int]
@@ -91,7 +91,7 @@ class Conversations(ABC):
     def next(self) -> Batch:
         """One batch."""
         written = self.draw()
-        rows = [self._conversation(written) for _ in range(self.sizes.conversations)]
+        rows = self.conversations(written)
         reference_ids, lengths = pad_ids([r.ids for r in written])
         ids, text_lengths = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
@@ -108,7 +108,11 @@ class Conversations(ABC):
         """Go on from a state."""
         self.random.setstate(state)
 
-    def _conversation(self, written: Sequence[Reference]) -> _Row:
+    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+        """The conversations of one batch."""
+        return [self._conversation(written) for _ in range(self.sizes.conversations)]
+
+    def _conversation(self, written: Sequence[Reference]) -> Conversation:
         rng, sizes = self.random, self.sizes
         count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
         read = rng.sample(range(len(written)), min(count, len(written)))
@@ -125,22 +129,35 @@ class Conversations(ABC):
                     continue
             turns.append((question.question, question.answer))
             asked.append(number)
-        texts = "\n\n".join(written[n].text for n in dict.fromkeys(asked))
-        seen = [(f"{texts}\n\n{turns[0][0]}" if asked else turns[0][0], turns[0][1]), *turns[1:]]
         if as_text:
-            return _Row(*self.pieces.conversation(seen), [-1] * sizes.memories, [], [])
+            return self._as_text(written, asked, turns)
+        return self._row(written, read, turns, asked)
+
+    def _as_text(
+        self, written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
+    ) -> Conversation:
+        """A conversation that reads no memory: the references stand in its first question."""
+        return Conversation(
+            *self.pieces.conversation(_with_texts(written, shown, turns)), [-1] * self.sizes.memories, [], []
+        )
+
+    def _row(
+        self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]],
+        asked: Sequence[int],
+    ) -> Conversation:  # fmt: skip
+        """A conversation that reads memories; a teacher may see the texts of what is asked for."""
         ids, labels = self.pieces.conversation(turns)
-        slots = read + [-1] * (sizes.memories - len(read))
-        if not self.distil or not asked or rng.random() >= sizes.taught:
-            return _Row(ids, labels, slots, [], [])
-        teacher, teacher_labels = self.pieces.conversation(seen)
+        slots = [*read, *[-1] * (self.sizes.memories - len(read))]
+        if not self.distil or not asked or self.random.random() >= self.sizes.taught:
+            return Conversation(ids, labels, slots, [], [])
+        teacher, teacher_labels = self.pieces.conversation(_with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
         known = [a != REFUSAL for _, a in turns]
         pairs = [
             (n + shift - 1, n - 1) for n, turn in _answer_columns(labels, self.pieces.stop) if known[turn]
         ]
         assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
-        return _Row(ids, labels, slots, teacher, pairs)
+        return Conversation(ids, labels, slots, teacher, pairs)
 
     def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
         """A question about a reference that is not read and that those which are do not answer."""
@@ -152,7 +169,7 @@ class Conversations(ABC):
                 return question
         return None
 
-    def _teacher(self, rows: Sequence[_Row]) -> Teacher | None:
+    def _teacher(self, rows: Sequence[Conversation]) -> Teacher | None:
         taught = [n for n, row in enumerate(rows) if row.pairs]
         if not taught:
             return None
@@ -160,6 +177,14 @@ class Conversations(ABC):
         places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
         matched = [(n, here) for n in taught for _, here in rows[n].pairs]
         return Teacher(ids, torch.tensor(places), torch.tensor(matched), lengths=lengths)
+
+
+def _with_texts(
+    written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """The turns, the texts of references before the first question."""
+    texts = [written[number].text for number in dict.fromkeys(shown)]
+    return [("\n\n".join([*texts, turns[0][0]]), turns[0][1]), *turns[1:]]
 
 
 def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
@@ -209,7 +234,7 @@ class FactConversations(Conversations):
         for number, reference in enumerate(self.references):
             self.families.setdefault(reference.family, []).append(number)
             for ways in reference.questions:
-                self.fields.setdefault(_field(ways[0]), []).append(number)
+                self.fields.setdefault(field_of(ways[0]), []).append(number)
         self.topic = ""
         self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
 
@@ -232,7 +257,7 @@ class FactConversations(Conversations):
 
     def ask(self, reference: Reference) -> Question:
         """Mostly for the batch's topic, where the reference holds it."""
-        on_topic = [ways for ways in reference.questions if _field(ways[0]) == self.topic]
+        on_topic = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
         if on_topic and self.random.random() < 0.75:
             return self.random.choice(on_topic[0])
         return super().ask(reference)
@@ -260,7 +285,8 @@ class FactConversations(Conversations):
         return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
 
 
-def _field(question: Question) -> str:
+def field_of(question: Question) -> str:
+    """The field of a fact that a question asks for."""
     return question.line.partition(":")[0]
 
 

@@ -20,19 +20,15 @@ if TYPE_CHECKING:
 EVERY_BASE = "*"
 _SEPARATOR = "/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_DESCRIPTION_BYTES = 1024
 _REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"
 
 
 class Scope(IntEnum):
     """What may be done with a knowledge base; each includes those before it."""
 
-    READ = 1
-    """Retrieve, export, show documents and counts."""
-    WRITE = 2
-    """Ingest and delete documents."""
-    ADMIN = 3
-    """Create and delete the knowledge base itself."""
+    READ = 1  # retrieve, export, show documents and counts
+    WRITE = 2  # ingest and delete documents
+    ADMIN = 3  # create and delete the knowledge base itself
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,7 @@ class Access:
 
     def scope_on(self, name: str) -> Scope | None:
         """The scope on the knowledge base that the caller knows by this name; None: it has none."""
-        return max(
-            (s for s in (self.grants.get(name), self.grants.get(EVERY_BASE)) if s is not None), default=None
-        )
+        return max(filter(None, (self.grants.get(name), self.grants.get(EVERY_BASE))), default=None)
 
     def stored_name(self, name: str) -> str:
         """The name in the store."""
@@ -96,12 +90,12 @@ class Catalogue:
         """
         name = name or DEFAULT_KNOWLEDGE_BASE
         held = access.scope_on(name)
-        if held is None:
-            raise self._missing(access, name)
         try:
-            base = self.store.knowledge_base(access.stored_name(name))
+            base = self.store.knowledge_base(access.stored_name(name)) if held else None
         except KnowledgeBaseNotFound:
-            raise self._missing(access, name) from None
+            base = None
+        if held is None or base is None:
+            raise self._missing(access, name)
         _require(held, scope, name)
         return base
 
@@ -112,10 +106,8 @@ class Catalogue:
         The store itself refuses a damaged one.
         """
         base = self.find(access, name, scope)
-        seen = access.seen_name(base.name)
-        require_same(
-            base.identity, self.encoder.identity, f"knowledge base {seen!r} cannot be used: {_REMEDY}"
-        )
+        what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
+        require_same(base.identity, self.encoder.identity, what)
         return base
 
     def all(self, access: Access) -> list[KnowledgeBase]:
@@ -136,10 +128,8 @@ class Catalogue:
         if not all(_NAME.fullmatch(part) for part in parts):
             rule = "1 to 64 letters, digits, '_', '-' or '.', the first a letter or digit"
             raise BadRequest(f"{name[:80]!r} is no name for a knowledge base: expected {rule}", field="name")
-        if len(description.encode()) > _DESCRIPTION_BYTES:
-            raise BadRequest(
-                f"the description is longer than {_DESCRIPTION_BYTES} bytes", field="description"
-            )
+        if len(description.encode()) > 1024:
+            raise BadRequest("the description is longer than 1024 bytes", field="description")
         held = access.scope_on(name)
         if held is None:
             raise ScopeTooSmall(f"this caller may not create a knowledge base called {name!r}")

@@ -94,7 +94,7 @@ class KeyFile(_Record):
             return KeyFile.model_validate_json(path.read_bytes())
         except OSError as error:
             advice = "make it with `memory-service keys create NAME --grant '*:admin'`"
-            raise MissingFile(f"the key file {path} cannot be read ({error.strerror}): {advice}") from error
+            raise MissingFile(f"no key file {path} ({error.strerror}): {advice}") from error
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "file"

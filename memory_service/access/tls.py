@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import ssl
 import threading
 from dataclasses import dataclass
@@ -33,18 +35,14 @@ class Security:
                 "tls_client_ca says who may connect, and no key file says what they may do: set keys, and add each"
                 " certificate with `memory-service keys certificate IDENTITY --grant BASE:SCOPE`"
             )
-        if not is_loopback(settings.listen):
-            if keys is None and not settings.insecure:
-                raise InvalidInput(
-                    f"{settings.listen} lets other machines in without authentication: set keys"
-                    " (`memory-service keys create`), listen on 127.0.0.1, or pass --insecure on a network that you"
-                    " trust"
-                )
-            if files is None and keys is not None:
-                logger().warning(
-                    "keys_in_plain_text", listen=settings.listen,
-                    advice="set tls_certificate and tls_key, unless a proxy in front of this service has TLS",
-                )  # fmt: skip
+        if keys is None and not settings.insecure and not is_loopback(settings.listen):
+            raise InvalidInput(
+                f"{settings.listen} lets other machines in without authentication: set keys (`memory-service keys"
+                " create`), listen on 127.0.0.1, or pass --insecure on a network that you trust"
+            )
+        if keys is not None and files is None and not is_loopback(settings.listen):
+            advice = "set tls_certificate and tls_key, unless a proxy in front of this service has TLS"
+            logger().warning("keys_in_plain_text", listen=settings.listen, advice=advice)
         return Security(keys, Certificates(files) if files is not None else None)
 
     def add_port(self, server: grpc.aio.Server, listen: str) -> int:
@@ -56,15 +54,10 @@ class Security:
 
 def is_loopback(listen: str) -> bool:
     """Whether only this machine can reach the address."""
-    if listen.startswith("unix:"):
-        return True
     host = listen.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or listen.startswith("unix:")
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,8 @@ class TlsFiles:
     def checked(self) -> None:
         """Raises MissingFile, CorruptFile, also when key and certificate are no pair: gRPC would not say so."""
         for path in self.paths:
-            _read(path)
+            if not os.access(path, os.R_OK):
+                raise MissingFile(f"TLS file {path} is not there or cannot be read")
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key, password="")
@@ -100,10 +94,9 @@ class TlsFiles:
     def configuration(self) -> grpc.ServerCertificateConfiguration:
         """What gRPC takes, read anew."""
         self.checked()
-        pair = (_read(self.key), _read(self.certificate))
-        return grpc.ssl_server_certificate_configuration(
-            [pair], _read(self.client_ca) if self.client_ca is not None else None
-        )
+        ca = self.client_ca.read_bytes() if self.client_ca is not None else None
+        pairs = [(self.key.read_bytes(), self.certificate.read_bytes())]
+        return grpc.ssl_server_certificate_configuration(pairs, ca)
 
 
 def tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
@@ -140,7 +133,7 @@ class Certificates:
                 return None
             try:
                 configuration = self._files.configuration()
-            except (MissingFile, CorruptFile) as error:
+            except (OSError, MissingFile, CorruptFile) as error:
                 logger().error("certificate_not_read_again", problem=str(error))
                 return None
             logger().info("certificate_read_again", certificate=str(self._files.certificate))
@@ -152,10 +145,3 @@ def identities(context: grpc.aio.ServicerContext) -> list[str]:
     names = context.auth_context()
     values = (*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ()))
     return [value.decode(errors="replace") for value in values]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise MissingFile(f"TLS file {path} cannot be read: {error.strerror}") from error

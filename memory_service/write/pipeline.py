@@ -50,12 +50,16 @@ Batch = list[Document]
 
 @dataclass(frozen=True)
 class Threads:
-    """Where work leaves the event loop. `encode` and `write` have one thread each: the model and the store's writer."""
+    """Where work leaves the event loop. `encode` and `write` have one thread each: the model and the store's writer.
+
+    embed: for texts that are searched with, so that they hold up neither documents nor searches by vector.
+    """
 
     read: Executor
     write: Executor
     prepare: Executor
     encode: Executor
+    embed: Executor
 
 
 class IngestStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,11 +16,12 @@ import pytest
 
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Query
-from memory_service.stores.filters import Filter, In, Not, Or, Range, equal_to
+from memory_service.stores.filters import Exists, Filter, In, Not, Or, Range, equal_to
 from memory_service.stores.local import index
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
+from memory_service.stores.local.sqlite import Database
 from memory_service.stores.local.store import LocalStore
-from tests.memory_service.encoders import DIMENSION
+from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +98,30 @@ def test_a_walk_finds_what_comparing_every_vector_finds(store: LocalStore) -> No
         ),
     ):
         assert found_share(store, base, vectors, living & passes, condition) >= 0.98
+
+
+def test_a_filter_is_asked_for_once_whatever_the_number_of_queries(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = store.create("kb", "", IDENTITY)
+    store.write(base, documents_of(clustered(100, seed=2)))
+    asked, passing = [], Database.passing
+
+    def noting(
+        database: Database, connection: sqlite3.Connection, condition: In | Exists | Range
+    ) -> np.ndarray:
+        asked.append(condition)
+        return passing(database, connection, condition)
+
+    monkeypatch.setattr(Database, "passing", noting)
+    condition = In("tenth", ("3",))
+    for _ in range(2):  # the second time it is known
+        found = store.retrieve(base, Query(clustered(64, seed=3), 5, filter=condition))
+        assert {int(hit.document_key[1:]) % 10 for hits in found.hits for hit in hits} == {3}
+    assert asked == [condition]
+    store.write(base, [document("new", "text", metadata={"tenth": "3"})])
+    (hits,) = store.retrieve(base, Query(vector_of("text")[None], 1, filter=condition)).hits
+    assert [hit.document_key for hit in hits] == ["new"]
 
 
 def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path: Path) -> None:
@@ -235,7 +261,7 @@ def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(tmp_path: Path)
     store = LocalStore(tmp_path)
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document("a", "one")])
-    connection = store._open[base.number]._database._writer
+    connection = store._open[base.number].database._writer
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     texts = [f"{n} " * 5000 for n in range(20)]

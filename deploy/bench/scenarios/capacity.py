@@ -97,8 +97,7 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     says = (
         f"Extrapolated, not measured: straight lines through the sizes above; disk with payloads of"
         f" {result['payload_bytes']:,} bytes; machines with {result['machine_gb']:g} GB of memory for the store each;"
-        " the time is that of one machine's share in memory, without the network between machines. From 2,000,000"
-        " references on a file:// knowledge base is searched by lists, and takes longer than this line says: measure."
+        " the time is that of one machine's share in memory, without the network between machines."
     )
     return [
         Sheet("measured", columns, measured, note),

@@ -23,17 +23,8 @@ from cachetools import LRUCache
 from memory_model.words import ranked
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.ops.logs import logger
-from memory_service.stores import (
-    Found,
-    NewDocument,
-    Query,
-    Retrieved,
-    Revision,
-    Statistics,
-    StoredMemory,
-    Written,
-)
-from memory_service.stores.filters import And, Filter, Not, Or, matches
+from memory_service.stores import Found, NewDocument, Query, Retrieved, Revision, Written
+from memory_service.stores.filters import And, Filter, Not, Or
 from memory_service.stores.local.index import VectorIndex
 from memory_service.stores.local.sqlite import Added, Batch, Database, Stored, disk_errors
 
@@ -41,7 +32,6 @@ _DATA, _INDEX = "documents.sqlite3", "index.faiss"
 _LOADED_ROWS = 4096
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
-_KEYS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -121,30 +111,28 @@ class LocalKnowledgeBase:
                 folder.mkdir()
             elif not folder.is_dir():
                 raise KnowledgeBaseDamaged(f"its folder {folder.name} is missing")
-            self._database = Database(folder / _DATA, create=create, writable=writable)
+            self.database = Database(folder / _DATA, create=create, writable=writable)
             try:
                 self._unchecked = writable and not create
-                with self._database.snapshot() as connection:
-                    self._database.require_newest(self._database.revision(connection).number)
+                with self.database.snapshot() as connection:
+                    self.database.require_newest(self.database.revision(connection).number)
                     if self._unchecked and (folder / _DATA).stat().st_size <= rules.start_check_bytes:
                         if problems := self._problems(connection, deep=True):
                             raise KnowledgeBaseDamaged("; ".join(problems))
                         self._unchecked = False
                     self._view = self._loaded(connection)
             except BaseException:
-                self._database.close()
+                self.database.close()
                 raise
 
     def _loaded(self, connection: sqlite3.Connection) -> View:
         """The saved index with what came since; one that is missing, harmed or too old is built again."""
-        revision, there = self._database.revision(connection).number, self._database.added(connection, -1)
+        revision, there = self.database.revision(connection).number, self.database.added(connection, -1)
         saved, index, known = None, VectorIndex(self._dimension), _only(there, slice(0))
         if (self.folder / _INDEX).is_file():
             saved = VectorIndex.load(self.folder / _INDEX, self._dimension)
             if saved is None:
-                logger().warning(
-                    "index_built_again", file=str(self.folder / _INDEX), problem="it is not whole"
-                )
+                logger().warning("index_built_again", folder=str(self.folder), problem="it is not whole")
         living = np.empty(0, bool)
         if saved is not None and saved.revision <= revision and len(saved.rows):
             living, old = np.isin(saved.rows, there.rows), there.rows <= saved.rows[-1]
@@ -163,18 +151,18 @@ class LocalKnowledgeBase:
         added = _only(there, there.rows > view.last_row)
         for start in range(0, len(added.rows), _LOADED_ROWS):
             rows = added.rows[start : start + _LOADED_ROWS].tolist()
-            view.index.add(self._database.vectors(connection, rows, self._dimension))
+            view.index.add(self.database.vectors(connection, rows, self._dimension))
         return view.after(view.revision, added, []) if len(added.rows) else view
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[tuple[sqlite3.Connection, View]]:
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, View]]:
         """A connection and the view of the commit that it sees."""
         with disk_errors("reading"):
             while True:
                 if self._stop.is_set():
                     raise KnowledgeBaseNotFound("the knowledge base was deleted meanwhile")
-                with self._database.snapshot() as connection:
-                    revision, view = self._database.revision(connection), self._view
+                with self.database.snapshot() as connection:
+                    revision, view = self.database.revision(connection), self._view
                     if view.revision != revision.number and not self._writable:
                         view = self._follow(connection, revision)
                     if view.revision == revision.number:
@@ -186,10 +174,10 @@ class LocalKnowledgeBase:
         """Where another process writes: the view with what it has committed."""
         with self._lock:
             if self._view.revision < revision.number:
-                added = self._database.added(connection, self._view.last_row)
+                added = self.database.added(connection, self._view.last_row)
                 view = self._with_new(connection, self._view, added)
                 if view.count != revision.memories:  # some are gone
-                    living = np.isin(view.rows, self._database.added(connection, -1).rows)
+                    living = np.isin(view.rows, self.database.added(connection, -1).rows)
                     view = View.of(0, view.index, view.known, living)
                 self._view = replace(view, revision=revision.number)
             return self._view
@@ -199,12 +187,8 @@ class LocalKnowledgeBase:
     def retrieve(self, query: Query) -> Retrieved:
         """See Store."""
         began = time.perf_counter_ns()
-        with self._reading() as (connection, view):
-            bits, count = (
-                (view.bits, view.count)
-                if query.filter is None
-                else self._allowed(connection, view, query.filter)
-            )
+        with self.reading() as (connection, view):
+            bits, count = self._allowed(connection, view, query.filter)
             wanted = max(query.k, query.candidates) if any(query.words) else query.k
             near = view.index.search(unit(query.vectors), wanted, bits, count)
             if (least := query.minimum_score) is not None:
@@ -215,7 +199,7 @@ class LocalKnowledgeBase:
             places = list({place for of_query in chosen for place, _, _ in of_query})
             rows, ids = view.rows[places].tolist(), view.known.ids[places].tolist()
             held = [row for row, memory_id in zip(rows, ids, strict=True) if memory_id in query.held_ids]
-            read = self._database.references(connection, rows, held)
+            read = self.database.references(connection, rows, held)
             known = dict(zip(places, (read[row] for row in rows), strict=True))
         hits = [
             [
@@ -241,7 +225,7 @@ class LocalKnowledgeBase:
         """(place, score, rank score) of the first k of each query, by vector and words where it has words."""
         rows = [view.rows[[place for place, _ in of_query]].tolist() if of_query else [] for of_query in near]
         by_words = [number for number in range(len(near)) if query.words and query.words[number]]
-        words = self._database.words(connection, list({row for number in by_words for row in rows[number]}))
+        words = self.database.words(connection, list({row for number in by_words for row in rows[number]}))
         chosen = []
         for number, of_query in enumerate(near):
             scores = [score for _, score in of_query]
@@ -257,9 +241,11 @@ class LocalKnowledgeBase:
         return chosen
 
     def _allowed(
-        self, connection: sqlite3.Connection, view: View, condition: Filter
-    ) -> tuple[np.ndarray, int]:
+        self, connection: sqlite3.Connection, view: View, condition: Filter | None
+    ) -> tuple[np.ndarray | None, int]:
         """Bits of the living places whose documents pass, and how many these are; kept for the next such query."""
+        if condition is None:
+            return view.bits, view.count
         with self._filters_lock:
             kept = self._filters.get((condition, view.revision))
         if kept is None:
@@ -281,7 +267,7 @@ class LocalKnowledgeBase:
             case Not(part):
                 return ~self._passing(connection, view, part)
             case _:
-                documents = self._database.passing(connection, condition)
+                documents = self.database.passing(connection, condition)
                 first, end = (
                     np.searchsorted(view.known.documents, documents, side) for side in ("left", "right")
                 )
@@ -290,71 +276,9 @@ class LocalKnowledgeBase:
                 steps[end[first < end]] -= 1
                 return np.cumsum(steps[:-1], dtype=np.int8) > 0
 
-    def documents(self, keys: Sequence[str]) -> dict[str, tuple[Stored, list[tuple[int, str]]]]:
-        """Documents by their keys, each with (memory id, text) of its references; absent ones are left out."""
-        with self._reading() as (connection, _):
-            found = self._database.documents(connection, keys)
-            return {
-                key: (document, self._database.texts(connection, document)) for key, document in found.items()
-            }
-
-    def revision(self) -> Revision:
-        """See Store."""
-        with self._reading() as (connection, _):
-            return self._database.revision(connection)
-
-    def memories(self, after_id: int | None, count: int) -> list[StoredMemory]:
-        """See Store."""
-        with self._reading() as (connection, _):
-            rows = self._database.rows_after(connection, after_id, count)
-            known = self._database.references(connection, rows)
-            vectors = dict(
-                zip(sorted(rows), self._database.vectors(connection, rows, self._dimension), strict=True)
-            )
-        return [
-            StoredMemory(
-                one.memory_id,
-                one.key,
-                one.title,
-                one.chunk,
-                one.text,
-                vectors[row],
-                one.payload or b"",
-                one.crc32c,
-            )
-            for row in rows
-            for one in [known[row]]
-        ]
-
-    def keys(self, prefix: str, after_key: str, count: int, condition: Filter | None) -> list[str]:
-        """See Store; no key is empty, so '' begins at the first."""
-        with self._reading() as (connection, _):
-            if condition is None:
-                return [key for key, _ in self._database.keys(connection, prefix, after_key, count)]
-            found: list[str] = []
-            while len(found) < count and (
-                page := self._database.keys(connection, prefix, after_key, _KEYS_AT_ONCE)
-            ):
-                found += [key for key, metadata in page if matches(condition, json.loads(metadata))]
-                after_key = page[-1][0]
-            return found[:count]
-
-    def unwritten(self, count: int) -> list[str]:
-        """See Store."""
-        with self._reading() as (connection, _):
-            return self._database.unwritten(connection, count)
-
-    def statistics(self) -> Statistics:
-        """See Store."""
-        with self._reading() as (connection, _):
-            documents, references, payload_bytes, text_bytes, unwritten = self._database.sums(connection)
-        files = [path for path in self.folder.iterdir() if path.is_file()]
-        on_disk = sum(path.stat().st_blocks * 512 for path in files)
-        return Statistics(documents, references, payload_bytes, text_bytes, on_disk, unwritten)
-
     def problems(self, *, deep: bool) -> list[str]:
         """What is wrong, a sentence each."""
-        with self._reading() as (connection, _):
+        with self.reading() as (connection, _):
             return self._problems(connection, deep=deep)
 
     def _problems(self, connection: sqlite3.Connection, *, deep: bool) -> list[str]:
@@ -362,8 +286,8 @@ class LocalKnowledgeBase:
         connection.set_progress_handler(self._stop.is_set, 10_000)  # of a long check nobody waits for the end
         try:
             with disk_errors("checking"):
-                problems = [*self._database.counted(connection)]
-                return problems + ([*self._database.changed(connection)] if deep else [])
+                problems = [*self.database.counted(connection)]
+                return problems + ([*self.database.changed(connection)] if deep else [])
         except (KnowledgeBaseDamaged, ValueError, TypeError) as error:  # values that are no text, no number
             return [str(error) or type(error).__name__]
         except StoreUnavailable:
@@ -378,27 +302,22 @@ class LocalKnowledgeBase:
     def write(self, documents: Sequence[NewDocument]) -> list[Written]:
         """See Store."""
         with self._lock, disk_errors("writing"):
-            with self._database.snapshot() as connection:
-                stored = self._database.documents(connection, [document.key for document in documents])
+            with self.database.snapshot() as connection:
+                stored = self.database.documents(connection, [document.key for document in documents])
             same = {d.key for d in documents if not _is_news(d, stored.get(d.key))}
             fresh = [document for document in documents if document.key not in same]
             if fresh:
                 self._batch(fresh, [stored[document.key] for document in fresh if document.key in stored])
         return [
-            Written(
-                d.key,
-                len(d.references),
-                replaced=d.key in stored and d.key not in same,
-                unchanged=d.key in same,
-            )
+            Written(d.key, len(d.references), d.key in stored and d.key not in same, d.key in same)
             for d in documents
         ]
 
     def delete(self, keys: Sequence[str]) -> tuple[int, int]:
         """See Store."""
         with self._lock, disk_errors("deleting"):
-            with self._database.snapshot() as connection:
-                stored = list(self._database.documents(connection, keys).values())
+            with self.database.snapshot() as connection:
+                stored = list(self.database.documents(connection, keys).values())
             if stored:
                 self._batch([], stored)
             return len(stored), sum(document.row_count for document in stored)
@@ -409,7 +328,7 @@ class LocalKnowledgeBase:
             raise KnowledgeBaseNotFound("the knowledge base was deleted meanwhile")
         before, batch = self._view, None
         try:
-            with self._database.batch() as batch:
+            with self.database.batch() as batch:
                 batch.begin_at(before.last_row + 1)
                 for document in removed:
                     batch.remove(document)
@@ -418,11 +337,12 @@ class LocalKnowledgeBase:
                     batch.add(new, of_document)
                 if vectors:
                     before.index.add(np.concatenate(vectors))
+                after = before.after(batch.revision.number, batch.added, removed)
         except BaseException:
             self._forget(before, batch)
             raise
-        self._view = before.after(batch.revision.number, batch.added, removed)
-        self._database.note_commit(batch.revision.number)
+        self._view = after
+        self.database.note_commit(batch.revision.number)
 
     def _forget(self, before: View, batch: Batch | None) -> None:
         """What a batch that failed added to the index stays there, and nobody finds it."""
@@ -447,7 +367,7 @@ class LocalKnowledgeBase:
                 self.save()
             with self._lock, disk_errors("giving space back"):
                 if not self._stop.is_set():
-                    self._database.give_back()
+                    self.database.give_back()
         return []
 
     def _too_many(self, dead: int, rows: int) -> bool:
@@ -456,14 +376,14 @@ class LocalKnowledgeBase:
     def _build_again(self) -> None:
         """An index of the living alone; searches and writes go on meanwhile."""
         index = VectorIndex(self._dimension)
-        with self._reading() as (connection, view):
+        with self.reading() as (connection, view):
             known = _only(view.known, view.living)
             for start in range(0, len(known.rows), _LOADED_ROWS):
                 if self._stop.is_set():
                     return
                 those = known.rows[start : start + _LOADED_ROWS].tolist()
-                index.add(self._database.vectors(connection, those, self._dimension))
-        with self._lock, self._reading() as (connection, now):
+                index.add(self.database.vectors(connection, those, self._dimension))
+        with self._lock, self.reading() as (connection, now):
             living = _only(now.known, now.living)
             built = View.of(now.revision, index, known, np.isin(known.rows, living.rows))
             self._view = self._with_new(connection, built, living)
@@ -486,13 +406,13 @@ class LocalKnowledgeBase:
                 except Exception as error:  # it is a copy: it will be made again
                     logger().warning("index_not_saved", problem=str(error))
             self._stop.set()
-            self._database.close()
+            self.database.close()
 
     def drop(self) -> None:
         """Removes the folder."""
         self._stop.set()
         with self._lock:
-            self._database.close()
+            self.database.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

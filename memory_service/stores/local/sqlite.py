@@ -84,13 +84,8 @@ class Stored(NamedTuple):
 
     def checksum(self) -> int:
         """CRC-32C over all of it."""
-        return _crc(
-            self.key,
-            self.title,
-            _json(self.metadata),
-            self.content_hash,
-            struct.pack("<6q", self.id, *self[5:]),
-        )
+        numbers = struct.pack("<6q", self.id, *self[5:])
+        return _crc(self.key, self.title, _json(self.metadata), self.content_hash, numbers)
 
 
 class Reference(NamedTuple):
@@ -202,9 +197,7 @@ class Database:
         found = _rows(connection, "SELECT row, vector FROM vectors WHERE row IN", rows)
         joined = np.frombuffer(b"".join(vector for _, vector in sorted(found)), "<f4")
         if joined.size != dimension * len(rows):
-            raise KnowledgeBaseDamaged(
-                f"{self.path.name} has not one vector of {dimension} numbers for each memory"
-            )
+            raise KnowledgeBaseDamaged(f"{self.path.name} lacks vectors of {dimension} numbers")
         return joined.reshape(-1, dimension)
 
     def words(self, connection: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Words]:
@@ -223,11 +216,9 @@ class Database:
             for row in part:
                 if start >= len(numbers):
                     raise KnowledgeBaseDamaged(f"{self.path.name} has lost the words of references")
-                title, end = (
-                    start + 2 + int(numbers[start]),
-                    start + 2 + int(numbers[start]) + int(numbers[start + 1]),
-                )
-                found[row] = Words(numbers[title:end], numbers[start + 2 : title].tolist())
+                text = start + 2 + int(numbers[start])
+                end = text + int(numbers[start + 1])
+                found[row] = Words(numbers[text:end], numbers[start + 2 : text].tolist())
                 start = end
         return found
 
@@ -245,14 +236,12 @@ class Database:
             " FROM refs r JOIN documents d ON d.id = r.document JOIN payloads p ON p.row = r.row WHERE r.row IN ({})"
         )
         for part in _parts(rows):
-            for row, memory_id, *rest in connection.execute(
-                sql.format(",".join("?" * len(part))), part
-            ).fetchall():
+            marks = ",".join("?" * len(part))
+            for row, memory_id, *rest in connection.execute(sql.format(marks), part).fetchall():
                 one = found[row] = Reference(memory_id + _SHIFT, *rest)
                 if one.payload is not None and google_crc32c.value(one.payload) != one.crc32c:
-                    raise KnowledgeBaseDamaged(
-                        f"the payload of memory {one.memory_id} is not what was written"
-                    )
+                    message = f"the payload of memory {one.memory_id} is not what was written"
+                    raise KnowledgeBaseDamaged(message)
         if missing := set(rows) - found.keys():
             raise KnowledgeBaseDamaged(f"{self.path.name} has lost the memory of row {min(missing)}")
         return found
@@ -280,13 +269,14 @@ class Database:
 
     def keys(
         self, connection: sqlite3.Connection, prefix: str, after_key: str, count: int
-    ) -> list[tuple[str, str]]:
-        """(key, metadata as JSON) of documents whose keys begin with `prefix`, after one, in order."""
-        return connection.execute(
+    ) -> list[tuple[str, Mapping[str, str]]]:
+        """(key, metadata) of documents whose keys begin with `prefix`, after one, in the order of their bytes."""
+        found = connection.execute(
             "SELECT key, metadata FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
             " ORDER BY key LIMIT ?",
             (after_key, prefix, len(prefix), prefix, count),
-        ).fetchall()
+        )
+        return [(key, json.loads(metadata)) for key, metadata in found]
 
     def unwritten(self, connection: sqlite3.Connection, count: int) -> list[str]:
         """Keys of documents without payloads."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,14 +42,15 @@ from memory_service.stores import (
     require_sound,
     unknown_knowledge_base,
 )
-from memory_service.stores.filters import Filter
+from memory_service.stores.filters import Filter, matches
 from memory_service.stores.folder_lock import FolderLock
 from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
-from memory_service.stores.local.sqlite import disk_errors
+from memory_service.stores.local.sqlite import Database, disk_errors
 
 DATA_FORMAT = 2
 _REGISTER = "store.json"
+_KEYS_AT_ONCE = 1000
 _IDLE_S = 2.0
 _RETRY_S = 60.0
 
@@ -268,36 +270,50 @@ class LocalStore(Store):
         with self._of(base) as opened:
             return opened.retrieve(query)
 
+    @contextlib.contextmanager
+    def _reading(self, base: KnowledgeBase) -> Iterator[tuple[Database, sqlite3.Connection]]:
+        with self._of(base) as opened, opened.reading() as (connection, _):
+            yield opened.database, connection
+
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         """See Store."""
-        with self._of(base) as opened:
+        with self._reading(base) as (database, connection):
             return {
-                key: StoredVersion(document.content_hash, tuple(memory_id for memory_id, _ in references))
-                for key, (document, references) in opened.documents(keys).items()
+                key: StoredVersion(
+                    document.content_hash, tuple(one for one, _ in database.texts(connection, document))
+                )
+                for key, document in database.documents(connection, keys).items()
             }
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
         """See Store."""
-        with self._of(base) as opened:
-            if (found := opened.documents([key]).get(key)) is None:
-                raise DocumentNotFound(
-                    f"knowledge base {base.name!r} has no document {key[:200]!r}", document_key=key
-                )
-        document, references = found
-        stored_at = datetime.fromtimestamp(document.stored_ms / 1000, timezone.utc)
-        return StoredDocument(
-            key, document.title, document.metadata, document.content_hash, stored_at, references
-        )
+        with self._reading(base) as (database, connection):
+            if (found := database.documents(connection, [key]).get(key)) is None:
+                message = f"knowledge base {base.name!r} has no document {key[:200]!r}"
+                raise DocumentNotFound(message, document_key=key)
+            texts = database.texts(connection, found)
+        stored_at = datetime.fromtimestamp(found.stored_ms / 1000, timezone.utc)
+        return StoredDocument(key, found.title, found.metadata, found.content_hash, stored_at, texts)
 
     def revision(self, base: KnowledgeBase) -> Revision:
         """See Store."""
-        with self._of(base) as opened:
-            return opened.revision()
+        with self._reading(base) as (database, connection):
+            return database.revision(connection)
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
         """See Store."""
-        with self._of(base) as opened:
-            return opened.memories(after_id, count)
+        with self._reading(base) as (database, connection):
+            rows = database.rows_after(connection, after_id, count)
+            known, ascending = database.references(connection, rows), sorted(rows)
+            vectors = database.vectors(connection, ascending, base.identity.dimension)
+        at = {row: place for place, row in enumerate(ascending)}
+        return [
+            StoredMemory(
+                one.memory_id, one.key, one.title, one.chunk, one.text, vectors[at[row]], one.payload or b"",
+                one.crc32c,
+            )
+            for row in rows for one in [known[row]]
+        ]  # fmt: skip
 
     def keys(
         self,
@@ -308,19 +324,26 @@ class LocalStore(Store):
         count: int,
         filter: Filter | None = None,
     ) -> list[str]:
-        """See Store."""
-        with self._of(base) as opened:
-            return opened.keys(prefix, after_key or "", count, filter)
+        """See Store; no key is empty, so '' begins at the first."""
+        found: list[str] = []
+        after, at_once = after_key or "", count if filter is None else max(count, _KEYS_AT_ONCE)
+        with self._reading(base) as (database, connection):
+            while len(found) < count and (page := database.keys(connection, prefix, after, at_once)):
+                found += [key for key, metadata in page if filter is None or matches(filter, metadata)]
+                after = page[-1][0]
+        return found[:count]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
         """See Store."""
-        with self._of(base) as opened:
-            return opened.unwritten(count)
+        with self._reading(base) as (database, connection):
+            return database.unwritten(connection, count)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """See Store."""
-        with self._of(base) as opened:
-            return opened.statistics()
+        with self._reading(base) as (database, connection):
+            documents, references, payload_bytes, text_bytes, unwritten = database.sums(connection)
+            files = [path.stat().st_blocks * 512 for path in database.path.parent.iterdir() if path.is_file()]
+        return Statistics(documents, references, payload_bytes, text_bytes, sum(files), unwritten)
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
         """See Store."""
