@@ -19,7 +19,7 @@ import torch
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
 from memory_model.data.passages import Asked, Passage
-from memory_model.data.questions import Pairs, Question, prose_questions, refers_to
+from memory_model.data.questions import Question, prose_questions, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
@@ -27,7 +27,6 @@ from memory_model.tokenizer import Tokenizer
 
 REFUSAL = "I don't know."
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
-_PAIRED = 0.3  # share of the references of prose that are the openings of two passages
 _REAL = 0.7  # share of a batch's references that come with people's questions
 
 
@@ -293,8 +292,7 @@ def field_of(question: Question) -> str:
 class ProseConversations(Conversations):
     """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
 
-    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length;
-    some are the openings of two passages, asked for what both say together.
+    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length.
     """
 
     task = "prose"
@@ -305,8 +303,6 @@ class ProseConversations(Conversations):
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.passages, self.longest = passages, longest
-        self.pairs = Pairs(passages)
-        self.paired = _PAIRED if self.pairs.kinds else 0.0
 
     def draw(self) -> list[Reference]:
         """Two runs of neighbours, the rest at random."""
@@ -323,23 +319,12 @@ class ProseConversations(Conversations):
     def _reference(self, number: int) -> Reference | None:
         rng, passage = self.random, self.passages[number]
         count = self.pieces.tokenizer.count
-        if rng.random() < self.paired:
-            return self._pair(number)
         title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
         limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
         texts = split(passage.text[:2500], title, count, limit)
         text = rng.choice(texts) if texts else ""
         asks = prose_questions(passage.title, text.removeprefix(f"{title}\n") if title else text, rng)
         return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
-
-    def _pair(self, number: int) -> Reference | None:
-        """Two openings as one reference, asked together and, as others are, one by one."""
-        text, asks = self.pairs.draw(self.random)
-        ids = self.pieces.tokenizer.encode(text)
-        if len(ids) > self.longest:
-            return None
-        asks += prose_questions("", text, self.random, 3)
-        return Reference(number, text, ids, asks) if asks else None
 
 
 class AskedConversations(ProseConversations):

@@ -8,30 +8,26 @@ import sys
 
 import structlog
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
 
 def configure_logs(level: str = "info", style: str = "auto") -> None:
     """Sets up structlog for the process; `style` is auto, json or console."""
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    renderer: structlog.typing.Processor
     # Tracebacks without the values of variables, which are people's documents and keys.
+    plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    renderers: list[structlog.typing.Processor] = [
+        structlog.processors.ExceptionRenderer(plain),
+        structlog.processors.JSONRenderer(),
+    ]
     if console:
-        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    else:
-        renderer = structlog.processors.JSONRenderer()
-    tracebacks = structlog.processors.ExceptionRenderer(
-        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-    )
+        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if console else [tracebacks]),
-            renderer,
+            *renderers,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
