@@ -29,7 +29,7 @@ from memory_service.stores.clickhouse.engine import Engine
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
 _MARGIN = 16  # fetched beside what is wanted, for rows of other versions
 _VECTORS_AT_ONCE = 8
-_SKEW_S = 2.0  # by which clocks of a cluster's servers may differ
+_SKEW_S = 2.0  # by which the clocks of a cluster's servers may differ
 _ATTEMPTS = 3
 
 
@@ -214,8 +214,8 @@ class _Searching:
         for of_one in near.values():
             of_one.sort(key=lambda row: (row.distance, row.memory_id))
         newest = self._newest(near)
-        young_s = time.monotonic() - started + _SKEW_S
-        recent = [one for one in newest.values() if not one.deleted and one.age_s < young_s]
+        young_s = time.monotonic() - started + (_SKEW_S if self._dialect.cluster else 0.01)
+        recent = [one for one in newest.values() if not one.deleted and one.age_s <= young_s]
         return {
             number: self._visible(number, of_one, newest, recent, attempt) for number, of_one in near.items()
         }
