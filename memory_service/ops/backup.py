@@ -13,6 +13,7 @@ names its memories in `documents.jsonl`, and the older ones in the parts are lef
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,7 +27,6 @@ from typing import Any, Literal
 
 import google_crc32c
 import grpc
-import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
@@ -77,52 +77,46 @@ class Archive:
                 plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
                 self._store = S3Store.from_url(place, client_options={"allow_http": plain})
         except (BaseError, OSError, ValueError) as error:
-            raise InvalidInput(f"{place!r} cannot be used for a backup: {_first_line(error)}") from error
+            raise InvalidInput(f"{place!r} cannot be used for a backup: {error}") from error
 
     def __str__(self) -> str:
         return self._place
 
+    @contextlib.contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise MissingFile(f"the backup at {self} has no file {what}") from None
+        except (BaseError, OSError) as error:
+            first_line = str(error).partition("\n")[0]
+            raise StoreUnavailable(f"{self}/{what} cannot be used: {first_line}") from error
+
     def put(self, name: str, data: bytes) -> BackupFile:
         """Writes a file; an older one of the name is replaced."""
-        try:
-            obstore.put(self._store, name, data)
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self}/{name} cannot be written: {_first_line(error)}") from error
+        with self._errors(name):
+            self._store.put(name, data)
         return BackupFile(name=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
     def get(self, name: str) -> bytes:
         """The file."""
-        try:
-            return bytes(obstore.get(self._store, name).bytes())
-        except FileNotFoundError:
-            raise MissingFile(f"the backup at {self} has no file {name}") from None
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self}/{name} cannot be read: {_first_line(error)}") from error
+        with self._errors(name):
+            return bytes(self._store.get(name).bytes())
 
     def names(self, folder: str) -> list[str]:
         """Files below a folder, sorted."""
-        try:
-            return sorted(one["path"] for page in obstore.list(self._store, folder) for one in page)
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self}/{folder} cannot be listed: {_first_line(error)}") from error
+        with self._errors(folder):
+            return sorted(one["path"] for page in self._store.list(folder) for one in page)
 
     def remove(self, name: str) -> None:
         """Removes the file if it is there."""
-        try:
-            obstore.delete(self._store, name)
-        except FileNotFoundError:
-            pass
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self}/{name} cannot be removed: {_first_line(error)}") from error
+        with contextlib.suppress(MissingFile), self._errors(name):
+            self._store.delete(name)
 
     def flush(self) -> None:
         """What was put is durable afterwards; S3 has it when it answers."""
         if self._local:
             os.sync()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 class BackupFile(BaseModel):

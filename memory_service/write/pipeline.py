@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -121,9 +121,7 @@ class IngestStream:
                 raise
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads.write, self._catalogue.create, self._access, name
-            )
+            return await _in(self._threads.write, self._catalogue.create, self._access, name)
         except KnowledgeBaseExists:  # made by another stream meanwhile
             return self._catalogue.open(self._access, name, Scope.WRITE)
 
@@ -140,10 +138,9 @@ class IngestStream:
 
     def _started(self, base: KnowledgeBase) -> pb.IngestResponse:
         started = pb.IngestStarted(
-            knowledge_base=self._access.seen_name(base.name),
-            document_limit_bytes=self._settings.document_limit_bytes,
+            knowledge_base=self._access.seen_name(base.name), document_limit_bytes=self._settings.document_limit_bytes,
             reference_tokens=self._encoder.description.reference_tokens,
-        )
+        )  # fmt: skip
         return pb.IngestResponse(started=started)
 
     # Documents
@@ -163,9 +160,7 @@ class IngestStream:
             if continued is None and last is not None and sequence <= last:
                 raise BadRequest(f"sequence number {sequence} after {last}: they must rise", field="sequence")
             last = sequence
-            document = await asyncio.get_running_loop().run_in_executor(
-                self._threads.prepare, reader.read, request.item
-            )
+            document = await _in(self._threads.prepare, reader.read, request.item)
             if document is None:
                 continue
             self._progress.items_received += 1
@@ -236,9 +231,8 @@ class IngestStream:
     async def _find_unchanged(self, base: KnowledgeBase, batch: Batch) -> None:
         good = [document for document in batch if document.error is None]
         try:
-            stored = await asyncio.get_running_loop().run_in_executor(
-                self._threads.read, self._catalogue.store.versions, base, [document.key for document in good]
-            )
+            keys = [document.key for document in good]
+            stored = await _in(self._threads.read, self._catalogue.store.versions, base, keys)
         except Memory3Error as error:
             for document in good:
                 document.error = error
@@ -273,12 +267,9 @@ class IngestStream:
             if self._draining.is_set():
                 raise _shutting_down()
             part = missing[start : start + step]
-            encoded = await asyncio.get_running_loop().run_in_executor(
-                self._threads.encode, self._made_of, [document.texts[chunk] for document, chunk in part]
-            )
-            for (document, chunk), vector, payload in zip(
-                part, encoded.vectors, encoded.payloads, strict=True
-            ):
+            texts = [document.texts[chunk] for document, chunk in part]
+            made = await _in(self._threads.encode, self._made_of, texts)
+            for (document, chunk), vector, payload in zip(part, made.vectors, made.payloads, strict=True):
                 document.fill(chunk, vector, payload or None)
             self._progress.references_written += len(part)
 
@@ -298,9 +289,7 @@ class IngestStream:
         if new:
             try:
                 with span("store.write", documents=len(new)):
-                    outcome = await asyncio.get_running_loop().run_in_executor(
-                        self._threads.write, self._write, base, new
-                    )
+                    outcome = await _in(self._threads.write, self._write, base, new)
                 written = {one.key: one for one in outcome}
                 for document in new:
                     document.written = written[document.key]
@@ -358,6 +347,10 @@ def _encoding_error(error: Exception, document: Document) -> Exception:
 
 def _shutting_down() -> ShuttingDown:
     return ShuttingDown("the service stops; what is not acknowledged must be sent again")
+
+
+async def _in(thread: Executor, function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
 
 
 async def _next_or_none(requests: AsyncIterator[pb.IngestRequest]) -> pb.IngestRequest | None:

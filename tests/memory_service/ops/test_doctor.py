@@ -114,7 +114,7 @@ def a_full_disk(folder: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (no_keys, "cannot be read"), (half_a_key_file, "is no key file"), (only_expired_keys, "nobody gets in"),
+        (no_keys, "no key file"), (half_a_key_file, "is no key file"), (only_expired_keys, "nobody gets in"),
         (nobody_is_asked, "it will not start"), (another_ones_key, "no PEM certificate and its key"),
         (no_certificate, "no PEM certificate"), (half_of_tls, "set both or neither"),
         (an_ended_certificate, "it has ended"), (a_chain_of_strangers, "is not signed by"),
