@@ -216,7 +216,7 @@ class ModelEncoder:
 
 
 def require_files(settings: Settings) -> None:
-    """What ModelEncoder will load is there and whole; raises MissingFile, CorruptFile. Takes no time to speak of."""
+    """What ModelEncoder will load is there and whole; raises MissingFile, CorruptFile. Hashes the bundle."""
     from memory_model.bundle import Bundle
     from memory_model.embedder import CONFIG, EmbedderConfig
     from memory_model.models.folder import ModelFolder

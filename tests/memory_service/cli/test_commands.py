@@ -157,6 +157,28 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
     assert "does not exist" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--bundle", "none"], "no bundle at none"),
+        (["--bundle", "none", "--model", "nowhere"], "nowhere"),
+        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"),
+        ([], "no embedder"),
+    ],
+)
+def test_serve_names_what_is_missing_before_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(
+        app, ["serve", "--listen", "127.0.0.1:0", "--store", "file:///tmp/x", *options]
+    )
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
+    assert says in refused.stderr
+    assert "listening" not in refused.output
+
+
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
     lines = [
         {"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)
