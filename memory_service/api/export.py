@@ -55,7 +55,7 @@ class Export:
         if count == 0:
             return None
         memories = self._store.memories(self._base, after_id=self._after_id, count=count)
-        if self._store.revision(self._base).number != self._revision.number:
+        if self._store.revision(self._base) != self._revision:
             raise self._changed()
         if not memories:
             return None
