@@ -107,26 +107,31 @@ def _unreachable(address: str, said: str) -> ServiceUnavailable:
 
 
 def _details(call: Any) -> tuple[str, str, float | None]:
-    """(reason, help, seconds to wait) of the google.rpc.Status in a call's trailing metadata; empty without one."""
-    reason, help, retry_after_s = "", "", None
+    """`status_details` of the google.rpc.Status in a call's trailing metadata; empty without one."""
     for key, value in call.trailing_metadata() or ():
-        if key != DETAILS_KEY:
-            continue
-        status = status_pb2.Status()
-        try:
-            status.ParseFromString(value)
-        except Exception:  # not a Status: its sender is broken, the status code still counts
-            return "", "", None
-        info, links, retry = (
-            error_details_pb2.ErrorInfo(),
-            error_details_pb2.Help(),
-            error_details_pb2.RetryInfo(),
-        )
-        for detail in status.details:
-            if detail.Unpack(info):
-                reason = info.reason
-            elif detail.Unpack(links):
-                help = "; ".join(" ".join(filter(None, (link.description, link.url))) for link in links.links)
-            elif detail.Unpack(retry):
-                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+        if key == DETAILS_KEY:
+            status = status_pb2.Status()
+            try:
+                status.ParseFromString(value)
+            except Exception:  # not a Status: its sender is broken, the status code still counts
+                return "", "", None
+            return status_details(status)
+    return "", "", None
+
+
+def status_details(status: status_pb2.Status) -> tuple[str, str, float | None]:
+    """(reason, help, seconds to wait before a retry) of a google.rpc.Status; empty or None where it has none."""
+    reason, help, retry_after_s = "", "", None
+    info, links, retry = (
+        error_details_pb2.ErrorInfo(),
+        error_details_pb2.Help(),
+        error_details_pb2.RetryInfo(),
+    )
+    for detail in status.details:
+        if detail.Unpack(info):
+            reason = info.reason
+        elif detail.Unpack(links):
+            help = "; ".join(" ".join(filter(None, (link.description, link.url))) for link in links.links)
+        elif detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
     return reason, help, retry_after_s

@@ -6,16 +6,17 @@ Recalling does not come this way: `edge_client.recall` has its own connections.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from edge_client.call_errors import call_error
+from edge_client.call_errors import call_error, status_details
 from edge_client.channel import ChannelSettings, open_async_channel
 from edge_client.documents import OwnDocument
-from edge_client.errors import ServiceUnavailable
+from edge_client.errors import RetrievalError, ServiceUnavailable
 from protos.memory.v1 import ingestion_pb2 as ingestion
 from protos.memory.v1 import ingestion_pb2_grpc, knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
 from protos.memory.v1 import knowledge_bases_pb2 as bases
@@ -23,6 +24,9 @@ from protos.memory.v1 import knowledge_bases_pb2 as bases
 CALL_S = 5.0
 PROBE_S = 1.5
 INGEST_S = 600.0
+ATTEMPTS = 4
+LONGEST_PAUSE_S = 10.0
+"""A document that may be sent again only later than this has failed for the person who waits."""
 _STATES = {
     bases.KNOWLEDGE_BASE_STATE_READY: "ready",
     bases.KNOWLEDGE_BASE_STATE_DAMAGED: "damaged",
@@ -83,7 +87,36 @@ class ServiceLink:
     async def ingest(
         self, knowledge_base: str, document: OwnDocument
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Write one document; tells how far it is, and at the end what became of it. Raises a RetrievalError."""
+        """Write one document; yields how far it is, and at the end what became of it. Raises a RetrievalError.
+
+        What the service calls retryable is retried, `ATTEMPTS` times in all, unless that would take long.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            failed: dict[str, Any] | RetrievalError | None = None
+            retry_after_s: float | None = None
+            try:
+                async with contextlib.aclosing(self._write(knowledge_base, document)) as steps:
+                    async for step in steps:
+                        if step["state"] == "failed":
+                            failed, retry_after_s = step, step.pop("retry_after_s")
+                        else:
+                            yield step
+            except RetrievalError as error:
+                failed, retry_after_s = error, error.retry_after_s
+            final = attempt == ATTEMPTS or retry_after_s is None or retry_after_s > LONGEST_PAUSE_S
+            if failed is None or final:
+                break
+            assert retry_after_s is not None, "else it is final"
+            await asyncio.sleep(retry_after_s)
+        if isinstance(failed, RetrievalError):
+            raise failed
+        if failed is not None:
+            yield failed
+
+    async def _write(
+        self, knowledge_base: str, document: OwnDocument
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """One attempt; `failed` has retry_after_s, None where the failure is final."""
         stub = ingestion_pb2_grpc.IngestionStub(self._channel(self._writing))
         start = ingestion.IngestStart(knowledge_base=knowledge_base, create_if_missing=True)
         sent = ingestion.Document(key=document.key, title=document.title, text=document.text)
@@ -104,8 +137,10 @@ class ServiceLink:
                         "references": done.reference_count,
                     }  # fmt: skip
                 elif kind == "failed":
+                    failed = response.failed
                     yield {
-                        "state": "failed", "reason": response.failed.reason.lower(), "message": response.failed.message,
+                        "state": "failed", "reason": failed.reason.lower(), "message": failed.message,
+                        "retry_after_s": status_details(failed.status)[2] if failed.retryable else None,
                     }  # fmt: skip
         except grpc.RpcError as error:
             raise call_error(error, self.address, INGEST_S) from error

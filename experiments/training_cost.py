@@ -34,6 +34,8 @@ def adapter_parameters(config: ModelConfig, rank: int) -> int:
 def memory_bytes(config: ModelConfig, tokens: int, rank: int, *, checkpoint: bool) -> float:
     """Of one GPU: weights in bfloat16, the adapter with gradient and moments in float32, and what layers keep.
 
+    Without checkpointing the weights of the layers are kept twice, as they were and merged with the adapter.
+
     A layer keeps for each token its input and middle (float32), two normed inputs, queries, keys, values, what was
     read, and three widths of the MLP (bfloat16); with checkpointing all but one keep their input alone. Memories,
     logits and the allocator's own are left out.
@@ -41,7 +43,8 @@ def memory_bytes(config: ModelConfig, tokens: int, rank: int, *, checkpoint: boo
     d, q, kv = config.hidden, config.query_width, config.kv_heads * config.head_dim
     layer = 8 * d + 4 * d + 2 * (2 * q + 2 * kv) + 6 * config.mlp_width
     kept = 4 * d * config.layers + layer if checkpoint else layer * config.layers
-    return 2 * config.parameters() + 16 * adapter_parameters(config, rank) + tokens * kept
+    merged = 0 if checkpoint else config.parameters(embeddings=False)
+    return 2 * (config.parameters() + merged) + 16 * adapter_parameters(config, rank) + tokens * kept
 
 
 def step_tflop(config: ModelConfig, tokens: int, *, checkpoint: bool) -> float:

@@ -1,37 +1,45 @@
 """The service's error tree and its one mapping to gRPC: status code, `google.rpc` details, a stable reason.
 
-    ServiceError                     root; code and reason of every leaf are below
-      BadRequest                     INVALID_ARGUMENT: a value of the request is wrong; `field` names it
-        MalformedRequest             ... the bytes are no message of the contract, or a string is not UTF-8
-        WrongVectorSize              ... the vector bytes do not fill rows of the embedder's dimension
-        VectorNotFinite              ... a vector holds NaN or infinity, or is zero and has no direction
-        DocumentEmpty                ... there is no text in the document
-        DocumentTooLarge             ... its text is longer than the service's limit
-        PayloadCorrupt               ... the bytes of a ready memory are not one
-      KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound    NOT_FOUND
-      KnowledgeBaseExists            ALREADY_EXISTS
-      KnowledgeBaseChanged           ABORTED: it was written to since the export began; carries RetryInfo
+The reason is the class's name in capitals, such as STORE_FULL; clients depend on it.
+
+    ServiceError                     INTERNAL
+      BadRequest                     INVALID_ARGUMENT, also its reason: a value is wrong; `field` names it
+        MalformedRequest             the bytes are no message of the contract, or a string is not UTF-8
+        WrongVectorSize              the vector bytes do not fill rows of the embedder's dimension
+        VectorNotFinite              a vector holds NaN or infinity, or is zero and has no direction
+        DocumentEmpty                there is no text in the document
+        DocumentTooLarge             its text is longer than the service's limit
+        PayloadCorrupt               the bytes of a ready memory are not one
+      KnowledgeBaseNotFound          NOT_FOUND: no knowledge base has this name
+      DocumentNotFound               NOT_FOUND: no document has this key
+      BundleFileNotFound             NOT_FOUND: the bundle's manifest names no such file
+      KnowledgeBaseExists            ALREADY_EXISTS: the name is taken
+      KnowledgeBaseChanged           ABORTED, retryable: it was written to since the export began
       Unauthenticated                UNAUTHENTICATED: no API key, or none that is known and active
-      ScopeTooSmall                  PERMISSION_DENIED: the key may read or write, but not do this
-      BundleNotConfigured            FAILED_PRECONDITION
+      CertificateUnknown             PERMISSION_DENIED: a valid client certificate without a grant
+      ScopeTooSmall                  PERMISSION_DENIED: the caller may read or write, but not do this
+      BundleNotConfigured            FAILED_PRECONDITION: the service was started without an edge bundle
       MemoriesUnwritten              FAILED_PRECONDITION: a cold start is not over, so there is no whole export
       KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
-      Overloaded                     RESOURCE_EXHAUSTED: too many requests wait; carries RetryInfo
-      StoreFull                      RESOURCE_EXHAUSTED: the disk is full
-      DiskWatermarkReached           RESOURCE_EXHAUSTED: the disk is nearly full; writing goes on when there is room
-      QuotaExceeded                  RESOURCE_EXHAUSTED: the tenant would hold more than it may
-      RateExceeded                   RESOURCE_EXHAUSTED: the tenant calls more often than it may; carries RetryInfo
-      NotReady                       UNAVAILABLE: the service is starting; carries RetryInfo
-      ShuttingDown                   UNAVAILABLE: SIGTERM came; carries RetryInfo
-      StoreUnavailable               UNAVAILABLE: the store cannot be opened or does not answer
+      QuotaExceeded                  RESOURCE_EXHAUSTED: the tenant would store more than it may
+      Overloaded                     RESOURCE_EXHAUSTED, retryable: too many requests wait
+      RateExceeded                   RESOURCE_EXHAUSTED, retryable: the tenant calls more often than it may
+      StoreFull                      RESOURCE_EXHAUSTED, retryable: the disk is full
+      DiskWatermarkReached           RESOURCE_EXHAUSTED, retryable: the disk is nearly full (DISK_WATERMARK)
+      NotReady                       UNAVAILABLE, retryable: the service loads its store and model
+      ShuttingDown                   UNAVAILABLE, retryable: SIGTERM came
+      StoreUnavailable               UNAVAILABLE, retryable: the store cannot be opened or does not answer
       DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
       EncodingFailed                 INTERNAL: the model could not turn a reference into a memory
 
+Retryable errors carry RetryInfo: the same request may succeed after `retry_after_s`. All others are final.
 The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
-Whatever is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.
+What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.
 """
 
 from __future__ import annotations
+
+import re
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -55,15 +63,29 @@ _VALUE_CHARACTERS = 200
 
 
 class ServiceError(Memory3Error):
-    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo."""
+    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo.
+
+    status: sent as it is, where an error passes on one that was made already.
+    """
 
     code = grpc.StatusCode.INTERNAL
     reason = "INTERNAL"
     retry_after_s: float | None = None
+    status: status_pb2.Status | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Sets the reason, unless the class has one of its own."""
+        if "reason" not in vars(cls):
+            cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
         self.details = {name: str(value) for name, value in details.items()}
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.retry_after_s is not None
 
 
 class BadRequest(ServiceError):
@@ -80,72 +102,53 @@ class BadRequest(ServiceError):
 class MalformedRequest(BadRequest):
     """The bytes are no message of the contract, or a string in it is not UTF-8."""
 
-    reason = "MALFORMED_REQUEST"
-
 
 class WrongVectorSize(BadRequest):
     """The vector bytes do not fill rows of the embedder's dimension."""
-
-    reason = "WRONG_VECTOR_SIZE"
 
 
 class VectorNotFinite(BadRequest):
     """A vector holds NaN or infinity, or is zero."""
 
-    reason = "VECTOR_NOT_FINITE"
-
 
 class DocumentEmpty(BadRequest):
     """There is no text in the document."""
-
-    reason = "DOCUMENT_EMPTY"
 
 
 class DocumentTooLarge(BadRequest):
     """The document's text is longer than the limit."""
 
-    reason = "DOCUMENT_TOO_LARGE"
-
 
 class PayloadCorrupt(BadRequest):
     """The bytes of a ready memory are not one."""
 
-    reason = "PAYLOAD_CORRUPT"
+
+class _NotFound(ServiceError):
+    code = grpc.StatusCode.NOT_FOUND
 
 
-class KnowledgeBaseNotFound(ServiceError):
+class KnowledgeBaseNotFound(_NotFound):
     """No knowledge base has this name."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "KNOWLEDGE_BASE_NOT_FOUND"
 
-
-class DocumentNotFound(ServiceError):
+class DocumentNotFound(_NotFound):
     """No document has this key."""
 
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "DOCUMENT_NOT_FOUND"
 
-
-class BundleFileNotFound(ServiceError):
+class BundleFileNotFound(_NotFound):
     """The bundle's manifest names no such file."""
-
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "BUNDLE_FILE_NOT_FOUND"
 
 
 class KnowledgeBaseExists(ServiceError):
     """The name is taken."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
-    reason = "KNOWLEDGE_BASE_EXISTS"
 
 
 class KnowledgeBaseChanged(ServiceError):
-    """The knowledge base is not any more as it was when its export began."""
+    """The knowledge base was written to since its export began."""
 
     code = grpc.StatusCode.ABORTED
-    reason = "KNOWLEDGE_BASE_CHANGED"
     retry_after_s = 1.0
 
 
@@ -156,118 +159,102 @@ class Unauthenticated(ServiceError):
     """
 
     code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "UNAUTHENTICATED"
 
     def __init__(self, message: str, *, key_id: str = "", tenant: str = "") -> None:
         super().__init__(message)
         self.key_id, self.tenant = key_id, tenant
 
 
-class ScopeTooSmall(ServiceError):
-    """The key's scope on the knowledge base does not include what was asked for."""
+class CertificateUnknown(ServiceError):
+    """The client certificate is valid, and the key file grants its identity nothing."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "SCOPE_TOO_SMALL"
+
+
+class ScopeTooSmall(ServiceError):
+    """The caller's scope on the knowledge base does not include this call."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class BundleNotConfigured(ServiceError):
     """The service was started without an edge bundle."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "BUNDLE_NOT_CONFIGURED"
 
 
 class MemoriesUnwritten(ServiceError):
     """Some memories of the knowledge base are not written yet."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    reason = "MEMORIES_UNWRITTEN"
 
 
 class KnowledgeBaseDamaged(ServiceError):
     """The store holds less or other than was written."""
 
     code = grpc.StatusCode.DATA_LOSS
-    reason = "KNOWLEDGE_BASE_DAMAGED"
 
 
-class Overloaded(ServiceError):
+class _Exhausted(ServiceError):
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class QuotaExceeded(_Exhausted):
+    """The tenant would store more references or bytes than it may."""
+
+
+class Overloaded(_Exhausted):
     """Too many requests wait already."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "OVERLOADED"
     retry_after_s = 0.1
 
 
-class StoreFull(ServiceError):
-    """The disk is full; what was stored before is intact."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "STORE_FULL"
-    retry_after_s = 60.0
-
-
-class DiskWatermarkReached(ServiceError):
-    """The disk is nearly full: nothing is written until there is room again."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "DISK_WATERMARK"
-    retry_after_s = 60.0
-
-
-class QuotaExceeded(ServiceError):
-    """The tenant would hold more references or bytes than it may."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "QUOTA_EXCEEDED"
-
-
-class RateExceeded(ServiceError):
+class RateExceeded(_Exhausted):
     """The tenant calls more often than it may."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "RATE_EXCEEDED"
 
     def __init__(self, message: str, *, retry_after_s: float, **details: object) -> None:
         super().__init__(message, **details)
         self.retry_after_s = retry_after_s
 
 
-class NotReady(ServiceError):
+class StoreFull(_Exhausted):
+    """The disk is full; what was stored before is intact."""
+
+    retry_after_s = 60.0
+
+
+class DiskWatermarkReached(_Exhausted):
+    """The disk is nearly full: nothing is written until there is room again."""
+
+    reason = "DISK_WATERMARK"
+    retry_after_s = 60.0
+
+
+class _Unavailable(ServiceError):
+    code = grpc.StatusCode.UNAVAILABLE
+    retry_after_s = 1.0
+
+
+class NotReady(_Unavailable):
     """The service listens already, but its store and model are not loaded."""
 
-    code = grpc.StatusCode.UNAVAILABLE
-    reason = "NOT_READY"
-    retry_after_s = 1.0
 
-
-class ShuttingDown(ServiceError):
+class ShuttingDown(_Unavailable):
     """The service was told to stop; another replica, or this one after its restart, takes the request."""
 
-    code = grpc.StatusCode.UNAVAILABLE
-    reason = "SHUTTING_DOWN"
-    retry_after_s = 1.0
 
-
-class StoreUnavailable(ServiceError):
+class StoreUnavailable(_Unavailable):
     """The store cannot be opened or does not answer."""
-
-    code = grpc.StatusCode.UNAVAILABLE
-    reason = "STORE_UNAVAILABLE"
-    retry_after_s = 1.0
 
 
 class DeadlineExceeded(ServiceError):
     """The request took longer than the client's deadline, or than ours where it sent none."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
-    reason = "DEADLINE_EXCEEDED"
 
 
 class EncodingFailed(ServiceError):
     """The model could not turn a reference into a memory."""
-
-    reason = "ENCODING_FAILED"
 
 
 _MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
@@ -279,7 +266,7 @@ _MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
 
 
 def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str, str]]:
-    """(status code, reason, message, metadata) of any error; what is not ours tells nothing of itself."""
+    """(status code, reason, message, metadata) of any error; of a bug nothing but that it is one."""
     if isinstance(error, ServiceError):
         field = {"field": error.field} if isinstance(error, BadRequest) and error.field else {}
         return error.code, error.reason, str(error), {**error.details, **field}
@@ -291,16 +278,19 @@ def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str
         return grpc.StatusCode.INVALID_ARGUMENT, BadRequest.reason, str(error), {}
     if isinstance(error, CorruptFile):
         return grpc.StatusCode.DATA_LOSS, "CORRUPT_FILE", str(error), {}
-    return (
-        grpc.StatusCode.INTERNAL,
-        ServiceError.reason,
-        "internal error; the service's log has the cause",
-        {},
-    )
+    message = "internal error; the service's log has the cause"
+    return grpc.StatusCode.INTERNAL, ServiceError.reason, message, {}
+
+
+def retryable(error: BaseException) -> bool:
+    """Whether what failed with this error may succeed later as it is."""
+    return isinstance(error, ServiceError) and error.retryable
 
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
+    if isinstance(error, ServiceError) and error.status is not None:
+        return error.status
     code, reason, message, metadata = described(error)
     # Status and details travel as headers, of which a client takes 8 KB.
     message = message[:_MESSAGE_CHARACTERS]

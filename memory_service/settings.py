@@ -19,19 +19,14 @@ from memory_service.stores import StoreOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
+_PORT_PATTERN = r"^((\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})?$"
 ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
+MAX_QUERIES, MAX_HITS, MAX_HELD_IDS = 256, 1280, 65536
+"""Of one request: query vectors, hits of all queries together, ids that the client holds."""
 _WRITING = {
-    "model",
-    "codec",
-    "bundle",
-    "embedder",
-    "writing_device",
-    "writing_precision",
-    "writing_batch_tokens",
-}
-
-
+    "model", "codec", "bundle", "embedder", "writing_device", "writing_precision", "writing_batch_tokens",
+}  # fmt: skip
 _SECRET = ("password", "key", "store")
 """In names of settings whose values are not repeated; a store's address may hold a password."""
 
@@ -48,26 +43,16 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_", extra="forbid")
 
     listen: str = Field(
-        DEFAULT_ADDRESS,
-        pattern=ADDRESS_PATTERN,
-        description="host:port, or unix:/path; port 0 takes a free one",
+        DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN, description="host:port or unix:/path; port 0: a free one"
     )
-    port_file: Path | None = Field(
-        None, description="file that gets the chosen port when the service is ready"
-    )
+    port_file: Path | None = Field(None, description="gets the chosen port when the service is ready")
     store: str = Field(
         default_factory=default_store,
         description="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…",
     )
-    store_read_only: bool = Field(
-        False, description="file:// only: another process writes to the store, this one reads"
-    )
-    store_password: SecretStr = Field(
-        SecretStr(""), description="password of the store's server, in place of one in its address"
-    )
-    store_cluster: str = Field(
-        "", description="cluster of the store's server: tables are replicated and distributed over it"
-    )
+    store_read_only: bool = Field(False, description="file:// only: another process writes, this one reads")
+    store_password: SecretStr = Field(SecretStr(""), description="in place of one in the store's address")
+    store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
     store_max_threads: int = Field(
@@ -77,109 +62,70 @@ class Settings(BaseSettings):
         "auto", description="of a cluster: replicas that must have an insert; auto: most"
     )
     store_sweep_after_s: float = Field(
-        3600.0, ge=60, description="age at which an engine's rows of no document are removed"
-    )
-    processes: int = Field(
-        1, ge=1, le=256, description="that share the port: one writes, all retrieve; not for chdb://"
+        3600.0, ge=60, description="age at which rows of no document are removed"
     )
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(
-        None, description="file of API keys (`memory-service keys`); without it nobody is asked who he is"
+        None,
+        description="file of keys and certificates (`memory-service keys`); none: callers are not checked",
     )
     tls_certificate: Path | None = Field(
-        None, description="PEM file of the service's certificate and what it was signed with; switches TLS on"
+        None, description="PEM file of certificate and what it was signed with; switches TLS on"
     )
     tls_key: Path | None = Field(None, description="PEM file of its key, without a passphrase")
     tls_client_ca: Path | None = Field(
-        None,
-        description="PEM file of authorities: only clients with a certificate of theirs may connect (mTLS)",
+        None, description="PEM file of authorities whose clients may connect (mTLS); needs keys"
     )
-    insecure: bool = Field(
-        False, description="listen beyond this machine although neither keys nor tls_client_ca are set"
-    )
+    insecure: bool = Field(False, description="listen beyond this machine although no keys are set")
 
     quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
-    quota_bytes: int = Field(
-        0, ge=0, description="most bytes of texts, vectors and memories of a tenant; 0: no limit"
-    )
+    quota_bytes: int = Field(0, ge=0, description="most bytes of a tenant's memories; 0: no limit")
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
     disk_stop_bytes: int = Field(
-        1 << 30, ge=0, description="writing stops when less is free on the store's disk (chdb, file)"
+        1 << 30, ge=0, description="chdb, file: writing stops below so much free space, goes on at twice that"
     )
-    disk_resume_bytes: int = Field(2 << 30, ge=0, description="and goes on when so much is free again")
-    audit_log: Path | None = Field(
-        None, description="file that gets a JSON line for every write and act of administration"
-    )
-    metrics_listen: str = Field(
-        "",
-        pattern=r"^((\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})?$",
-        description="host:port for Prometheus; '': none",
-    )
+    audit_log: Path | None = Field(None, description="gets a JSON line for every write and administration")
+    metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
     traces_endpoint: str = Field(
         "", description="OpenTelemetry collector, http://host:4317 (needs the extra `tracing`); '': none"
     )
     health_interval_s: float = Field(5.0, gt=0, description="between two looks at store and disk")
     warm_up: bool = Field(True, description="use model and store once before the service says it is ready")
 
-    model: Path | None = Field(
-        None, description="model folder that writes memories; by default the packaged one"
-    )
+    model: Path | None = Field(None, description="model folder; by default the packaged one")
     codec: Path | None = Field(None, description="codec.npz; by default the model folder's")
-    bundle: Path | None = Field(
-        None, description="edge bundle: its embedder is used, and Models.FetchBundle serves it"
-    )
+    bundle: Path | None = Field(None, description="edge bundle: embeds, and is served by FetchBundle")
     embedder: Path | None = Field(None, description="folder of the embedder; by default the bundle's")
     writing_device: str = Field(
-        "auto",
-        description="where memories are written: auto, cpu, cuda or cuda:<number>; auto takes a GPU it sees",
+        "auto", description="auto (a GPU where there is one), cpu, cuda, cuda:<number>"
     )
     writing_precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="of the writing model's matrix products"
     )
     writing_batch_tokens: int = Field(
-        0,
-        ge=0,
-        description="most tokens written in one forward pass; 0: as many as the device has memory for",
+        0, ge=0, description="most tokens of one forward pass; 0: as many as the device has memory for"
     )
 
-    default_knowledge_base: str = Field(
-        DEFAULT_KNOWLEDGE_BASE, description="created at start if missing; '': none"
-    )
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document, UTF-8")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
     memory_writing: Literal["now", "later"] = Field(
-        "now",
-        description="memories of a stream that does not say: before a document is acknowledged, or after",
+        "now", description="of streams that do not say: before a document is acknowledged, or after"
     )
-    write_in_background: bool = Field(
-        True, description="write the memories left for later without being asked for them"
-    )
-    cold_wait_s: float = Field(
-        5.0, ge=0, description="how long a retrieval waits for memories that are not written yet"
-    )
-    ingest_idle_timeout_s: float = Field(
-        600.0, gt=0, description="an Ingest stream silent for longer is ended"
-    )
+    write_in_background: bool = Field(True, description="write memories left for later before a retrieval")
+    cold_wait_s: float = Field(5.0, ge=0, description="longest wait of a retrieval for unwritten memories")
+    ingest_idle_timeout_s: float = Field(600.0, gt=0, description="a stream silent for longer is ended")
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
-    max_queries: int = Field(256, ge=1, description="most query vectors in one request")
-    max_hits: int = Field(1280, ge=1, description="most hits of one request, all queries together")
-    rerank_candidates: int = Field(
-        50, ge=1, le=1000, description="nearest by vector that a query's words put in order"
-    )
-    payload_cache_bytes: int = Field(
-        256 << 20, ge=0, description="payloads kept in memory, for stores in an engine; 0 keeps none"
-    )
+    rerank_candidates: int = Field(50, ge=1, le=1000, description="nearest by vector that words put in order")
+    payload_cache_bytes: int = Field(256 << 20, ge=0, description="payloads in memory, of engines; 0: none")
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
     shutdown_delay_s: float = Field(
         0.0, ge=0, description="after SIGTERM: NOT_SERVING, but new calls are taken until load balancers know"
     )
-    connection_age_s: float = Field(
-        0.0, ge=0, description="clients connect anew after so long, so that replicas share them; 0: never"
-    )
+    connection_age_s: float = Field(0.0, ge=0, description="clients connect anew after so long; 0: never")
     reflection: bool = Field(True, description="answer gRPC reflection")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -189,6 +135,11 @@ class Settings(BaseSettings):
         """The settings that say which model writes memories and how, for another process; paths are absolute."""
         values = self.model_dump(include=_WRITING)
         return {name: value.resolve() if isinstance(value, Path) else value for name, value in values.items()}
+
+    def of_store(self) -> dict[str, Any]:
+        """The settings of the store, for another process that writes to it."""
+        values = self.model_dump()
+        return {name: value for name, value in values.items() if name.startswith("store")}
 
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""

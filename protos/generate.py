@@ -27,8 +27,8 @@ class GenerationFailed(RuntimeError):
 
 
 def proto_files(root: Path = PROTO_ROOT) -> list[Path]:
-    """All `.proto` files of the contract, relative to `root`, sorted."""
-    return sorted(path.relative_to(root) for path in root.rglob("*.proto"))
+    """All `.proto` files of the contract, relative to `root`, sorted; not those of google, which have a package."""
+    return sorted(path.relative_to(root) for path in (root / "memory").rglob("*.proto"))
 
 
 def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:

@@ -9,6 +9,8 @@ import typer
 
 from memory_model.cli.options import ModelOption, console, progress_bars
 
+BUNDLE = Path("build/bundle")
+
 
 def new(
     base: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a .gguf file.")],
@@ -52,9 +54,7 @@ def new(
 
 
 def export(
-    out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = Path(
-        "build/bundle"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = BUNDLE,
     model: ModelOption = None,
     precision: Annotated[
         str,
@@ -64,12 +64,10 @@ def export(
     ] = "int4-64-table-int8",
     capacity: Annotated[int, typer.Option(help="Longest conversation in tokens.")] = 2048,
     embedder: Annotated[
-        str | None,
-        typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's."),
+        str | None, typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's.")
     ] = None,
     embedder_precision: Annotated[
-        str,
-        typer.Option(help="float32; or int8: a quarter of the size and twice as fast."),
+        str, typer.Option(help="float32; or int8: a quarter of the size and twice as fast.")
     ] = "float32",
     codec: Annotated[Path | None, typer.Option(help="codec.npz; default: the model folder's.")] = None,
     calibration: Annotated[

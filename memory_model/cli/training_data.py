@@ -12,7 +12,9 @@ from typing import Any
 from memory_model.cli.options import console, open_embedder, progress_bars
 
 CACHE = Path("build/continual")
-TASKS = "facts, prose, asked, continual, warmup, keeping"
+TASKS = "facts, hard, articles, prose, asked, continual, warmup, keeping"
+_WITHOUT_CORPUS = {"facts", "hard", "articles"}
+QUESTIONS = Path("build/questions/squad_training.json")
 
 
 def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
@@ -33,27 +35,37 @@ def chat_pieces(loaded: Any) -> Any:
     return ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
 
 
-def fact_batches(loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True) -> Any:
-    """Conversations about a knowledge base of facts, the held-out documents left out."""
+def fact_batches(
+    loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, alike: Any = None
+) -> Any:
+    """Conversations about a knowledge base of facts, the held-out documents left out; with `alike` the hard ones."""
     from memory_model.data import factbook
+    from memory_model.data.alike import HardFacts
     from memory_model.data.conversations import FactConversations, references_of
 
     documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
     console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
     limit = loaded.config.memory.reference_tokens
     references = references_of(documents, loaded.tokenizer, limit)
+    if alike is not None:
+        return HardFacts(
+            references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit, shares=alike
+        )
     return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit)
 
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
     prose_sizes: Any = None, sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path | None = None,
+    alike: Any = None, questions: Path = QUESTIONS,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`); prose_sizes: of those
     about prose, where they differ. sequence, rows, cache, embedder: of the tasks continual and warmup.
+    alike: shares of the tasks hard and articles (`memory_model.data.alike.AlikeShares`); questions: of articles.
     """
+    from memory_model.data.alike import AlikeShares, Articles, read_questions
     from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations, ProseConversations
     from memory_model.data.passages import ASKED, Asked, read_rows
@@ -61,25 +73,29 @@ def mixture_of(
     from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
-    if set(shares) == {"facts"}:
-        return Mixture({"facts": (1.0, fact_batches(loaded, data, seed, sizes, distil=distil))}, seed)
-    if corpus is None:
-        task = next(task for task in shares if task != "facts")
-        raise InvalidInput(f"task {task} needs --corpus: docs/data.md says what it is")
-    passages, pieces = training_passages(corpus, data), chat_pieces(loaded)
-    sequences = functools.cache(lambda: prepared_sequences(loaded, corpus, data, sequence, cache, embedder))
+    alike = alike or AlikeShares()
+    pieces, passages = chat_pieces(loaded), []
+    if needing := [task for task in shares if task not in _WITHOUT_CORPUS]:
+        if corpus is None:
+            raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
+        passages = training_passages(corpus, data)
+    folder = corpus or Path()
+    sequences = functools.cache(lambda: prepared_sequences(loaded, folder, data, sequence, cache, embedder))
     of_prose: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
 
     def source(task: str) -> Any:
-        if task == "facts":
-            return fact_batches(loaded, data, seed, sizes, distil=distil)
+        if task in ("facts", "hard"):
+            hard = alike if task == "hard" else None
+            return fact_batches(loaded, data, seed + 5 * (task == "hard"), sizes, distil=distil, alike=hard)
+        if task == "articles":
+            return Articles(read_questions(questions), pieces, seed + 6, sizes, shares=alike, **of_prose)
         if task == "prose":
             return ProseConversations(passages, pieces, seed + 1, prose_sizes or sizes, **of_prose)
         if task == "keeping":
             return KeepingBatches(passages, loaded.tokenizer, seed + 2)
         if task == "asked":
             known = {(p.source, p.key) for p in passages}
-            asked = [q for q in read_rows(corpus / ASKED, Asked) if (q.source, q.key) in known]
+            asked = [q for q in read_rows(folder / ASKED, Asked) if (q.source, q.key) in known]
             console.print(f"{len(asked):,} questions that people asked about these passages")
             return AskedConversations(asked, passages, pieces, seed + 4, prose_sizes or sizes, **of_prose)
         return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")

@@ -21,7 +21,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import CACHE, TASKS, base_to_tune, mixture_of
+from memory_model.cli.training_data import CACHE, QUESTIONS, TASKS, base_to_tune, mixture_of
 
 
 def adapt(
@@ -56,6 +56,18 @@ def adapt(
         float,
         typer.Option(help="The same about prose; a few of these teach refusing what could be answered."),
     ] = 0.0,
+    refused: Annotated[
+        float, typer.Option(help="Share of the conversations of hard and articles that nothing read answers.")
+    ] = 0.12,
+    all_as_text: Annotated[
+        float, typer.Option(help="Share of the same that have everything they read as text.")
+    ] = 0.2,
+    ramp: Annotated[
+        int, typer.Option(help="Batches of hard and articles until five memories are read; 0: at once.")
+    ] = 150,
+    questions: Annotated[
+        Path, typer.Option(help="Questions of articles: python -m experiments split-questions makes them.")
+    ] = QUESTIONS,
     sequence: Annotated[
         int, typer.Option(help="Tokens of a sequence of continual and warmup; the paper has 2048.")
     ] = 512,
@@ -92,11 +104,14 @@ def adapt(
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
 
-    The tasks of the mixture: facts (questions about a knowledge base), prose (questions about passages of the
-    corpus, made by rule), asked (those that people asked), continual (the paper's training on text with a memory for
-    each chunk), warmup (the same text without memory: the paper's first stage), keeping (plain text without memory,
-    so that the model stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
+    The tasks of the mixture: facts (questions about a knowledge base), hard (the same where all that is read holds
+    the asked field of different subjects), articles (what people asked about paragraphs, beside others of the same
+    article), prose (questions about passages of the corpus, made by rule), asked (those that people asked),
+    continual (the paper's training on text with a memory for each chunk), warmup (the same text without memory: the
+    paper's first stage), keeping (plain text without memory, so that the model stays what it was). On several GPUs:
+    torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
+    from memory_model.data.alike import AlikeShares
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
@@ -126,7 +141,7 @@ def adapt(
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
                 prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows,
-                cache=cache, embedder=embedder,
+                cache=cache, embedder=embedder, alike=AlikeShares(refused, all_as_text, ramp), questions=questions,
             )  # fmt: skip
         tuner = Tuner(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,

@@ -24,12 +24,8 @@ def _libraries() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
     # OpenMP is told holds for the thread that tells it.
     found = ThreadpoolController().select(internal_api="openblas").lib_controllers
     loaded = [library.dynlib for library in found if library.threading_layer == "pthreads"]
-    return [
-        (getattr(library, name % "get"), getattr(library, name % "set"))
-        for library in loaded
-        for name in _NAMES
-        if hasattr(library, name % "set")
-    ]
+    pairs = [(library, name) for library in loaded for name in _NAMES if hasattr(library, name % "set")]
+    return [(getattr(library, name % "get"), getattr(library, name % "set")) for library, name in pairs]
 
 
 class _OneThread:

@@ -34,15 +34,8 @@ from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, Missing
 
 CODEC_FORMAT_VERSION = 2  # 2 added blocks of several groups; what needs none of it is still written as 1
 _UNREADABLE = (
-    BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    NotImplementedError,
-)
+    BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError,
+)  # fmt: skip
 
 
 class MemoryCodec:

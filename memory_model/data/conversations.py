@@ -19,7 +19,7 @@ import torch
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
 from memory_model.data.passages import Asked, Passage
-from memory_model.data.questions import Pairs, Question, prose_questions, refers_to
+from memory_model.data.questions import Question, prose_questions, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
@@ -27,7 +27,6 @@ from memory_model.tokenizer import Tokenizer
 
 REFUSAL = "I don't know."
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
-_PAIRED = 0.3  # share of the references of prose that are the openings of two passages
 _REAL = 0.7  # share of a batch's references that come with people's questions
 
 
@@ -59,7 +58,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Conversation:
     """One conversation: ids, labels, slots, and the teacher's (ids, pairs of columns) where it has one."""
 
     ids: list[int]
@@ -91,7 +90,7 @@ class Conversations(ABC):
     def next(self) -> Batch:
         """One batch."""
         written = self.draw()
-        rows = [self._conversation(written) for _ in range(self.sizes.conversations)]
+        rows = self.conversations(written)
         reference_ids, lengths = pad_ids([r.ids for r in written])
         ids, text_lengths = pad_ids([r.ids for r in rows])
         labels, _ = pad_ids([r.labels for r in rows], IGNORE)
@@ -108,7 +107,11 @@ class Conversations(ABC):
         """Go on from a state."""
         self.random.setstate(state)
 
-    def _conversation(self, written: Sequence[Reference]) -> _Row:
+    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+        """The conversations of one batch."""
+        return [self._conversation(written) for _ in range(self.sizes.conversations)]
+
+    def _conversation(self, written: Sequence[Reference]) -> Conversation:
         rng, sizes = self.random, self.sizes
         count = sizes.memories if rng.random() < 0.8 else rng.randint(1, sizes.memories)
         read = rng.sample(range(len(written)), min(count, len(written)))
@@ -125,22 +128,35 @@ class Conversations(ABC):
                     continue
             turns.append((question.question, question.answer))
             asked.append(number)
-        texts = "\n\n".join(written[n].text for n in dict.fromkeys(asked))
-        seen = [(f"{texts}\n\n{turns[0][0]}" if asked else turns[0][0], turns[0][1]), *turns[1:]]
         if as_text:
-            return _Row(*self.pieces.conversation(seen), [-1] * sizes.memories, [], [])
+            return self._as_text(written, asked, turns)
+        return self._row(written, read, turns, asked)
+
+    def _as_text(
+        self, written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
+    ) -> Conversation:
+        """A conversation that reads no memory: the references stand in its first question."""
+        return Conversation(
+            *self.pieces.conversation(_with_texts(written, shown, turns)), [-1] * self.sizes.memories, [], []
+        )
+
+    def _row(
+        self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]],
+        asked: Sequence[int],
+    ) -> Conversation:  # fmt: skip
+        """A conversation that reads memories; a teacher may see the texts of what is asked for."""
         ids, labels = self.pieces.conversation(turns)
-        slots = read + [-1] * (sizes.memories - len(read))
-        if not self.distil or not asked or rng.random() >= sizes.taught:
-            return _Row(ids, labels, slots, [], [])
-        teacher, teacher_labels = self.pieces.conversation(seen)
+        slots = [*read, *[-1] * (self.sizes.memories - len(read))]
+        if not self.distil or not asked or self.random.random() >= self.sizes.taught:
+            return Conversation(ids, labels, slots, [], [])
+        teacher, teacher_labels = self.pieces.conversation(_with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
         known = [a != REFUSAL for _, a in turns]
         pairs = [
             (n + shift - 1, n - 1) for n, turn in _answer_columns(labels, self.pieces.stop) if known[turn]
         ]
         assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
-        return _Row(ids, labels, slots, teacher, pairs)
+        return Conversation(ids, labels, slots, teacher, pairs)
 
     def _foreign(self, written: Sequence[Reference], read: Sequence[int]) -> Question | None:
         """A question about a reference that is not read and that those which are do not answer."""
@@ -152,7 +168,7 @@ class Conversations(ABC):
                 return question
         return None
 
-    def _teacher(self, rows: Sequence[_Row]) -> Teacher | None:
+    def _teacher(self, rows: Sequence[Conversation]) -> Teacher | None:
         taught = [n for n, row in enumerate(rows) if row.pairs]
         if not taught:
             return None
@@ -160,6 +176,14 @@ class Conversations(ABC):
         places = [(t, there) for t, n in enumerate(taught) for there, _ in rows[n].pairs]
         matched = [(n, here) for n in taught for _, here in rows[n].pairs]
         return Teacher(ids, torch.tensor(places), torch.tensor(matched), lengths=lengths)
+
+
+def _with_texts(
+    written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """The turns, the texts of references before the first question."""
+    texts = [written[number].text for number in dict.fromkeys(shown)]
+    return [("\n\n".join([*texts, turns[0][0]]), turns[0][1]), *turns[1:]]
 
 
 def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
@@ -209,7 +233,7 @@ class FactConversations(Conversations):
         for number, reference in enumerate(self.references):
             self.families.setdefault(reference.family, []).append(number)
             for ways in reference.questions:
-                self.fields.setdefault(_field(ways[0]), []).append(number)
+                self.fields.setdefault(field_of(ways[0]), []).append(number)
         self.topic = ""
         self.topics = sorted(f for f, numbers in self.fields.items() if len(numbers) >= 4)
 
@@ -232,7 +256,7 @@ class FactConversations(Conversations):
 
     def ask(self, reference: Reference) -> Question:
         """Mostly for the batch's topic, where the reference holds it."""
-        on_topic = [ways for ways in reference.questions if _field(ways[0]) == self.topic]
+        on_topic = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
         if on_topic and self.random.random() < 0.75:
             return self.random.choice(on_topic[0])
         return super().ask(reference)
@@ -260,15 +284,15 @@ class FactConversations(Conversations):
         return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
 
 
-def _field(question: Question) -> str:
+def field_of(question: Question) -> str:
+    """The field of a fact that a question asks for."""
     return question.line.partition(":")[0]
 
 
 class ProseConversations(Conversations):
     """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
 
-    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length;
-    some are the openings of two passages, asked for what both say together.
+    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length.
     """
 
     task = "prose"
@@ -279,8 +303,6 @@ class ProseConversations(Conversations):
     ) -> None:  # fmt: skip
         super().__init__(pieces, seed, sizes, distil=distil)
         self.passages, self.longest = passages, longest
-        self.pairs = Pairs(passages)
-        self.paired = _PAIRED if self.pairs.kinds else 0.0
 
     def draw(self) -> list[Reference]:
         """Two runs of neighbours, the rest at random."""
@@ -297,23 +319,12 @@ class ProseConversations(Conversations):
     def _reference(self, number: int) -> Reference | None:
         rng, passage = self.random, self.passages[number]
         count = self.pieces.tokenizer.count
-        if rng.random() < self.paired:
-            return self._pair(number)
         title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
         limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
         texts = split(passage.text[:2500], title, count, limit)
         text = rng.choice(texts) if texts else ""
         asks = prose_questions(passage.title, text.removeprefix(f"{title}\n") if title else text, rng)
         return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
-
-    def _pair(self, number: int) -> Reference | None:
-        """Two openings as one reference, asked together and, as others are, one by one."""
-        text, asks = self.pairs.draw(self.random)
-        ids = self.pieces.tokenizer.encode(text)
-        if len(ids) > self.longest:
-            return None
-        asks += prose_questions("", text, self.random, 3)
-        return Reference(number, text, ids, asks) if asks else None
 
 
 class AskedConversations(ProseConversations):

@@ -103,14 +103,10 @@ class PassageFiles(Sequence[Passage]):
     """
 
     def __init__(self, files: Sequence[Path], without: Collection[str] = ()) -> None:
-        starts = [
-            [
-                start
-                for start, p in _placed_rows(path, Passage)
-                if not held_out(p.source, p.key) and p.title not in without
-            ]
-            for path in files
-        ]
+        def free(p: Passage) -> bool:
+            return not held_out(p.source, p.key) and p.title not in without
+
+        starts = [[start for start, p in _placed_rows(path, Passage) if free(p)] for path in files]
         self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])
         self._start = np.array([start for found in starts for start in found], np.int64)
         if not len(self._start):

@@ -33,17 +33,11 @@ DEFAULT_CAPACITY = 2048
 
 
 def export_bundle(
-    model: str | Path | LoadedModel | None = None,
-    out: str | Path = DEFAULT_FOLDER,
-    precision: str | Precision = DEFAULT_PRECISION,
-    capacity: int = DEFAULT_CAPACITY,
-    *,
-    codec: str | Path | None = None,
-    embedder: str | Path | None = None,
-    embedder_precision: str = "float32",
-    calibration: str | Path | None = None,
-    quiet: bool = False,
-) -> Bundle:
+    model: str | Path | LoadedModel | None = None, out: str | Path = DEFAULT_FOLDER,
+    precision: str | Precision = DEFAULT_PRECISION, capacity: int = DEFAULT_CAPACITY, *,
+    codec: str | Path | None = None, embedder: str | Path | None = None, embedder_precision: str = "float32",
+    calibration: str | Path | None = None, quiet: bool = False,
+) -> Bundle:  # fmt: skip
     """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
     An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:

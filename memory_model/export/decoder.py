@@ -42,13 +42,9 @@ OPERATORS = ("standard", "fused")
 
 
 def export_decoder(
-    loaded: LoadedModel,
-    path: str | Path,
-    precision: str | Precision = "int4",
-    capacity: int = 2048,
-    progress: Progress | None = None,
-    moments: Mapping[str, np.ndarray] | None = None,
-) -> list[Path]:
+    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4", capacity: int = 2048,
+    progress: Progress | None = None, moments: Mapping[str, np.ndarray] | None = None,
+) -> list[Path]:  # fmt: skip
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
     precision: of the weights. capacity: text rows, prefix included, that the rotary tables cover.
@@ -61,14 +57,10 @@ def export_decoder(
 
 
 def decoder_graphs(
-    weights: Tensors,
-    config: ModelConfig,
-    precision: str | Precision = "float32",
-    capacity: int = 2048,
-    progress: Progress | None = None,
-    moments: Mapping[str, np.ndarray] | None = None,
+    weights: Tensors, config: ModelConfig, precision: str | Precision = "float32", capacity: int = 2048,
+    progress: Progress | None = None, moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
-) -> dict[str, Graph]:
+) -> dict[str, Graph]:  # fmt: skip
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
 
     There is no fused spelling of a graph that computes with halves, which is for accelerators, nor of

@@ -39,16 +39,20 @@ class LowRankLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(base.out_features, rank))
         self.scale = alpha / rank
         self.enabled = True
-        self.rounded: tuple[Tensor, Tensor] | None = None
+        self.keeps_merged = True
+        self.merged: Tensor | None = None
+
+    def merge(self) -> Tensor:
+        """W + (alpha / rank) b a in W's type, summed in float32 and rounded once."""
+        weight = self.base.weight
+        return torch.addmm(weight, *(x.detach().to(weight.dtype) for x in (self.b, self.a)), alpha=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """W x + (alpha / rank) b a x; W x alone while switched off."""
+        """(W + (alpha / rank) b a) x; W x while switched off."""
         if not self.enabled:
             return cast(Tensor, self.base(x))
-        rounded = self.rounded or (self.a.detach().to(x.dtype), self.b.detach().to(x.dtype))
-        return fused.low_rank_linear(
-            x, self.base.weight, self.base.bias, (self.a, self.b), rounded, self.scale
-        )
+        weight = self.merge() if self.merged is None else self.merged
+        return fused.low_rank_linear(x, weight, self.base.bias, self.a, self.b, self.scale)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Adapter:
 
     @classmethod
     def load(cls, path: str | Path) -> Adapter:
-        """Read an adapter file; raises MissingFile, CorruptFile, or InvalidInput for one of whole weights."""
+        """Read an adapter file; raises MissingFile or CorruptFile."""
         path = Path(path)
         if not path.is_file():
             raise MissingFile(f"no adapter at {path}: make one with `memory-model adapt`")
@@ -71,17 +75,12 @@ class Adapter:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["memory3"])
                 tensors = {k: file.get_tensor(k).float() for k in file.keys()}  # noqa: SIM118 - not a mapping
-            if any(name.endswith(".delta") for name in tensors):
-                raise InvalidInput(
-                    f"{path} is an adapter of whole weights, which this version does not read: "
-                    "tune a low-rank one with `memory-model adapt`"
-                )
             names = sorted(name.removesuffix(".a") for name in tensors if name.endswith(".a"))
+            if not names:
+                raise KeyError("it has no low-rank factors")
             factors = {name: (tensors[f"{name}.a"], tensors[f"{name}.b"]) for name in names}
             memory = MemoryConfig.from_dict(header["memory"])
             return cls(factors, float(header["scale"]), memory, str(header["base_sha256"]), header["details"])
-        except InvalidInput:
-            raise
         except (SafetensorError, KeyError, ValueError) as error:
             raise CorruptFile(f"{path} is not an adapter file: {error}") from error
 
@@ -147,16 +146,15 @@ def original(model: Decoder) -> Iterator[None]:
 
 @contextmanager
 def unchanging(model: Decoder) -> Iterator[None]:
-    """For the time of a `with` no factor changes, so they are rounded to the weights' type once."""
-    parts = [m for m in model.modules() if isinstance(m, LowRankLinear)]
+    """For the time of a `with` no factor changes, so weights are merged once; not where layers are recomputed."""
+    parts = [m for m in model.modules() if isinstance(m, LowRankLinear) and m.keeps_merged]
     for part in parts:
-        kind = part.base.weight.dtype
-        part.rounded = part.a.detach().to(kind), part.b.detach().to(kind)
+        part.merged = part.merge()
     try:
         yield
     finally:
         for part in parts:
-            part.rounded = None
+            part.merged = None
 
 
 @torch.no_grad()
@@ -189,8 +187,12 @@ def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dic
 def checkpoint_layers(model: Decoder) -> None:
     """Keep only the inputs of every attention and MLP for the backward pass, and compute the rest again there.
 
-    Takes a third more time, and memory for two hidden states a layer in place of all that a layer computes.
+    Takes a third more time, and memory for two hidden states a layer in place of all that a layer computes. Merged
+    weights are not kept either.
     """
+    for module in model.modules():
+        if isinstance(module, LowRankLinear):
+            module.keeps_merged = False
     for layer in model.blocks:
         for part, name in ((layer.self_attn, "forward"), (layer.self_attn, "packed"), (layer.mlp, "forward")):
             setattr(part, name, partial(_recomputed, getattr(part, name)))

@@ -155,16 +155,9 @@ class Attention(nn.Module):
         return rotate(x_BHTd, cos_BTd, sin_BTd) if self.rotates else x_BHTd
 
     def forward(
-        self,
-        x_BTD: Tensor,
-        cos_BTd: Tensor,
-        sin_BTd: Tensor,
-        mask_BTS: Tensor,
-        past: KeyValue | None,
-        memory: MemoryBatch | None,
-        chunk_BT: Tensor | None,
-        projected: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, KeyValue]:
+        self, x_BTD: Tensor, cos_BTd: Tensor, sin_BTd: Tensor, mask_BTS: Tensor, past: KeyValue | None,
+        memory: MemoryBatch | None, chunk_BT: Tensor | None, projected: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, KeyValue]:  # fmt: skip
         """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks.
 
         projected: what `project` gave for x_BTD, if it was called already.
@@ -179,9 +172,12 @@ class Attention(nn.Module):
 
     def packed(
         self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
-        memories: Sequence[MemoryBatch | None],
+        memories: Sequence[MemoryBatch | None], needed: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part."""
+        """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
+
+        needed: int64 [K], the tokens whose output is returned, [K, D].
+        """
         q_1HNd, k_1KNd, v_1KNd = self.project(x_ND[None])
         q_1HNd, k_1KNd = (self.rotate(x, cos_Nd[None], sin_Nd[None]) for x in (q_1HNd, k_1KNd))
         sizes = [part.count * part.length for part in parts]
@@ -195,38 +191,34 @@ class Attention(nn.Module):
             else:
                 read, spans = memory.of_chunks(), []
                 for chunk, start, end in part.chunks:
-                    mask = fused.causal(end - start, end, q.device)[None]
                     here = part.chunk_BT[:, start:end].clamp_max(0) if part.chunk_BT is not None else None
                     seen = read[chunk] if chunk >= 0 else None
                     queries = q[:, :, start:end]
-                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], mask, seen, here))
+                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], None, seen, here))
                 out_BHTd = torch.cat(spans, dim=2)
             outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
-        return cast(Tensor, self.o_proj(torch.cat(outs)))
+        out = torch.cat(outs)
+        return cast(Tensor, self.o_proj(out if needed is None else out[needed]))
 
     def _attended(
         self, q_BHTd: Tensor, k_BKTd: Tensor, v_BKTd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch | None,
         chunk_BT: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """[B, H, T, d]; mask_BTS None: causal."""
+        mask = None if mask_BTS is None else mask_BTS[:, None]
         if memory is None:
-            return self._plain(q_BHTd, k_BKTd, v_BKTd, mask_BTS)
+            return fused.attend(q_BHTd, k_BKTd, v_BKTd, mask)
         assert chunk_BT is not None
         q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
         heads = self.memory_heads
-        joined = self._with_memory(
-            q_BKGTd[:, heads], k_BKTd[:, heads], v_BKTd[:, heads], mask_BTS, memory, chunk_BT
-        )
+        k, v = k_BKTd[:, heads], v_BKTd[:, heads]
+        joined = self._with_memory(q_BKGTd[:, heads], k, v, mask_BTS, memory, chunk_BT)
         if self.plain_heads:
             rest = self.plain_heads
             q_rest = q_BKGTd[:, rest].flatten(1, 2)
-            out_rest = self._plain(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask_BTS)
+            out_rest = fused.attend(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask)
             joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
         return joined[:, self.restore].flatten(1, 2)
-
-    @staticmethod
-    def _plain(q: Tensor, k: Tensor, v: Tensor, mask_BTS: Tensor | None) -> Tensor:
-        return fused.attend(q, k, v, None if mask_BTS is None else mask_BTS[:, None])
 
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch,
@@ -240,7 +232,7 @@ class Attention(nn.Module):
         B, h, G, T, _ = q_BhGTd.shape
         C, m = memory.valid.shape[1:3]
         if mask_BTS is None:
-            mask_BTS = fused.causal(T, T, q_BhGTd.device)[None]
+            mask_BTS = fused.causal(T, k_BhSd.shape[2], q_BhGTd.device)[None]
 
         alike = self.rows_Ht.numel() == memory.valid.shape[-1]
 
@@ -254,9 +246,8 @@ class Attention(nn.Module):
         owner = torch.arange(C, device=filled.device).repeat_interleave(filled.shape[1] // C)
         sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
         mask = torch.cat((sees, mask_BTS[:, None].expand(B, h, T, -1)), dim=3)
-        mask = mask[:, :, None].expand(B, h, G, T, -1).flatten(2, 3)
-        out = fused.attend(q_BhGTd.flatten(2, 3), keys, values, mask)
-        return out.unflatten(2, (G, T))
+        out = fused.attend(q_BhGTd.flatten(1, 2), keys, values, mask)
+        return out.unflatten(1, (h, G))
 
 
 class Layer(nn.Module):
@@ -317,14 +308,9 @@ class Decoder(nn.Module):
         return angle.cos().float(), angle.sin().float()
 
     def hidden(
-        self,
-        ids_BT: Tensor,
-        positions_BT: Tensor,
-        mask_BTS: Tensor | None = None,
-        past: list[KeyValue] | None = None,
-        memory: MemoryBatch | None = None,
-        chunk_BT: Tensor | None = None,
-    ) -> tuple[Tensor, list[KeyValue]]:
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor | None = None,
+        past: list[KeyValue] | None = None, memory: MemoryBatch | None = None, chunk_BT: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
         """Normed hidden states [B, T, D] and the grown caches of every layer.
 
         mask_BTS: bool, True where a query may look (default causal). memory: leading
@@ -334,9 +320,19 @@ class Decoder(nn.Module):
         if mask_BTS is None:
             T = ids_BT.shape[1]
             S = T + (past[0][0].shape[2] if past else 0)
-            mask_BTS = torch.ones(T, S, dtype=torch.bool, device=ids_BT.device).tril(S - T)[None]
+            mask_BTS = fused.causal(T, S, ids_BT.device)[None]
+        caches = []
+        own = memory.by_layer(self.config.memory) if memory is not None else {}
         with self.computing(ids_BT.device):
-            return self._hidden(ids_BT, positions_BT, mask_BTS, past, memory, chunk_BT)
+            x_BTD = self.embed_tokens(ids_BT).float()
+            cos, sin = self.rotary(positions_BT)
+            for i, layer in enumerate(self.blocks):
+                normed, before = layer.input_layernorm(x_BTD), past[i] if past else None
+                attended, cache = layer.self_attn(normed, cos, sin, mask_BTS, before, own.get(i), chunk_BT)
+                caches.append(cache)
+                x_BTD = x_BTD + attended
+                x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
+            return cast(Tensor, self.norm(x_BTD)), caches
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Matrix products in the type of the weights; an autocast that is on already stays."""
@@ -345,31 +341,8 @@ class Decoder(nn.Module):
         kind = torch.get_autocast_dtype(device.type) if on else kind
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
 
-    def _hidden(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor, past: list[KeyValue] | None,
-        memory: MemoryBatch | None, chunk_BT: Tensor | None,
-    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
-        x_BTD = self.embed_tokens(ids_BT).float()
-        cos, sin = self.rotary(positions_BT)
-        caches = []
-        own = memory.by_layer(self.config.memory) if memory is not None else {}
-        for i, layer in enumerate(self.blocks):
-            attended, cache = layer.self_attn(
-                layer.input_layernorm(x_BTD),
-                cos,
-                sin,
-                mask_BTS,
-                past[i] if past else None,
-                own.get(i),
-                chunk_BT,
-            )
-            caches.append(cache)
-            x_BTD = x_BTD + attended
-            x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
-        return cast(Tensor, self.norm(x_BTD)), caches
-
-    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows]) -> Tensor:
-        """Normed hidden states [N, D] of rows of different lengths, one after the other and without padding.
+    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor) -> Tensor:
+        """Normed hidden states [K, D] of the tokens `needed` of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
         """
@@ -380,11 +353,18 @@ class Decoder(nn.Module):
             own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
             for i, layer in enumerate(self.blocks):
                 memories = [memory.get(i) for memory in own]
-                x_ND = x_ND + layer.self_attn.packed(layer.input_layernorm(x_ND), cos, sin, parts, memories)
+                only = needed if i == len(self.layers) - 1 else None
+                normed = layer.input_layernorm(x_ND)
+                attended = layer.self_attn.packed(normed, cos, sin, parts, memories, only)
+                x_ND = (x_ND if only is None else x_ND[only]) + attended
                 x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
             return cast(Tensor, self.norm(x_ND))
 
+    @property
+    def head_weight(self) -> Tensor:
+        """[V, D]: the head's own weight, or the embedding where it serves as head."""
+        return (self.embed_tokens if self.lm_head is None else self.lm_head).weight
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states."""
-        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(hidden.to(weight.dtype), weight)
+        return F.linear(hidden.to(self.head_weight.dtype), self.head_weight)

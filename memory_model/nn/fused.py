@@ -5,7 +5,7 @@ Each computes what its plain form in PyTorch does, to the rounding of its type; 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,21 +18,27 @@ _CAUSAL_BLOCK = 128
 def attend(q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask: Tensor | None) -> Tensor:
     """Grouped-query attention [B, H, T, d].
 
-    mask: bool [1 or B, 1 or H, T, S], True where a query may look; None: causal, T = S. PyTorch's kernel, but on a
-    processor in bfloat16: its backward pass there takes five times as long.
+    mask: bool [1 or B, 1 or K, T, S], True where a query may look; None: causal, the queries being the last T of S
+    tokens. PyTorch's kernel, but on a processor in bfloat16: its backward pass there takes five times as long.
     """
+    T, S = q_BHTd.shape[2], k_BKSd.shape[2]
     if q_BHTd.device.type != "cpu" or q_BHTd.dtype != torch.bfloat16:
+        if mask is None and T != S:
+            mask = causal(T, S, q_BHTd.device)[None, None]
+        elif mask is not None and mask.shape[1] > 1:
+            mask = mask.repeat_interleave(q_BHTd.shape[1] // mask.shape[1], dim=1)
         return F.scaled_dot_product_attention(
             q_BHTd, k_BKSd, v_BKSd, attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )
     if mask is not None:
-        return _own_attention(q_BHTd, k_BKSd, v_BKSd, mask)
-    outs = []
-    for start in range(0, q_BHTd.shape[2], _CAUSAL_BLOCK):
+        return cast(Tensor, _Attention.apply(q_BHTd, k_BKSd, v_BKSd, mask))
+    outs: list[Tensor] = []
+    for start in range(0, T, _CAUSAL_BLOCK):
         queries = q_BHTd[:, :, start : start + _CAUSAL_BLOCK]
-        end = start + queries.shape[2]
-        seen = causal(queries.shape[2], end, q_BHTd.device)[None, None]
-        outs.append(_own_attention(queries, k_BKSd[:, :, :end], v_BKSd[:, :, :end], seen))
+        length = queries.shape[2]
+        end = S - T + start + length
+        seen = causal(length, length, q_BHTd.device)[None, None]
+        outs.append(_Attention.apply(queries, k_BKSd[:, :, :end], v_BKSd[:, :, :end], seen))
     return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
 
 
@@ -41,25 +47,22 @@ def causal(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def _own_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    out: Tensor = _Attention.apply(q, k, v, mask)
-    return out
-
-
 class _Attention(torch.autograd.Function):
-    """Scores and softmax in float32, the products with values and of the backward pass in bfloat16."""
+    """Scores are rounded to bfloat16, softmax sums in float32; the mask is that of the last keys, all see the others.
+
+    Gradients of a whole step come as near to those of float32 as with scores in float32 (relative error 0.05 to 0.07
+    either way, of the shipped model).
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         (B, H, T, d), (K, S) = q.shape, k.shape[1:3]
-        G = H // K
         ctx.shape = B, H, T, d
-        q, k, v = q.reshape(B * K, G * T, d), k.reshape(B * K, S, d), v.reshape(B * K, S, d)
-        masked = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, float("-inf"))
-        grouped = masked.unflatten(1, (K, G)) if mask.shape[1] > 1 else masked[:, :, None]
-        scores = torch.empty(B, K, G, T, S).copy_(grouped).view(B * K, G * T, S)
-        scores.baddbmm_(q.float(), k.float().transpose(1, 2), alpha=d**-0.5)
-        p = scores.softmax(-1).to(q.dtype)
+        q, k, v = q.reshape(B * K, -1, d), k.reshape(B * K, S, d), v.reshape(B * K, S, d)
+        scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=d**-0.5)
+        hidden = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
+        scores.view(B, K, -1, T, S)[..., S - mask.shape[-1] :].add_(hidden[:, :, None])
+        p = scores.softmax(-1)
         ctx.save_for_backward(q, k, v, p)
         return torch.bmm(p, v).view(B, H, T, d)
 
@@ -69,51 +72,45 @@ class _Attention(torch.autograd.Function):
         B, H, T, d = ctx.shape
         out = grads[0].reshape(q.shape)
         scores = torch.bmm(out, v.transpose(1, 2))
-        scores = torch._softmax_backward_data(scores, p, -1, p.dtype).mul_(d**-0.5)
-        dq, dk = torch.bmm(scores, k), torch.bmm(scores.transpose(1, 2), q)
+        scores = torch._softmax_backward_data(scores, p, -1, p.dtype)
+        dq = torch.bmm(scores, k).mul_(d**-0.5)
+        dk = torch.bmm(scores.transpose(1, 2), q).mul_(d**-0.5)
         dv = torch.bmm(p.transpose(1, 2), out)
         return dq.view(B, H, T, d), dk.view(B, -1, *dk.shape[1:]), dv.view(B, -1, *dv.shape[1:]), None
 
 
 def low_rank_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor],
-    scale: float,
-) -> Tensor:  # fmt: skip
-    """W x + bias + scale * b (a x) in x's type; gradients for x, a [rank, in] and b [out, rank], none for W.
-
-    rounded: the factors in x's type, which a caller keeps as long as they do not change.
-    """
-    flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, *factors, *rounded, scale)
+    x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+) -> Tensor:
+    """Product with W + scale * b a, which is given as `weight`, plus bias, in x's type; gradients for x, a and b."""
+    flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, a, b, scale)
     return flat.view(*x.shape[:-1], -1)
 
 
 class _LowRank(torch.autograd.Function):
-    """Keeps x, and its product with a; sums in place into what the wide product made."""
+    """One product forward; backward the thin products from which the factors' gradients come, too."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, _a: Tensor, _b: Tensor, a: Tensor, b: Tensor,
-        scale: float,
-    ) -> Tensor:  # fmt: skip
-        thin = F.linear(x, a)
-        ctx.save_for_backward(x, weight, a, b, thin)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, a, b)
         ctx.scale = scale
-        return F.linear(x, weight, bias).addmm_(thin, b.t(), alpha=scale)
+        return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, a, b, thin = ctx.saved_tensors
+        x, weight, a, b = ctx.saved_tensors
         (out,) = grads
-        thin_grad = torch.mm(out, b).mul_(ctx.scale)
-        dx = torch.mm(out, weight).addmm_(thin_grad, a) if ctx.needs_input_grad[0] else None
-        da, db = torch.mm(thin_grad.t(), x), torch.mm(out.t(), thin).mul_(ctx.scale)
-        return dx, None, None, da.float(), db.float(), None, None, None
+        dx = torch.mm(out, weight) if ctx.needs_input_grad[0] else None
+        da = torch.mm(torch.mm(out, b.to(x.dtype)).t(), x).float()
+        db = torch.mm(out.t(), torch.mm(x, a.to(x.dtype).t())).float()
+        return dx, None, None, da.mul_(ctx.scale), db.mul_(ctx.scale), None
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
     """Root-mean-square norm [..., D] as `dtype`, computed in float32."""
-    out: Tensor = _RMSNorm.apply(x, weight, epsilon, dtype)
-    return out
+    return cast(Tensor, _RMSNorm.apply(x, weight, epsilon, dtype))
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -138,8 +135,7 @@ class _RMSNorm(torch.autograd.Function):
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding in half-rotation form, computed in float32; x [..., d], cos and sin broadcast to it."""
-    out: Tensor = _Rotation.apply(x, cos, sin)
-    return out
+    return cast(Tensor, _Rotation.apply(x, cos, sin))
 
 
 class _Rotation(torch.autograd.Function):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
@@ -64,9 +64,7 @@ def sparsify(
     values = F.pad(v_NhRd.gather(2, index), (0, 0, 0, pad))
     valid = F.pad(kept_NhR.gather(2, order), (0, pad))
     owned = filled_ht.flatten().nonzero()[:, 0]
-    return MemoryBatch(
-        keys.flatten(1, 2)[:, owned], values.flatten(1, 2)[:, owned], valid.flatten(1, 2)[:, owned]
-    )
+    return MemoryBatch(*(x.flatten(1, 2)[:, owned] for x in (keys, values, valid)))
 
 
 def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
@@ -74,11 +72,6 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
 
     ids_NR: int64 token ids, right-padded; lengths_N: real tokens of each (1..reference_tokens).
     """
-    with model.computing(ids_NR.device):
-        return _write(model, ids_NR, lengths_N, prefix)
-
-
-def _write(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[int]) -> MemoryBatch:
     memory = model.config.memory
     N, R = ids_NR.shape
     P, d = len(prefix), model.config.head_dim
@@ -89,32 +82,28 @@ def _write(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Sequence[i
     ids = torch.cat((start_N, ids_NR), dim=1)
     cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
     mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    valid: list[Tensor] = []
-    x = model.embed_tokens(ids).float()
-    for i, layer in enumerate(model.blocks[: last + 1]):
-        attention = layer.self_attn
-        normed = layer.input_layernorm(x)
-        projected = attention.project(normed)
-        if attention.memory_heads:
-            q, k, v = projected
-            heads = attention.memory_heads
-            q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
-            k_own, v_own = k[:, heads, P:], v[:, heads, P:]
-            rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
-            rows = sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht)
-            keys.append(rows.keys)
-            values.append(rows.values)
-            valid.append(rows.valid)
-        if i == last:
-            break
-        attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
-        x = x + attended
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-    present = torch.cat(valid, dim=1)
-    hole = present[..., None]
-    return MemoryBatch(torch.cat(keys, dim=1) * hole, torch.cat(values, dim=1) * hole, present)
+    written: list[MemoryBatch] = []
+    with model.computing(device):
+        x = model.embed_tokens(ids).float()
+        for i, layer in enumerate(model.blocks[: last + 1]):
+            attention = layer.self_attn
+            normed = layer.input_layernorm(x)
+            projected = attention.project(normed)
+            if heads := attention.memory_heads:
+                q, k, v = projected
+                q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
+                k_own, v_own = k[:, heads, P:], v[:, heads, P:]
+                rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
+                written.append(sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht))
+            if i < last:
+                attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
+                x = x + attended
+                x = x + layer.mlp(layer.post_attention_layernorm(x))
+    valid = torch.cat([rows.valid for rows in written], dim=1)
+    keys, values = (
+        torch.cat([getattr(rows, side) for rows in written], dim=1) for side in ("keys", "values")
+    )
+    return MemoryBatch(keys * valid[..., None], values * valid[..., None], valid)
 
 
 class MemoryWriter:
@@ -173,13 +162,8 @@ class MemoryWriter:
                 self.batch_tokens = max(self.batch_tokens // 2, 1)
                 continue
             keys, values = written.keys.float().cpu().numpy(), written.values.float().cpu().numpy()
-            yield (
-                batch,
-                [
-                    ExplicitMemory(np.array(keys[row]), np.array(values[row]), len(ids[n]))
-                    for row, n in enumerate(batch)
-                ],
-            )
+            sides = zip(keys, values, batch, strict=True)
+            yield batch, [ExplicitMemory(np.array(k), np.array(v), len(ids[n])) for k, v, n in sides]
             waiting = waiting[len(batch) :]
 
     @torch.inference_mode()
@@ -202,10 +186,8 @@ def rows_that_fit(lengths: Sequence[int], batch_tokens: int) -> int:
 def pad_ids(ids: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]:
     """Right-padded ids [N, longest] and lengths [N], both int64."""
     lengths = torch.tensor([len(t) for t in ids])
-    padded = torch.full((len(ids), int(lengths.max())), pad)
-    for row, tokens in enumerate(ids):
-        padded[row, : len(tokens)] = torch.tensor(tokens)
-    return padded, lengths
+    rows = [torch.tensor(tokens) for tokens in ids]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad), lengths
 
 
 def stack_memories(memories: Sequence[Sequence[ExplicitMemory]], config: ModelConfig) -> MemoryBatch:

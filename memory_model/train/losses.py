@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 import torch.nn.functional as F
@@ -96,35 +96,28 @@ def _batch_gradients(
     if teacher is not None:
         with done.timed("teacher"):
             seen = _seen(model, teacher, prefix, done, most_tokens)
-    labels = int((batch.labels[:, 1:] != IGNORE).sum())
+    row, column, target, taught = _wanted(batch, teacher)
+    labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
+    answer_weight = weight / max(1, labels)
+    teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
     lengths = _lengths(batch.ids, batch.lengths)
     for parts in _passes(batch.ids, lengths, (batch.memories >= 0).any(dim=(1, 2)).tolist(), most_tokens):
-        chosen = [row for rows in parts for row in rows]
-        done.tokens += sum(lengths[row] for row in chosen)
+        done.tokens += sum(lengths[row] for rows in parts for row in rows)
         with done.timed("read"):
-            hidden, start_B = _read_packed(model, batch.ids, lengths, prefix, parts, done, batch, leaf)
-            row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
-            inside = start_B[row] >= 0
-            row, column = row[inside], column[inside]
-            positions, targets = [start_B[row] + column], batch.labels[row, column + 1]
-            right, scale = None, 0.0
-            if teacher is not None and seen is not None:
-                place = start_B[teacher.matched[:, 0]]
-                own = place >= 0
-                positions.append((place + teacher.matched[:, 1])[own])
-                right, scale = seen[own], (1.0 if teacher.original else distillation) / len(teacher.matched)
-            needed, where = torch.cat(positions).unique(return_inverse=True)
-            states = hidden[needed]
-            leaves = states.detach().requires_grad_()
-            answers, divergence = _head_losses(
-                model, leaves, where[: len(row)], targets, where[len(row) :], right, weight / max(1, labels),
-                weight * scale,
+            start_B = _starts(batch.ids, lengths, prefix, parts)
+            here = start_B[row] >= 0
+            if not here.any():
+                continue
+            needed = (start_B[row] + column)[here]
+            states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, done, batch, leaf)
+            answers, divergence, gradient = _head_gradient(
+                model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
             )  # fmt: skip
             done.answers += answers / max(1, labels)
-            done.teacher += divergence / max(1, len(teacher.matched) if teacher else 0)
-        if leaves.grad is not None and states.requires_grad:
+            done.teacher += divergence / max(1, matched)
+        if states.requires_grad:
             with done.timed("backward"):
-                states.backward(leaves.grad)
+                states.backward(gradient)
     if written is not None and leaf is not None and leaf.keys.grad is not None and written.keys.requires_grad:
         assert leaf.values.grad is not None
         with done.timed("backward"):
@@ -136,34 +129,53 @@ def _batch_gradients(
     return done
 
 
-def _head_losses(
-    model: Decoder, states_KD: Tensor, asked: Tensor, targets: Tensor, matched: Tensor, right_MD: Tensor | None,
-    answer_weight: float, teacher_weight: float,
-) -> tuple[float, float]:  # fmt: skip
-    """Sums of cross-entropy and divergence; their weighted gradient is left in `states_KD`.
+def _wanted(batch: Batch, teacher: Teacher | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the K tokens from which something is predicted: row, column, target and number of the teacher's prediction.
 
-    asked, matched: places in states_KD, of `targets` and of the teacher's hidden states.
+    The target is the token that follows, where it is learned; -1 for a target or prediction that there is not.
+    """
+    length = batch.ids.shape[1]
+    row, column = (batch.labels[:, 1:] != IGNORE).nonzero().T
+    asked = row * length + column
+    led = asked[:0] if teacher is None else teacher.matched[:, 0] * length + teacher.matched[:, 1]
+    tokens = torch.cat((asked, led)).unique()
+    target, taught = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
+    target[torch.searchsorted(tokens, asked)] = batch.labels[row, column + 1]
+    taught[torch.searchsorted(tokens, led)] = torch.arange(len(led), device=led.device)
+    return tokens // length, tokens % length, target, taught
+
+
+@torch.no_grad()
+def _head_gradient(
+    model: Decoder, states_KD: Tensor, target_K: Tensor, taught_K: Tensor, seen_MD: Tensor | None,
+    answer_weight: float, teacher_weight: float,
+) -> tuple[float, float, Tensor]:  # fmt: skip
+    """Sums of cross-entropy and divergence, and the gradient [K, D] of their weighted sum; none for the head's weight.
+
+    By hand, because autograd keeps several float32 tensors over the whole vocabulary. Of logits l and a teacher's r:
+    softmax(l) - onehot(target) and softmax(l) - softmax(r).
     """
     answers = divergence = 0.0
-    for start in range(0, len(states_KD), _HEAD_ROWS):
-        end = min(start + _HEAD_ROWS, len(states_KD))
-        logits = model.head(states_KD[start:end]).float().log_softmax(-1)
-        loss = logits.new_zeros(())
-        inside = (asked >= start) & (asked < end)
-        if bool(inside.any()):
-            summed = F.nll_loss(logits[asked[inside] - start], targets[inside], reduction="sum")
-            answers += float(summed.detach())
-            loss = loss + answer_weight * summed
-        inside = (matched >= start) & (matched < end)
-        if right_MD is not None and bool(inside.any()):
-            with torch.no_grad():
-                right = model.head(right_MD[inside]).float().log_softmax(-1)
-            summed = F.kl_div(logits[matched[inside] - start], right, reduction="sum", log_target=True)
-            divergence += float(summed.detach())
-            loss = loss + teacher_weight * summed
-        if loss.requires_grad:
-            loss.backward()
-    return answers, divergence
+    gradients = []
+    for states, target, taught in zip(
+        *(x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K)), strict=True
+    ):
+        log_p = model.head(states).float().log_softmax(-1)
+        asked, led = (target >= 0).nonzero()[:, 0], (taught >= 0).nonzero()[:, 0]
+        answers -= float(log_p[asked, target[asked]].sum())
+        right = None
+        if len(led) and seen_MD is not None:
+            right = model.head(seen_MD[taught[led]]).float().log_softmax(-1)
+            difference = right - (log_p if len(led) == len(log_p) else log_p[led])
+            divergence += float(torch.linalg.vecdot(right.exp_(), difference).sum())
+        gradient = log_p.exp_().mul_(
+            (answer_weight * (target >= 0) + teacher_weight * (taught >= 0))[:, None]
+        )
+        gradient[asked, target[asked]] -= answer_weight
+        if right is not None:
+            gradient.index_add_(0, led, right, alpha=-teacher_weight)
+        gradients.append(gradient.to(model.head_weight.dtype) @ model.head_weight)
+    return answers, divergence, torch.cat(gradients)
 
 
 def _written(
@@ -182,10 +194,7 @@ def _written(
         done.tokens += sum(lengths[row] for row in rows)
         done.computed += len(rows) * longest
     back = torch.tensor(order, device=batch.ids.device).argsort()
-    keys, values, valid = (
-        torch.cat(sides)[back] for sides in zip(*((p.keys, p.values, p.valid) for p in parts), strict=True)
-    )
-    return MemoryBatch(keys, values, valid)
+    return MemoryBatch(*(torch.cat([getattr(p, f.name) for p in parts])[back] for f in fields(MemoryBatch)))
 
 
 @torch.no_grad()
@@ -195,11 +204,12 @@ def _seen(model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, m
     found = None
     with original(model) if teacher.original else nullcontext():
         for parts in _passes(teacher.ids, lengths, [False] * len(lengths), most_tokens):
-            hidden, start_B = _read_packed(model, teacher.ids, lengths, prefix, parts, done)
+            place = _starts(teacher.ids, lengths, prefix, parts)[teacher.places[:, 0]]
+            needed = (place + teacher.places[:, 1])[place >= 0]
+            hidden = _read_packed(model, teacher.ids, lengths, prefix, parts, needed, done)
             if found is None:
                 found = hidden.new_empty(len(teacher.places), hidden.shape[-1])
-            place = start_B[teacher.places[:, 0]]
-            found[place >= 0] = hidden[(place + teacher.places[:, 1])[place >= 0]]
+            found[place >= 0] = hidden
     assert found is not None
     done.real += sum(lengths)
     return found
@@ -226,38 +236,43 @@ def _passes(
         yield parts
 
 
+def _starts(ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]]) -> Tensor:
+    """Where each text starts in a packed pass [B], behind its prefix; -1 for one that is not in it."""
+    start_B = torch.full((len(ids_BT),), -1, device=ids_BT.device)
+    end = 0
+    for part in parts:
+        step = len(prefix) + lengths[part[-1]]
+        start_B[part] = end + len(prefix) + step * torch.arange(len(part), device=ids_BT.device)
+        end += step * len(part)
+    return start_B
+
+
 def _read_packed(
-    model: Decoder, ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]], done: Pass,
-    batch: Batch | None = None, memory: MemoryBatch | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Normed hidden states [N, D] of rows behind the prefix, and where each text starts in them [B], -1 for none.
+    model: Decoder, ids_BT: Tensor, lengths: list[int], prefix: Sequence[int], parts: list[list[int]],
+    needed: Tensor, done: Pass, batch: Batch | None = None, memory: MemoryBatch | None = None,
+) -> Tensor:  # fmt: skip
+    """Normed hidden states [K, D] of the tokens `needed` of rows behind the prefix.
 
     parts: the rows of each length; each token of `batch` reads its chunk's memories, where any of a part's do.
     """
     P, device = len(prefix), ids_BT.device
     first = text_start(prefix, model.config.memory)
-    start_B = torch.full((len(ids_BT),), -1, device=device)
+    before = torch.tensor(prefix, device=device)
     ids, positions, packed = [], [], []
-    end = 0
     for part in parts:
-        rows, longest = torch.tensor(part, device=device), lengths[part[-1]]
-        count = len(part)
-        ids.append(
-            torch.cat((torch.tensor(prefix, device=device).expand(count, P), ids_BT[rows, :longest]), 1)
-        )
+        count, longest = len(part), lengths[part[-1]]
+        ids.append(torch.cat((before.expand(count, P), ids_BT[part, :longest]), dim=1).flatten())
         own = torch.cat((torch.arange(P), torch.arange(first, first + longest))).to(device)
         positions.append(own.repeat(count))
-        start_B[rows] = end + P + (P + longest) * torch.arange(count, device=device)
-        end += count * (P + longest)
         done.computed += count * longest
-        read = None
-        chunks = None
-        if batch is not None and memory is not None and bool((batch.memories[rows] >= 0).any()):
-            read = memory.select(batch.memories[rows])
-            chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[rows, :longest]), 1)
+        read = chunks = None
+        if batch is not None and memory is not None and bool((batch.memories[part] >= 0).any()):
+            read = memory.select(batch.memories[part])
+            chunks = torch.cat(
+                (torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1
+            )
         packed.append(Rows(count, P + longest, read, chunks))
-    hidden = model.packed(torch.cat([x.flatten() for x in ids]), torch.cat(positions), packed)
-    return hidden, start_B
+    return model.packed(torch.cat(ids), torch.cat(positions), packed, needed)
 
 
 def _lengths(ids_BT: Tensor, lengths_B: Tensor | None) -> list[int]:

@@ -1,7 +1,7 @@
-"""API keys: a file of their hashes that commands change and the service reads again without a restart.
+"""Callers: a file of API keys' hashes and client certificates' identities that the service reads again as it changes.
 
-A key is `m3_<id>_<secret>`; the secret has 256 random bits and is shown once. The file keeps its SHA-256: no
-slow hash is needed for what cannot be guessed, and every call is checked in microseconds.
+A key is `m3_<id>_<secret>`; the secret has 256 random bits and is shown once. The file keeps its SHA-256: what cannot
+be guessed needs no slow hash.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import Access, Scope
 from memory_service.access.quotas import Quota
-from memory_service.errors import Unauthenticated
+from memory_service.errors import CertificateUnknown, Unauthenticated
 from memory_service.ops.logs import logger
 
 LOOK_AGAIN_S = 0.5
-"""A change of the file is seen by calls that come so much later."""
+"""A change of a watched file takes effect so much later."""
 _PREFIX = "m3"
 _NOBODYS_SECRET = hashlib.sha256(b"").hexdigest()
 _REFUSAL = "the API key is missing, unknown, revoked or has ended: send `authorization: Bearer m3_…`"
@@ -43,14 +43,25 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ApiKey(_Record):
-    """One key. sha256: of its secret, hexadecimal. tenant: empty for the operator's. Times are UTC."""
+class _Grant(_Record):
+    """What a caller may do; tenant: empty for the operator's."""
+
+    tenant: Name | Literal[""] = ""
+    grants: dict[BaseName, ScopeName]
+
+    def access_as(self, key_id: str) -> Access:
+        """The same as the service uses it."""
+        return Access(
+            key_id, self.tenant, {name: Scope[scope.upper()] for name, scope in self.grants.items()}
+        )
+
+
+class ApiKey(_Grant):
+    """One key. sha256: of its secret, hexadecimal. Times are UTC."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
     name: Annotated[str, Field(max_length=200)]
-    tenant: Name | Literal[""] = ""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    grants: dict[BaseName, ScopeName]
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -61,11 +72,11 @@ class ApiKey(_Record):
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
-    @property
-    def access(self) -> Access:
-        """What it opens."""
-        grants = {name: Scope[scope.upper()] for name, scope in self.grants.items()}
-        return Access(self.id, self.tenant, grants)
+
+class CertificateGrant(_Grant):
+    """identity: a subject alternative name of the certificate (DNS name, URI, address), or its common name."""
+
+    identity: Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class KeyFile(_Record):
@@ -73,6 +84,7 @@ class KeyFile(_Record):
 
     format: Literal[1] = 1
     keys: tuple[ApiKey, ...] = ()
+    certificates: tuple[CertificateGrant, ...] = ()
     quotas: dict[Name, Quota] = {}
 
     @staticmethod
@@ -80,12 +92,9 @@ class KeyFile(_Record):
         """Raises MissingFile, CorruptFile."""
         try:
             return KeyFile.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise MissingFile(
-                f"no key file {path}: make it with `memory-service keys create NAME --grant '*:admin'`"
-            ) from error
         except OSError as error:
-            raise MissingFile(f"the key file {path} cannot be read: {error.strerror}") from error
+            advice = "make it with `memory-service keys create NAME --grant '*:admin'`"
+            raise MissingFile(f"no key file {path} ({error.strerror}): {advice}") from error
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "file"
@@ -107,40 +116,52 @@ class KeyFile(_Record):
         """The file with one more key, the key, and the secret that nobody can read again; raises InvalidInput."""
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         now = datetime.now(timezone.utc)
-        values = {
-            "id": key_id, "name": name, "tenant": tenant, "sha256": _hash(secret), "grants": grants,
-            "created_at": now, "expires_at": now + expires if expires is not None else None,
-        }  # fmt: skip
-        try:
-            key = ApiKey.model_validate(values)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            where = ".".join(map(str, wrong["loc"]))
-            raise InvalidInput(
-                f"no key can be made: {where}: {wrong['msg']} (got {wrong['input']!r})"
-            ) from error
+        key = _made(
+            ApiKey, id=key_id, name=name, tenant=tenant, sha256=_hash(secret), grants=grants, created_at=now,
+            expires_at=now + expires if expires is not None else None,
+        )  # fmt: skip
         return self.model_copy(update={"keys": (*self.keys, key)}), key, f"{_PREFIX}_{key_id}_{secret}"
 
     def with_revoked(self, key_id: str) -> KeyFile:
         """The file with this key revoked; raises InvalidInput when there is none, nothing when it is already."""
         if not any(key.id == key_id for key in self.keys):
             raise InvalidInput(f"no key has the id {key_id[:40]!r}: see `memory-service keys list`")
-        now = datetime.now(timezone.utc)
-        keys = [
-            key.model_copy(update={"revoked_at": key.revoked_at or now}) if key.id == key_id else key
+        revoked = {"revoked_at": datetime.now(timezone.utc)}
+        keys = (
+            key.model_copy(update=revoked) if key.id == key_id and key.revoked_at is None else key
             for key in self.keys
-        ]
+        )
         return self.model_copy(update={"keys": tuple(keys)})
+
+    def with_certificate(self, identity: str, tenant: str, grants: dict[str, str]) -> KeyFile:
+        """The file with what this identity may do; no grants remove it. Raises InvalidInput."""
+        others = tuple(one for one in self.certificates if one.identity != identity)
+        if not grants and others == self.certificates:
+            raise InvalidInput(
+                f"no certificate has the identity {identity[:80]!r}: see `memory-service keys list`"
+            )
+        new = (_made(CertificateGrant, identity=identity, tenant=tenant, grants=grants),) if grants else ()
+        return self.model_copy(update={"certificates": (*others, *new)})
 
     def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
         """The file with the tenant's quota; raises InvalidInput for a name that is none."""
-        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
         values = self.model_dump()
-        values["quotas"][tenant] = quota
-        try:
-            return KeyFile.model_validate(values)
-        except ValidationError as error:
-            raise InvalidInput(f"{tenant[:80]!r} is no name of a tenant") from error
+        values["quotas"][tenant] = {
+            "references": references,
+            "bytes": size_bytes,
+            "requests_per_s": requests_per_s,
+        }
+        file: KeyFile = _made(KeyFile, **values)
+        return file
+
+
+def _made(kind: Any, **values: Any) -> Any:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise InvalidInput(f"{where}: {wrong['msg']} (got {wrong['input']!r})") from error
 
 
 @contextlib.contextmanager
@@ -152,19 +173,47 @@ def changing(path: Path) -> Iterator[KeyFile]:
         yield KeyFile.read(path) if path.exists() else KeyFile()
 
 
+class WatchedFiles:
+    """Whether files have changed, looked at once in LOOK_AGAIN_S at most."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._states = self._stat()
+        self._look_at = time.monotonic() + LOOK_AGAIN_S
+
+    def changed(self) -> bool:
+        """Whether one is another than when this was last called."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_AGAIN_S
+        before, self._states = self._states, self._stat()
+        return self._states != before
+
+    def _stat(self) -> list[tuple[int, int, int] | None]:
+        return [_state_of(path) for path in self._paths]
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 class KeyRing:
-    """The keys as the service checks them; reads the file again when it changed. Lives on the event loop."""
+    """The keys and certificates as the service checks them. Lives on the event loop."""
 
     def __init__(self, path: Path) -> None:
         """Raises MissingFile, CorruptFile: a service that is to check keys does not start without them."""
         self._path = path
-        self._state = self._stat()
+        self._watched = WatchedFiles(path)
         self._use(KeyFile.read(path))
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
 
     def access_of(self, authorization: str | None) -> Access:
         """What the header `authorization` opens; raises Unauthenticated, which does not say what was wrong."""
-        self._look()
+        self._read_again()
         scheme, _, token = (authorization or "").partition(" ")
         prefix, _, rest = token.strip().partition("_")
         key_id, _, secret = rest.partition("_")
@@ -176,13 +225,28 @@ class KeyRing:
             raise Unauthenticated(_REFUSAL)
         if key.state(datetime.now(timezone.utc)) != "active":
             raise Unauthenticated(_REFUSAL, key_id=key.id, tenant=key.tenant)
-        return key.access
+        return key.access_as(key.id)
+
+    def access_of_certificate(self, identities: Sequence[str]) -> Access:
+        """What the first known identity of a verified certificate opens; raises CertificateUnknown."""
+        self._read_again()
+        known = next((one for one in identities if one in self._certificates), None)
+        if known is not None:
+            return self._certificates[known]
+        shown = ", ".join(identities)[:200] or "without a name"
+        raise CertificateUnknown(
+            f"the client certificate ({shown}) is valid and has no grant: send an API key, or add it with"
+            " `memory-service keys certificate IDENTITY --grant BASE:SCOPE`"
+        )
 
     def check(self, access: Access) -> None:
         """Raises Unauthenticated when what was opened a while ago has been revoked, ended or changed since."""
-        self._look()
+        self._read_again()
         key = self._keys.get(access.key_id)
-        if key is None or key.state(datetime.now(timezone.utc)) != "active" or key.access != access:
+        known = [self._certificates.get(access.key_id)]
+        if key is not None and key.state(datetime.now(timezone.utc)) == "active":
+            known.append(key.access_as(key.id))
+        if access not in known:
             raise Unauthenticated(_REFUSAL)
 
     def quota_of(self, tenant: str) -> Quota | None:
@@ -191,31 +255,19 @@ class KeyRing:
 
     def _use(self, file: KeyFile) -> None:
         self._keys = {key.id: key for key in file.keys}
+        self._certificates = {one.identity: one.access_as(one.identity) for one in file.certificates}
         self._quotas = dict(file.quotas)
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        if now < self._look_at:
+    def _read_again(self) -> None:
+        if not self._watched.changed():
             return
-        self._look_at = now + LOOK_AGAIN_S
-        state = self._stat()
-        if state == self._state:
-            return
-        self._state = state
         try:
             self._use(KeyFile.read(self._path))
         except (MissingFile, CorruptFile) as error:
             # Half a rotation must neither lock everybody out nor let anybody in.
             logger().error("keys_not_read_again", problem=str(error), keys=len(self._keys))
             return
-        logger().info("keys_read_again", keys=len(self._keys))
-
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        logger().info("keys_read_again", keys=len(self._keys), certificates=len(self._certificates))
 
 
 def _hash(secret: str) -> str:

@@ -1,16 +1,26 @@
-"""What a tenant may hold and how often he may call: limits for everybody, others for single tenants."""
+"""What a tenant may store and how often it may call: defaults of the settings, or its own in the key file."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from memory_service.errors import QuotaExceeded, RateExceeded
+from memory_service.access.authorization import tenant_of
+from memory_service.errors import DiskWatermarkReached, QuotaExceeded, RateExceeded
 from memory_service.ops.metrics import REFUSED, TENANT_QUOTA, TENANT_USE
+
+if TYPE_CHECKING:
+    from memory_service.ops.disk_watermark import DiskWatermark
+    from memory_service.stores import KnowledgeBase, NewDocument, Store
+
+_COUNTED_S = 60.0
+"""Other pods write for the same tenants: so long a count is good for."""
 
 
 class Quota(BaseModel):
@@ -23,16 +33,8 @@ class Quota(BaseModel):
     requests_per_s: float = Field(default=0.0, ge=0)
 
 
-@dataclass
-class Use:
-    """What a tenant holds."""
-
-    references: int = 0
-    bytes: int = 0
-
-
 class Rates:
-    """Token buckets, a second's worth each. Lives on the event loop."""
+    """Token buckets of the tenants, one second's worth each. Lives on the event loop."""
 
     def __init__(self, quota_of: Callable[[str], Quota], clock: Callable[[], float] = time.monotonic) -> None:
         self._quota_of = quota_of
@@ -44,78 +46,122 @@ class Rates:
         rate = self._quota_of(tenant).requests_per_s
         if not rate:
             return
-        now = self._clock()
-        left, at = self._buckets.get(tenant, (max(rate, 1.0), now))
-        left = min(max(rate, 1.0), left + (now - at) * rate)
+        now, size = self._clock(), max(rate, 1.0)
+        left, at = self._buckets.get(tenant, (size, now))
+        left = min(size, left + (now - at) * rate)
         if left < 1.0:
             self._buckets[tenant] = (left, now)
             REFUSED.labels(RateExceeded.reason).inc()
             raise RateExceeded(
-                f"more than {rate:g} requests a second: send fewer, or ask for a larger quota",
+                f"more than {rate:g} requests a second: send fewer, or request a larger quota",
                 retry_after_s=(1.0 - left) / rate, limit=rate,
             )  # fmt: skip
         self._buckets[tenant] = (left - 1.0, now)
 
 
-class Holdings:
-    """What tenants hold, counted by the store now and then and by what is written in between. Thread-safe."""
+@dataclass(frozen=True)
+class Use:
+    """What a tenant stores, or a batch adds to it."""
 
-    def __init__(self, quota_of: Callable[[str], Quota], count: Callable[[str], Use]) -> None:
-        """count: what the store holds of a tenant; takes as long as the store does."""
+    references: int = 0
+    bytes: int = 0
+
+    def __add__(self, more: Use) -> Use:
+        return Use(self.references + more.references, self.bytes + more.bytes)
+
+    def __sub__(self, less: Use) -> Use:
+        return Use(self.references - less.references, self.bytes - less.bytes)
+
+
+class WriteGuard:
+    """Disk and quotas, checked before a batch is written. Thread-safe.
+
+    What tenants store is counted by the store once a minute at most, and added up in between.
+    """
+
+    def __init__(
+        self, store: Store, disk: DiskWatermark, quota_of: Callable[[str], Quota],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._disk = disk
         self._quota_of = quota_of
-        self._count = count
+        self._clock = clock
         self._lock = threading.Lock()
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, tuple[Use, float]] = {}
 
-    def admit(self, tenant: str, more: Use, replaced: Callable[[], Use] = Use) -> None:
-        """Raises QuotaExceeded when the tenant would hold too much.
+    @contextlib.contextmanager
+    def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
+        """Around `Store.write` of these documents; raises DiskWatermarkReached, QuotaExceeded before it."""
+        if self._disk.look():
+            REFUSED.labels(DiskWatermarkReached.reason).inc()
+            raise DiskWatermarkReached(
+                f"the store's disk has less than {self._disk.stop_bytes >> 20} MiB left: writing goes on when"
+                f" {self._disk.resume_bytes >> 20} MiB are free"
+            )
+        tenant, more = tenant_of(base.name), _use_of(documents)
+        self._admit(tenant, more, base, documents)
+        yield
+        with self._lock:
+            if tenant in self._uses:
+                use, counted_at = self._uses[tenant]
+                self._uses[tenant] = use + more, counted_at
 
-        replaced: what goes when `more` is written; asked for only where the quota would not hold without it. Whoever
-        holds as much as before, or less, is admitted: also one whose quota was made smaller.
-        """
+    def forget(self, base: KnowledgeBase) -> None:
+        """After documents of `base`, or all of it, were deleted: the store counts again when it matters."""
+        with self._lock:
+            self._uses.pop(tenant_of(base.name), None)
+
+    def _admit(self, tenant: str, more: Use, base: KnowledgeBase, documents: Sequence[NewDocument]) -> None:
+        """Raises QuotaExceeded. What needs no more than before is admitted, also after the quota was made smaller."""
         quota = self._quota_of(tenant)
         if not quota.references and not quota.bytes:
             return
         with self._lock:
-            use = self._uses.get(tenant)
-            if use is None or _excess(use, more, quota):
-                use = self._uses[tenant] = self._count(tenant)
-            excess = _excess(use, more, quota)
-            if excess:
-                less = replaced()
-                excess = _excess(use, Use(more.references - less.references, more.bytes - less.bytes), quota)
-            self._show(tenant, use, quota)
+            use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
+            if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
+                use = self._count(tenant)
+                self._uses[tenant] = use, self._clock()
+            excess = _excess(use, more, quota) and _excess(use, more - self._replaced(base, documents), quota)
+            for name in ("references", "bytes"):
+                TENANT_USE.labels(tenant, name).set(getattr(use, name))
+                TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
         if excess:
             REFUSED.labels(QuotaExceeded.reason).inc()
             name, held, limit = excess
             raise QuotaExceeded(
-                f"{held} {name} are stored and this batch would exceed the quota of {limit}: delete documents or ask"
-                " for a larger quota",
+                f"{held} {name} are stored and this batch would exceed the quota of {limit}: delete documents or"
+                " request a larger quota",
                 quantity=name, held=held, limit=limit,
             )  # fmt: skip
 
-    def written(self, tenant: str, more: Use) -> None:
-        """Adds what was stored."""
-        with self._lock:
-            use = self._uses.get(tenant)
-            if use is not None:
-                self._uses[tenant] = Use(use.references + more.references, use.bytes + more.bytes)
+    def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
+        """What the store has of these documents; bytes by the knowledge base's average reference."""
+        versions = self._store.versions(base, [document.key for document in documents])
+        references = sum(len(version.memory_ids) for version in versions.values())
+        held = self._stored(base)
+        return Use(references, held.bytes * references // max(1, held.references))
 
-    def forget(self, tenant: str) -> None:
-        """Something was removed: count again when it matters."""
-        with self._lock:
-            self._uses.pop(tenant, None)
+    def _stored(self, base: KnowledgeBase) -> Use:
+        counts = self._store.statistics(base)
+        vectors_bytes = counts.references * 4 * base.identity.dimension
+        return Use(counts.references, counts.payload_bytes + counts.text_bytes + vectors_bytes)
 
-    @staticmethod
-    def _show(tenant: str, use: Use, quota: Quota) -> None:
-        for name in ("references", "bytes"):
-            TENANT_USE.labels(tenant, name).set(getattr(use, name))
-            TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
+    def _count(self, tenant: str) -> Use:
+        bases = [base for base in self._store.knowledge_bases() if tenant_of(base.name) == tenant]
+        return sum((self._stored(base) for base in bases if not base.problem), Use())
 
 
 def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
+    """(quantity, stored, limit) of the first limit that `more` would exceed."""
     for name in ("references", "bytes"):
         held, limit, needed = getattr(use, name), getattr(quota, name), getattr(more, name)
         if limit and needed > 0 and held + needed > limit:
             return name, held, limit
     return None
+
+
+def _use_of(documents: Sequence[NewDocument]) -> Use:
+    references = [reference for document in documents for reference in document.references]
+    sizes = (len(one.text.encode()) + len(one.payload) + one.vector.nbytes for one in references)
+    return Use(len(references), sum(sizes))

@@ -1,22 +1,63 @@
-"""The service's TLS: certificate and key from files that may be replaced while it runs, mTLS by authorities."""
+"""TLS and the check that nobody listens openly by accident: keys, certificates and the address fit together."""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
 import ssl
 import threading
-import time
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import grpc
-from cryptography import x509
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_service.access.keys import KeyRing, WatchedFiles
 from memory_service.ops.logs import logger
+from memory_service.settings import Settings
 
-LOOK_AGAIN_S = 1.0
-"""Handshakes that come so much later use a replaced certificate."""
+
+@dataclass(frozen=True)
+class Security:
+    """keys: None lets every caller in as the operator. certificates: None is plain text."""
+
+    keys: KeyRing | None
+    certificates: Certificates | None
+
+    @staticmethod
+    def of(settings: Settings) -> Security:
+        """As the settings say; raises InvalidInput, MissingFile, CorruptFile."""
+        keys = KeyRing(settings.keys) if settings.keys is not None else None
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        if keys is None and settings.tls_client_ca is not None:
+            raise InvalidInput(
+                "tls_client_ca says who may connect, and no key file says what they may do: set keys, and add each"
+                " certificate with `memory-service keys certificate IDENTITY --grant BASE:SCOPE`"
+            )
+        if keys is None and not settings.insecure and not is_loopback(settings.listen):
+            raise InvalidInput(
+                f"{settings.listen} lets other machines in without authentication: set keys (`memory-service keys"
+                " create`), listen on 127.0.0.1, or pass --insecure on a network that you trust"
+            )
+        if keys is not None and files is None and not is_loopback(settings.listen):
+            advice = "set tls_certificate and tls_key, unless a proxy in front of this service has TLS"
+            logger().warning("keys_in_plain_text", listen=settings.listen, advice=advice)
+        return Security(keys, Certificates(files) if files is not None else None)
+
+    def add_port(self, server: grpc.aio.Server, listen: str) -> int:
+        """Opens the port; raises RuntimeError as grpc does when the address is taken."""
+        if self.certificates is None:
+            return server.add_insecure_port(listen)
+        return server.add_secure_port(listen, self.certificates.credentials())
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host = listen.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or listen.startswith("unix:")
 
 
 @dataclass(frozen=True)
@@ -35,7 +76,8 @@ class TlsFiles:
     def checked(self) -> None:
         """Raises MissingFile, CorruptFile, also when key and certificate are no pair: gRPC would not say so."""
         for path in self.paths:
-            _read(path)
+            if not os.access(path, os.R_OK):
+                raise MissingFile(f"TLS file {path} is not there or cannot be read")
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key, password="")
@@ -52,10 +94,9 @@ class TlsFiles:
     def configuration(self) -> grpc.ServerCertificateConfiguration:
         """What gRPC takes, read anew."""
         self.checked()
-        pair = (_read(self.key), _read(self.certificate))
-        return grpc.ssl_server_certificate_configuration(
-            [pair], _read(self.client_ca) if self.client_ca is not None else None
-        )
+        ca = self.client_ca.read_bytes() if self.client_ca is not None else None
+        pairs = [(self.key.read_bytes(), self.certificate.read_bytes())]
+        return grpc.ssl_server_certificate_configuration(pairs, ca)
 
 
 def tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
@@ -70,18 +111,17 @@ def tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None
 
 
 class Certificates:
-    """Gives gRPC the files anew when they changed; what is half replaced is left until it fits together."""
+    """Gives gRPC the files anew when they change; half a replacement is left until it is whole."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Raises MissingFile, CorruptFile."""
         self._files = files
         self._lock = threading.Lock()
-        self._state = self._stat()
+        self._watched = WatchedFiles(*files.paths)
         self._first = files.configuration()
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For `add_secure_port`; asks `changed` at every handshake, on threads of gRPC's own."""
+        """For `add_secure_port`, which calls `changed` at every handshake, on threads of gRPC's own."""
         return grpc.dynamic_ssl_server_credentials(
             self._first, self.changed, require_client_authentication=self._files.client_ca is not None
         )
@@ -89,43 +129,19 @@ class Certificates:
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The new configuration, None where nothing is new."""
         with self._lock:
-            now = time.monotonic()
-            if now < self._look_at:
-                return None
-            self._look_at = now + LOOK_AGAIN_S
-            state = self._stat()
-            if state == self._state:
+            if not self._watched.changed():
                 return None
             try:
                 configuration = self._files.configuration()
-            except (MissingFile, CorruptFile) as error:
+            except (OSError, MissingFile, CorruptFile) as error:
                 logger().error("certificate_not_read_again", problem=str(error))
                 return None
-            self._state = state
-            logger().info("certificate_read_again", ends=expiry(self._files.certificate).isoformat())
+            logger().info("certificate_read_again", certificate=str(self._files.certificate))
             return configuration
 
-    def _stat(self) -> tuple[tuple[int, int, int] | None, ...]:
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._files.paths:
-            try:
-                stat = path.stat()
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                found.append(None)
-        return tuple(found)
 
-
-def expiry(certificate: Path) -> datetime:
-    """When the first certificate of a PEM file ends, UTC; raises MissingFile, CorruptFile."""
-    try:
-        return x509.load_pem_x509_certificate(_read(certificate)).not_valid_after_utc
-    except ValueError as error:
-        raise CorruptFile(f"{certificate} holds no PEM certificate: {error}") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise MissingFile(f"TLS file {path} cannot be read: {error.strerror}") from error
+def identities(context: grpc.aio.ServicerContext) -> list[str]:
+    """Names in the verified client certificate of a call: subject alternative names, then the common name."""
+    names = context.auth_context()
+    values = (*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ()))
+    return [value.decode(errors="replace") for value in values]

@@ -1,54 +1,53 @@
-"""Health that tells the truth: it follows the store, the disk, warm-up and draining, looked at again and again."""
+"""Health that follows the store, the disk, warm-up and draining, looked at again and again."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health
 
-from memory_service.access.catalogue import Catalogue
-from memory_service.access.guarded_store import GuardedStore
+from memory_service.access.authorization import Catalogue
+from memory_service.api.interceptors import SERVICES
+from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import KNOWLEDGE_BASES, READY, STORE_UP
+from memory_service.stores import Store
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
 RETRIEVAL = "memory.v1.Retrieval"
 INGESTION = "memory.v1.Ingestion"
-KNOWLEDGE_BASES_SERVICE = "memory.v1.KnowledgeBases"
 MODELS = "memory.v1.Models"
-SERVICES = (RETRIEVAL, INGESTION, KNOWLEDGE_BASES_SERVICE, MODELS)
 
 
 class Health:
     """Statuses of the services. NOT_SERVING until `watch` has seen a store that answers; for good after `drain`.
 
-    "" and Retrieval, Ingestion, KnowledgeBases: the store answers; Ingestion also: the disk has room.
-    Models: always, once the model is loaded. A damaged knowledge base stops nothing but itself.
+    Models: SERVING once the model is loaded. Ingestion: the store answers and the disk has room. All others and "":
+    the store answers. A damaged knowledge base stops nothing but itself.
     """
 
-    def __init__(self, interval_s: float, timeout_s: float) -> None:
-        """interval_s: between two looks; timeout_s: the longest a store may take to answer one."""
+    def __init__(self, interval_s: float) -> None:
+        """interval_s: between two looks, and the longest a store may take to answer one."""
         self.servicer = health.HealthServicer()
         self._interval_s = interval_s
-        self._timeout_s = timeout_s
         self._asking = ThreadPoolExecutor(1, "health")
         self._answer: asyncio.Future[None] | None = None
-        self._statuses: dict[str, int] = {}
+        self._up: bool | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """NOT_SERVING: the service listens, its store and model are being loaded."""
         for service in ("", *SERVICES):
-            await self._set(service, False)
+            await self.servicer.set(service, NOT_SERVING)
 
-    async def watch(self, store: GuardedStore, catalogue: Catalogue) -> None:
+    async def watch(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
         """Looks once, then keeps looking until `close`."""
-        await self._look(store, catalogue)
-        self._watching = asyncio.create_task(self._keep_looking(store, catalogue))
+        await self._look(store, disk, catalogue)
+        self._watching = asyncio.create_task(self._keep_looking(store, disk, catalogue))
 
     async def drain(self) -> None:
         """NOT_SERVING for good."""
@@ -62,47 +61,40 @@ class Health:
             await asyncio.gather(self._watching, return_exceptions=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    async def _keep_looking(self, store: GuardedStore, catalogue: Catalogue) -> None:
+    async def _keep_looking(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
             try:
-                await self._look(store, catalogue)
+                await self._look(store, disk, catalogue)
             except Exception as error:
                 logger().error("health_not_looked_at", exc_info=error)
 
-    async def _look(self, store: GuardedStore, catalogue: Catalogue) -> None:
+    async def _look(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
         problem = await self._problem(store)
         up = problem == ""
-        if up != (self._statuses.get(RETRIEVAL) == SERVING):
-            logger().log(30 if problem else 20, "store_state", answers=up, problem=problem)
+        if up != self._up:
+            self._up = up
+            logger().log(20 if up else 30, "store_state", answers=up, problem=problem)
         STORE_UP.set(up)
         READY.set(up)
-        for service in ("", RETRIEVAL, KNOWLEDGE_BASES_SERVICE):
-            await self._set(service, up)
-        await self._set(MODELS, True)
-        await self._set(INGESTION, up and not store.disk.look())
+        serving = {"": up, **dict.fromkeys(SERVICES, up), INGESTION: up and not disk.look(), MODELS: True}
+        for service, serves in serving.items():
+            await self.servicer.set(service, SERVING if serves else NOT_SERVING)
         if up:
-            states = {"ready": 0, "damaged": 0, "mismatched": 0}
-            for base in store.knowledge_bases():
-                states[
-                    "damaged" if base.problem else "mismatched" if catalogue.mismatch(base) else "ready"
-                ] += 1
-            for state, count in states.items():
-                KNOWLEDGE_BASES.labels(state).set(count)
+            states = Counter(
+                "damaged" if base.problem else "mismatched" if catalogue.mismatch(base) else "ready"
+                for base in store.knowledge_bases()
+            )
+            for state in ("ready", "damaged", "mismatched"):
+                KNOWLEDGE_BASES.labels(state).set(states[state])
 
-    async def _problem(self, store: GuardedStore) -> str:
-        """Why the store does not answer; empty when it does. One question at a time: a stuck one stays the answer."""
+    async def _problem(self, store: Store) -> str:
+        """Why the store does not answer; empty when it does. A question without an answer is not asked twice."""
         if self._answer is None:
             self._answer = asyncio.get_running_loop().run_in_executor(self._asking, store.ping)
-        done, _ = await asyncio.wait({self._answer}, timeout=self._timeout_s)
+        done, _ = await asyncio.wait({self._answer}, timeout=self._interval_s)
         if not done:
-            return f"no answer within {self._timeout_s:.0f} s"
+            return f"no answer within {self._interval_s:.0f} s"
         answer, self._answer = self._answer, None
         error = answer.exception()
         return "" if error is None else str(error) or type(error).__name__
-
-    async def _set(self, service: str, serving: bool) -> None:
-        status = SERVING if serving else NOT_SERVING
-        if self._statuses.get(service) != status:
-            self._statuses[service] = status
-            await self.servicer.set(service, status)

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from pathlib import Path
 
-import grpc
-
 from memory_model.errors import CorruptFile, MissingFile
 from memory_service import __version__
-from memory_service.api.limits import limits_of
+from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
-from memory_service.settings import Settings
+from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
 from memory_service.write.encoder import EncoderDescription
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"
 _PIECE_BYTES = 1 << 20
+PING_INTERVAL_MS = 10_000
+"""Devices may keep an idle connection alive through their NATs; more frequent pings end it (too_many_pings)."""
 
 
 class Models(models_pb2_grpc.ModelsServicer):
@@ -28,12 +28,13 @@ class Models(models_pb2_grpc.ModelsServicer):
     def __init__(self, description: EncoderDescription, settings: Settings, readers: Executor) -> None:
         self._description = description
         self._bundle = settings.bundle
-        self._limits = limits_of(settings, description)
+        self._limits = models_pb2.Limits(
+            request_bytes=settings.message_limit_bytes, payload_bytes=description.payload_bytes, k=settings.max_k,
+            queries=MAX_QUERIES, hits=MAX_HITS, held_ids=MAX_HELD_IDS, ping_interval_ms=PING_INTERVAL_MS,
+        )  # fmt: skip
         self._readers = readers
 
-    async def Describe(
-        self, request: models_pb2.DescribeRequest, context: grpc.aio.ServicerContext
-    ) -> models_pb2.DescribeResponse:
+    async def Describe(self, request: models_pb2.DescribeRequest, call: Call) -> models_pb2.DescribeResponse:
         """See models.proto."""
         description, identity = self._description, self._description.identity
         return models_pb2.DescribeResponse(
@@ -45,7 +46,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         )  # fmt: skip
 
     async def FetchBundle(
-        self, request: models_pb2.FetchBundleRequest, context: grpc.aio.ServicerContext
+        self, request: models_pb2.FetchBundleRequest, call: Call
     ) -> AsyncIterator[models_pb2.FetchBundleResponse]:
         """See models.proto."""
         loop = asyncio.get_running_loop()
@@ -77,8 +78,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         if name == _MANIFEST:
             return manifest
         try:
-            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-            names = set(files) if isinstance(files, dict) else {entry["name"] for entry in files}
+            names = set(json.loads(manifest.read_text(encoding="utf-8"))["files"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFile(f"{manifest} is no bundle manifest: {error!r}") from error
         if name not in names:

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar
 
+import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from memory_model.errors import Memory3Error
-from memory_service.access.catalogue import Catalogue
-from memory_service.access.guarded_store import GuardedStore
-from memory_service.api.carrying import CarryingExecutor
-from memory_service.api.event_loop import keep_what_is_loaded
-from memory_service.api.forwarding import Forwarding
-from memory_service.api.front import Front
+from memory_service.access.audit import AuditLog
+from memory_service.access.authorization import Catalogue
+from memory_service.access.quotas import Quota, Rates, WriteGuard
+from memory_service.access.tls import Security
+from memory_service.api.health import Health
 from memory_service.api.ingestion import Ingestion
+from memory_service.api.interceptors import METHODS, SERVICES, AccessControl, Accounting
 from memory_service.api.knowledge_bases import KnowledgeBases
-from memory_service.api.models import Models
-from memory_service.api.processes import private_socket, readers, require_shareable
+from memory_service.api.models import PING_INTERVAL_MS, Models
+from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
-from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
+from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
-from memory_service.settings import Settings
+from memory_service.ops.metrics import MetricsPort
+from memory_service.ops.tracing import Tracing
+from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import Query, Store, open_store
 from memory_service.stores.address import parse_address
 from memory_service.write.cold_start import LateMemories
@@ -37,116 +45,138 @@ from protos.memory.v1 import (
     ingestion_pb2_grpc,
     knowledge_bases_pb2_grpc,
     models_pb2_grpc,
+    operations_pb2_grpc,
     retrieval_pb2_grpc,
 )
 
+_LAST_ANSWERS_S = 0.5
+_FIRST_PAUSE_S = 0.02
+_PAUSE_S = 0.1
+_MOST_PAUSES = 5
+_PUTTING_AWAY_S = 5.0
+_NO_QUOTA = Quota()
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT_BYTES = 32 << 20
+
+Result = TypeVar("Result")
+
 
 class Server:
-    """One service process, on the event loop that called `start`; the store and the model have threads."""
+    """One service process, on the event loop that makes it; the store and the model have threads."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        encoder: Encoder,
-        store: Store,
-        front: Front | None = None,
-        *,
-        writer: str = "",
-    ) -> None:
-        """front: one that listens already; without, `start` listens. Raises what Front raises.
-
-        writer: for one of several processes that only retrieves, where the one is that answers all else.
-        """
-        self._writer = writer
-        self._front = front or Front(settings)
+    def __init__(self, settings: Settings) -> None:
+        """Raises InvalidInput, MissingFile, CorruptFile when the settings do not go together."""
+        self.port = 0
         self._settings = settings
-        self._encoder = encoder
-        address = parse_address(settings.store)
-        disk = DiskWatermark(
-            None if address.host else address.path, settings.disk_stop_bytes, settings.disk_resume_bytes
+        self._security = Security.of(settings)
+        self._default_quota = Quota(
+            references=settings.quota_references, bytes=settings.quota_bytes,
+            requests_per_s=settings.quota_requests_per_s,
+        )  # fmt: skip
+        self._closing = contextlib.ExitStack()
+        tracing = self._closing.enter_context(contextlib.closing(Tracing(settings.traces_endpoint)))
+        self._health = Health(settings.health_interval_s)
+        audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
+        if audit is not None:
+            self._closing.callback(audit.close)
+        self.metrics_port = 0
+        self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
+        self._access = AccessControl(
+            self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None
         )
-        self._guarded = GuardedStore(store, disk, self._front.quota_of, self._front.tracing)
-        self._store = cast(Store, self._guarded)
+        traced = tracing.interceptors(lambda details: details.method in METHODS)
+        self._grpc = grpc.aio.server(
+            interceptors=[*traced, self._accounting, self._access], options=_options(settings)
+        )
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
-        self._threads = Threads(
-            read=CarryingExecutor(settings.read_connections, "read"),
-            write=CarryingExecutor(1, "write"),
-            prepare=CarryingExecutor(1, "prepare"),
-            encode=CarryingExecutor(1, "encode"),
+        self.store: Store | None = None
+        address = parse_address(settings.store)
+        self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
+
+    def _quota_of(self, tenant: str) -> Quota:
+        """The tenant's quota: its own or the settings'; the operator has none."""
+        own = self._security.keys.quota_of(tenant) if self._security.keys is not None else None
+        return own or (self._default_quota if tenant else _NO_QUOTA)
+
+    async def listen(self) -> None:
+        """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""
+        settings, server = self._settings, self._grpc
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
+        if settings.reflection:
+            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+            reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
+        try:
+            self.port = self._security.add_port(server, settings.listen)
+        except RuntimeError as error:
+            raise StoreUnavailable(
+                f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
+            ) from error
+        if settings.metrics_listen:
+            metrics = self._closing.enter_context(contextlib.closing(MetricsPort(settings.metrics_listen)))
+            self.metrics_port = metrics.port
+        await self._health.begin()
+        await server.start()
+        logger().info("listening", listen=settings.listen, port=self.port)
+
+    async def start(self, encoder: Encoder, store: Store) -> None:
+        """Answers calls when it returns; listens if it did not yet. The store is closed by `stop`."""
+        if not self.port:
+            await self.listen()
+        settings = self._settings
+        self.store = self._closing.enter_context(contextlib.closing(store))
+        counts = {"read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1, "embed": 1}
+        threads = Threads(
+            **{
+                name: self._closing.enter_context(ThreadPoolExecutor(count, name))
+                for name, count in counts.items()
+            }
         )
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._front.port
-
-    @property
-    def metrics_port(self) -> int:
-        """Where Prometheus asks; 0: nowhere."""
-        return self._front.metrics_port
-
-    async def start(self) -> None:
-        """Answers calls when it returns. Raises StoreUnavailable when an address is taken."""
-        front, threads, settings = self._front, self._threads, self._settings
-        if not front.listening:
-            await front.listen()
-        catalogue = Catalogue(self._store, self._encoder.description)
-        self._create_default()
-        late = self._late = LateMemories(catalogue, self._encoder, threads, settings, self._draining)
-        forwarding = Forwarding(self._writer) if self._writer else None
-        retrieval = Retrieval(catalogue, threads.read, settings, late, forwarding)
-        retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, front.services)
-        if forwarding is not None:
-            front.services.add_generic_rpc_handlers((forwarding,))
-        else:
-            self._add_writing(catalogue, late)
-        for base in self._store.knowledge_bases():
+        catalogue = Catalogue(store, encoder.description)
+        guard = WriteGuard(store, self.disk, self._quota_of)
+        there = {base.name for base in store.knowledge_bases()}
+        if DEFAULT_KNOWLEDGE_BASE not in there and not settings.store_read_only:
+            with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
+                store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
+        late = self._late = LateMemories(catalogue, guard, encoder, threads, settings, self._draining)
+        services = _Started(self._grpc)
+        retrieval = Retrieval(catalogue, encoder, threads, settings, late)
+        retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, services)
+        ingestion = Ingestion(catalogue, guard, encoder, threads, settings, self._draining, late)
+        ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, services)
+        bases = KnowledgeBases(catalogue, guard, threads.read, threads.write, settings)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, services)
+        models = Models(encoder.description, settings, threads.read)
+        models_pb2_grpc.add_ModelsServicer_to_server(models, services)
+        operations_pb2_grpc.add_OperationsServicer_to_server(
+            Operations(catalogue, late, threads.read), services
+        )
+        for base in store.knowledge_bases():
             if problem := base.problem or catalogue.mismatch(base):
                 logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
         if settings.warm_up:
-            await self._warm_up(catalogue)
-        if forwarding is None:
-            late.start()
-        front.open()
-        await front.health.watch(self._guarded, catalogue)
+            await self._warm_up(catalogue, encoder, threads)
+        late.start()
+        self._access.state = "open"
+        await self._health.watch(store, self.disk, catalogue)
         if settings.port_file is not None:
             write_atomically(settings.port_file, f"{self.port}\n")
         logger().info(
             "serving", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
             store=str(parse_address(settings.store)),  # shown without its password
-            keys=front.security.keys is not None, tls=front.security.certificates is not None,
+            keys=self._security.keys is not None, tls=self._security.certificates is not None,
         )  # fmt: skip
 
-    def _add_writing(self, catalogue: Catalogue, late: LateMemories) -> None:
-        """What only the process with the model answers."""
-        front, threads, settings = self._front, self._threads, self._settings
-        ingestion = Ingestion(catalogue, self._encoder, threads, settings, self._draining, late)
-        ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, front.services)
-        bases = KnowledgeBases(catalogue, threads.read, threads.write, settings)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, front.services)
-        models = Models(self._encoder.description, settings, threads.read)
-        models_pb2_grpc.add_ModelsServicer_to_server(models, front.services)
-
-    def _create_default(self) -> None:
-        name = self._settings.default_knowledge_base
-        if name and not self._settings.store_read_only:
-            try:
-                self._store.knowledge_base(name)
-            except KnowledgeBaseNotFound:
-                with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
-                    self._store.create(name, "", self._encoder.description.identity)
-
-    async def _warm_up(self, catalogue: Catalogue) -> None:
-        """The first call is not to pay for what all need: the model's and the indices' first use."""
+    async def _warm_up(self, catalogue: Catalogue, encoder: Encoder, threads: Threads) -> None:
+        """Uses the model and the indices once, so that the first call does not pay for it."""
         run = asyncio.get_running_loop().run_in_executor
-        await run(self._threads.encode, self._encoder.encode, ["The first reference."])
-        vector = np.zeros((1, self._encoder.description.identity.dimension), np.float32)
+        await run(threads.encode, encoder.encode, ["The first reference."])
+        vector = np.zeros((1, encoder.description.identity.dimension), np.float32)
         vector[0, 0] = 1.0
-        for base in self._store.knowledge_bases():
+        for base in catalogue.store.knowledge_bases():
             if not base.problem and not catalogue.mismatch(base):
                 try:
-                    await run(self._threads.read, self._store.retrieve, base, Query(vector, 1))
+                    await run(threads.read, catalogue.store.retrieve, base, Query(vector, 1))
                 except Memory3Error as error:
                     logger().error("not_warmed_up", knowledge_base=base.name, problem=str(error))
 
@@ -154,15 +184,72 @@ class Server:
         """NOT_SERVING, no new calls, those under way get their grace, then the store is closed. Idempotent."""
         if self._draining.is_set():
             return
-        await self._front.drain()
+        logger().info("draining", grace_s=self._settings.shutdown_grace_s)
+        await self._health.drain()
+        await asyncio.sleep(self._settings.shutdown_delay_s)
+        await self._turn_away()
         self._draining.set()
-        await self._front.stop()
+        await self._end_calls()
+        await self._health.close()
         if self._late is not None:
             await self._late.stop()
-        for pool in (self._threads.prepare, self._threads.encode, self._threads.read, self._threads.write):
-            await asyncio.get_running_loop().run_in_executor(None, pool.shutdown)
-        self._store.close()
+        await asyncio.to_thread(self._closing.close)
         logger().info("stopped")
+
+    async def _turn_away(self) -> None:
+        """Refuses new calls until clients pause: gRPC cancels what arrives while a connection closes, unretryably."""
+        self._access.state = "closed"
+        await asyncio.sleep(_FIRST_PAUSE_S)
+        refused = 0
+        for _ in range(_MOST_PAUSES):
+            if self._access.turned_away == refused:
+                break
+            refused = self._access.turned_away
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _end_calls(self) -> None:
+        """Ends what is under way after its grace, and closes the port."""
+        grace_s = self._settings.shutdown_grace_s
+        self._accounting.stopping = True
+        stopping = asyncio.create_task(self._grpc.stop(grace_s))
+        idle = asyncio.create_task(self._accounting.wait_until_idle())
+        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        # Health.Watch streams never end by themselves: without calls of ours there is nothing to wait for but the
+        # last answers' way out.
+        await self._grpc.stop(min(_LAST_ANSWERS_S, grace_s))
+        await stopping
+        # gRPC does not wait for what a cut call has to put away.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._accounting.wait_until_idle(), _PUTTING_AWAY_S)
+
+
+class _Started:
+    """A server that has started, for the generated `add_…_to_server`: it takes generic handlers only."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: dict[str, grpc.RpcMethodHandler]
+    ) -> None:
+        """The generic handlers do the same."""
+
+
+def _options(settings: Settings) -> list[tuple[str, Any]]:
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", settings.message_limit_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Two services on one port would share the calls between them; the second is to fail instead.
+        ("grpc.so_reuseport", 0),
+        # Devices may keep an idle channel alive through their NATs; their pings are no abuse.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
+        ("grpc.keepalive_time_ms", 60_000),
+    ]
+    if settings.connection_age_s:
+        options.append(("grpc.max_connection_age_ms", int(settings.connection_age_s * 1000)))
+    return options
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -172,43 +259,53 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """As asyncio.run, on uvloop where it is installed: it spends less on each wake-up, several a call."""
+    _keep_freed_memory()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _keep_freed_memory() -> None:
+    """Keeps glibc from giving a response's 200 kB back to the system, to fault them in again for the next: 0.25 ms."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, _KEPT_BYTES)
+
+
+def keep_what_is_loaded() -> None:
+    """For a service that has started: modules, model and indices are left out of garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
-    """Listens, loads model and store, serves until SIGTERM or SIGINT, then stops gracefully; one of several processes
-    where the settings say so.
-    """  # noqa: D205
-    require_shareable(settings)
-    told_to_stop = asyncio.Event()
+    """Listens, loads model and store, serves until SIGTERM or SIGINT, then stops gracefully."""
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
-    several = contextlib.AsyncExitStack()
-    also_listen = several.enter_context(private_socket()) if settings.processes > 1 else ""
-    front = Front(settings, also_listen)
-    await front.listen()
-    logger().info("listening", listen=settings.listen, port=front.port)
-    stop = asyncio.create_task(told_to_stop.wait())
-    server: Server | None = None
+        loop.add_signal_handler(number, signalled.set)
+    server = Server(settings)
+    await server.listen()
+    stop = asyncio.create_task(signalled.wait())
     try:
         loading = asyncio.create_task(asyncio.to_thread(_load, settings, load_encoder))
         await asyncio.wait({loading, stop}, return_when=asyncio.FIRST_COMPLETED)
-        (
-            encoder,
-            store,
-        ) = await loading  # a thread cannot be stopped: told to stop, the process ends when it has loaded
-        server = Server(settings, encoder, store, front)
-        if not told_to_stop.is_set():
-            await server.start()
+        encoder, store = await loading  # also after a signal: a thread cannot be stopped
+        if signalled.is_set():
+            store.close()
+        else:
+            await server.start(encoder, store)
             keep_what_is_loaded()
-            if also_listen:
-                await several.enter_async_context(
-                    readers(settings, encoder.description, front.port, also_listen)
-                )
-        await stop
+            await stop
     finally:
-        await several.aclose()
         stop.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await (server.stop() if server is not None else front.stop())
+            await server.stop()
 
 
 def _load(settings: Settings, load_encoder: Callable[[], Encoder]) -> tuple[Encoder, Store]:

@@ -1,4 +1,4 @@
-"""`memory-service keys`: API keys and quotas in the key file; a running service sees changes at once."""
+"""`memory-service keys`: API keys, certificates and quotas in the key file; a running service sees changes at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 from rich.console import Console
@@ -92,9 +92,35 @@ def _grants(given: list[str]) -> dict[str, str]:
     return grants
 
 
+@keys_app.command("certificate")
+def certificate(
+    identity: Annotated[
+        str, typer.Argument(metavar="IDENTITY", help="a subject alternative name, or the common name")
+    ],
+    keys: File,
+    grant: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="BASE:SCOPE", help="as of `create`; without, the certificate opens nothing any more"
+        ),
+    ] = None,
+    tenant: Annotated[
+        str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")
+    ] = "",
+    audit_log: Audit = None,
+) -> None:
+    """Set what clients with a certificate of this identity may do without an API key (mTLS)."""
+    with errors_for_people():
+        grants = _grants(grant or [])
+        what: dict[str, object] = {"identity": identity, "of_tenant": tenant, "grants": grants}
+        with _changing(keys, audit_log, "SetCertificate", what) as file:
+            file.with_certificate(identity, tenant, grants).write(keys)
+    typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
+
+
 @keys_app.command("list")
 def show(keys: File) -> None:
-    """Show all keys, without their secrets."""
+    """Show all keys, without their secrets, and all certificates."""
     from memory_service.access.keys import KeyFile
 
     with errors_for_people():
@@ -107,6 +133,9 @@ def show(keys: File) -> None:
         table.add_row(
             key.id, plain(key.name), key.tenant, plain(grants), f"{key.created_at:%Y-%m-%d}", ends, key.state(now)
         )  # fmt: skip
+    for one in file.certificates:
+        grants = " ".join(f"{base}:{scope}" for base, scope in sorted(one.grants.items()))
+        table.add_row("certificate", plain(one.identity), one.tenant, plain(grants), "", "", "active")
     Console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""When the disk is too full to write, and when there is room again: two marks, so that it does not flutter."""
+"""When the disk is too full to write, and when there is room again: two thresholds, so that it does not flutter."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def free_bytes(folder: Path) -> int:
 
 
 class DiskWatermark:
-    """Writing stops below `stop_bytes` of free space and goes on above `resume_bytes`. Thread-safe."""
+    """Writing stops below `stop_bytes` of free space and goes on above twice that. Thread-safe."""
 
     def __init__(
-        self, folder: Path | None, stop_bytes: int, resume_bytes: int,
+        self, folder: Path | None, stop_bytes: int,
         free: Callable[[Path], int] = free_bytes, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """folder: of the store; None where a server keeps it, which then watches its own disks."""
         self._folder = folder
         self.stop_bytes = stop_bytes
-        self.resume_bytes = max(stop_bytes, resume_bytes)
+        self.resume_bytes = 2 * stop_bytes
         self._free = free
         self._clock = clock
         self._lock = threading.Lock()

@@ -8,34 +8,26 @@ import sys
 
 import structlog
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-_debug = False
-
 
 def configure_logs(level: str = "info", style: str = "auto") -> None:
     """Sets up structlog for the process; `style` is auto, json or console."""
-    global _debug
-    _debug = level == "debug"
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    renderer: structlog.typing.Processor
     # Tracebacks without the values of variables, which are people's documents and keys.
+    plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    renderers: list[structlog.typing.Processor] = [
+        structlog.processors.ExceptionRenderer(plain),
+        structlog.processors.JSONRenderer(),
+    ]
     if console:
-        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    else:
-        renderer = structlog.processors.JSONRenderer()
-    tracebacks = structlog.processors.ExceptionRenderer(
-        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-    )
+        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if console else [tracebacks]),
-            renderer,
+            *renderers,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -68,8 +60,3 @@ def logger() -> structlog.typing.FilteringBoundLogger:
     """The process's logger."""
     bound: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return bound
-
-
-def tells_debug() -> bool:
-    """Whether events of level debug are written: to ask costs less than to make a logger that says nothing."""
-    return _debug

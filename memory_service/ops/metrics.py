@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -21,10 +17,6 @@ from prometheus_client import (
     make_wsgi_app,
     start_http_server,
 )
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from memory_model.errors import InvalidInput
 
@@ -32,81 +24,38 @@ REGISTRY = CollectorRegistry()
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
     _collector(registry=REGISTRY)
 
+_OURS: Any = {"namespace": "memory_service", "registry": REGISTRY}
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_STAGE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_STAGES = ("search", "fetch", "total", "queue", "rank")
 
-
-def _named(name: str) -> str:
-    return f"memory_service_{name}"
-
-
-CALLS = Counter(_named("calls"), "Finished calls", ["method", "code"], registry=REGISTRY)
+CALLS = Counter("calls", "Finished calls", ["method", "code"], **_OURS)
 CALL_SECONDS = Histogram(
-    _named("call_seconds"),
-    "Time of calls, streams to their end",
-    ["method"],
-    buckets=_CALL_BUCKETS,
-    registry=REGISTRY,
+    "call_seconds", "Time of calls, streams to their end", ["method"], buckets=_CALL_BUCKETS, **_OURS
 )
-UNDER_WAY = Gauge(_named("calls_under_way"), "Calls being answered", ["method"], registry=REGISTRY)
-WAITING = Gauge(_named("retrievals_waiting"), "Retrievals in the queue or in the store", registry=REGISTRY)
-CACHE_BYTES = Gauge(_named("cache_bytes"), "What is remembered takes", ["cache"], registry=REGISTRY)
-CACHE_LOOKUPS = Counter(_named("cache_lookups"), "Entries asked for", ["cache", "outcome"], registry=REGISTRY)
-DOCUMENTS = Counter(_named("documents"), "Answers to documents of Ingest", ["outcome"], registry=REGISTRY)
-REFUSED = Counter(_named("refused"), "Calls and batches refused by a limit", ["reason"], registry=REGISTRY)
-READY = Gauge(_named("ready"), "1 when retrieval is served", registry=REGISTRY)
-STORE_UP = Gauge(_named("store_up"), "1 when the store answers", registry=REGISTRY)
-KNOWLEDGE_BASES = Gauge(_named("knowledge_bases"), "Knowledge bases by state", ["state"], registry=REGISTRY)
-DISK_FREE_BYTES = Gauge(_named("disk_free_bytes"), "Free space where the store is", registry=REGISTRY)
-WRITES_STOPPED = Gauge(_named("writes_stopped"), "1 while the disk is too full to write", registry=REGISTRY)
-TENANT_USE = Gauge(_named("tenant_use"), "What a tenant holds", ["tenant", "quantity"], registry=REGISTRY)
-TENANT_QUOTA = Gauge(_named("tenant_quota"), "What it may hold", ["tenant", "quantity"], registry=REGISTRY)
-
-
-class StageTimes(Collector):
-    """Histograms of the stages of a retrieval, counted together: five of the library's cost more than a search's start.
-
-    Thread-safe.
-    """
-
-    STAGES = ("search", "fetch", "total", "queue", "rank")
-
-    def __init__(self) -> None:
-        self._bounds_us = [round(1e6 * bound) for bound in STAGE_BUCKETS]
-        self._counts = [[0] * (len(STAGE_BUCKETS) + 1) for _ in self.STAGES]
-        self._sums_us = [0] * len(self.STAGES)
-        self._lock = threading.Lock()
-
-    def observe(self, *us: int) -> None:
-        """One retrieval's microseconds, in the order of STAGES."""
-        with self._lock:
-            for stage, spent in enumerate(us):
-                self._counts[stage][bisect_left(self._bounds_us, spent)] += 1
-                self._sums_us[stage] += spent
-
-    def collect(self) -> Iterator[Metric]:
-        """See Collector."""
-        family = HistogramMetricFamily(
-            _named("retrieval_stage_seconds"),
-            "Stages of a retrieval: " + ", ".join(self.STAGES),
-            labels=["stage"],
-        )
-        with self._lock:
-            for stage, counts, sum_us in zip(self.STAGES, self._counts, self._sums_us, strict=True):
-                bounds = [floatToGoString(bound) for bound in (*STAGE_BUCKETS, math.inf)]
-                family.add_metric(
-                    [stage], list(zip(bounds, accumulate(counts), strict=True)), sum_value=sum_us / 1e6
-                )
-        yield family
-
-
-_STAGE_TIMES = StageTimes()
-REGISTRY.register(_STAGE_TIMES)
+UNDER_WAY = Gauge("calls_under_way", "Calls being answered", ["method"], **_OURS)
+WAITING = Gauge("retrievals_waiting", "Retrievals that wait for a thread or are in the store", **_OURS)
+CACHE_BYTES = Gauge("cache_bytes", "Size of a cache", ["cache"], **_OURS)
+CACHE_LOOKUPS = Counter("cache_lookups", "Entries looked up", ["cache", "outcome"], **_OURS)
+DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], **_OURS)
+REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
+READY = Gauge("ready", "1 when retrieval is served", **_OURS)
+STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)
+KNOWLEDGE_BASES = Gauge("knowledge_bases", "Knowledge bases by state", ["state"], **_OURS)
+DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
+WRITES_STOPPED = Gauge("writes_stopped", "1 while the disk is too full to write", **_OURS)
+TENANT_USE = Gauge("tenant_use", "What a tenant stores", ["tenant", "quantity"], **_OURS)
+TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"], **_OURS)
+_STAGE_SECONDS = Histogram(
+    "retrieval_stage_seconds", "Stages of a retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS
+)
+_OF_STAGES = [_STAGE_SECONDS.labels(stage) for stage in _STAGES]
 
 
 def observe_retrieval(search_us: int, fetch_us: int, total_us: int, queue_us: int, rank_us: int) -> None:
     """The stages of one retrieval, as its answer tells them to the client."""
-    _STAGE_TIMES.observe(search_us, fetch_us, total_us, queue_us, rank_us)
+    for stage, us in zip(_OF_STAGES, (search_us, fetch_us, total_us, queue_us, rank_us), strict=True):
+        stage.observe(us / 1e6)
 
 
 class MetricsPort:
@@ -137,6 +86,6 @@ def _answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[byte
     """`/ready` says what gRPC's health says, for probes that know no TLS; everything else is the metrics."""
     if environ.get("PATH_INFO") != "/ready":
         return _metrics(environ, start)
-    ready = REGISTRY.get_sample_value(_named("ready")) == 1
+    ready = REGISTRY.get_sample_value("memory_service_ready") == 1
     start("200 OK" if ready else "503 Service Unavailable", [("Content-Type", "text/plain")])
     return [b"ready\n" if ready else b"not ready\n"]

@@ -1,12 +1,14 @@
-"""OpenTelemetry traces: a span for each call, within the client's own, and one for each question to the store.
+"""OpenTelemetry traces: its gRPC instrumentation for calls, and spans of our own for what they do with the store.
 
-Without an endpoint nothing is imported and nothing is measured.
+Without an endpoint nothing is imported and nothing is measured. A span is opened on the event loop, around the wait
+for a thread, so that no context has to follow the work.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -14,14 +16,17 @@ import grpc
 from memory_model.errors import InvalidInput
 from memory_service import __version__
 
+_tracer: Any = None
+
 
 class Tracing:
-    """Where spans go. Thread-safe; the current span travels with the context (see carrying.py)."""
+    """Where the spans of this process go; one at a time."""
 
     def __init__(self, endpoint: str) -> None:
         """endpoint: http[s]://host:port of a collector that speaks OTLP over gRPC; empty: none. Raises InvalidInput."""
+        global _tracer
         self._provider: Any = None
-        self._tracer: Any = None
+        _tracer = None
         if not endpoint:
             return
         try:
@@ -37,51 +42,37 @@ class Tracing:
         self._provider = TracerProvider(resource=resource)
         exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("memory_service", __version__)
+        _tracer = self._provider.get_tracer("memory_service", __version__)
 
-    @property
-    def on(self) -> bool:
-        """Whether spans are sent anywhere."""
-        return self._tracer is not None
+    def interceptors(
+        self, traced: Callable[[grpc.HandlerCallDetails], bool]
+    ) -> list[grpc.aio.ServerInterceptor]:
+        """The outermost interceptor of the server: a span for each call that is traced; none without an endpoint."""
+        if self._provider is None:
+            return []
+        from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
-    @contextlib.contextmanager
-    def call(
-        self, method: str, request_id: str, traceparent: str | None, context: grpc.aio.ServicerContext
-    ) -> Iterator[None]:
-        """The span of one call; traceparent: the client's (W3C Trace Context)."""
-        if self._tracer is None:
-            yield
-            return
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent} if traceparent else {})
-        service, _, name = method.lstrip("/").partition("/")
-        attributes = {
-            "rpc.system": "grpc", "rpc.service": service, "rpc.method": name, "request_id": request_id,
-        }  # fmt: skip
-        with self._tracer.start_as_current_span(
-            method.lstrip("/"), context=parent, kind=SpanKind.SERVER, attributes=attributes,
-            record_exception=False, set_status_on_exception=False,
-        ) as span:  # fmt: skip
-            try:
-                yield
-            finally:
-                code = context.code()
-                if isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK:
-                    span.set_attribute("rpc.grpc.status_code", code.value[0])
-                    span.set_status(Status(StatusCode.ERROR, code.name))
-
-    @contextlib.contextmanager
-    def span(self, name: str, **attributes: str | int) -> Iterator[None]:
-        """A span within the current one."""
-        if self._tracer is None:
-            yield
-            return
-        with self._tracer.start_as_current_span(name, attributes=attributes):
-            yield
+        spans = aio_server_interceptor(self._provider, traced)
+        # It expects streaming handlers to be generators. Ours are coroutines that write, and are awaited as unary ones.
+        spans._intercept_aio_server_stream = spans._intercept_aio_server_unary
+        return [spans]
 
     def close(self) -> None:
         """Sends what waits."""
         if self._provider is not None:
             self._provider.shutdown()
+
+
+def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
+    """A span within the current one."""
+    if _tracer is None:
+        return contextlib.nullcontext()
+    return _tracer.start_as_current_span(name, attributes=attributes)
+
+
+def annotate(**attributes: str) -> None:
+    """Adds attributes to the current span."""
+    if _tracer is not None:
+        from opentelemetry import trace
+
+        trace.get_current_span().set_attributes(attributes)

@@ -196,10 +196,11 @@ def test_the_production_example_goes_with_the_official_operator() -> None:
             "holds a password",
         ),
         ({"store": {**EXTERNAL, "external": {**EXTERNAL["external"], "password": "x"}}}, "both set"),  # type: ignore[dict-item]
-        ({"service": {"type": "LoadBalancer"}, "auth": {"enabled": False}}, "nobody is asked who he is"),
+        ({"service": {"type": "LoadBalancer"}, "auth": {"enabled": False}}, "without authentication"),
         ({"service": {"type": "NodePort"}}, "keys would travel in the clear"),
         ({"tls": {"enabled": True}}, "needs tls.existingSecret or tls.certManager.enabled"),
         ({"tls": {"existingSecret": "t"}}, "tls.enabled is false"),
+        ({"tls": {**TLS, **MTLS}, "auth": {"enabled": False}}, "the key file what they may do"),
         ({"tls": {**TLS, "certManager": {"enabled": True}}}, "keep one"),
         (
             {"tls": {**TLS, "clientCaSecret": "ca"}, "backup": {"enabled": True, "target": "s3://b"}},
@@ -284,7 +285,7 @@ flags = st.booleans()
 def some_values(draw: st.DrawFn) -> dict[str, Any]:
     """Values that agree with each other."""
     external, tls = draw(flags), draw(flags)
-    public = tls and draw(flags)
+    public, mutual = tls and draw(flags), tls and draw(flags)
     return {
         "store": {"kind": "external", "external": draw(st.sampled_from([
             {"url": URL, "existingSecret": "s"},
@@ -293,9 +294,9 @@ def some_values(draw: st.DrawFn) -> dict[str, Any]:
         else {"embedded": {"engine": draw(st.sampled_from(["chdb", "file"])), "persistence": {"enabled": draw(flags)}}},
         "replicas": draw(st.integers(0, 5)) if external else 1,
         "autoscaling": {"enabled": external and draw(flags)},
-        "tls": {**TLS, **draw(st.sampled_from([{}, MTLS]))} if tls else {},
+        "tls": {**TLS, **(MTLS if mutual else {})} if tls else {},
         "service": {"type": draw(st.sampled_from(["NodePort", "LoadBalancer"])) if public else "ClusterIP"},
-        "auth": {"enabled": public or draw(flags)},
+        "auth": {"enabled": public or mutual or draw(flags)},
         "networkPolicy": {"enabled": draw(flags)},
         "metrics": {"enabled": True, "serviceMonitor": {"enabled": draw(flags)}, "dashboard": {"enabled": draw(flags)}},
         "backup": {"enabled": draw(flags), "target": "s3://bucket/path"},

@@ -24,7 +24,7 @@ from edge_client.memory_client import MemoryClient
 from edge_client.settings import EdgeSettings
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.api.limits import PING_INTERVAL_MS
+from memory_service.api.models import PING_INTERVAL_MS
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 from tests.edge_client.certificates import Authority, Pem
 

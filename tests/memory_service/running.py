@@ -24,6 +24,7 @@ from protos.memory.v1 import (
     ingestion_pb2_grpc,
     knowledge_bases_pb2_grpc,
     models_pb2_grpc,
+    operations_pb2_grpc,
     retrieval_pb2,
     retrieval_pb2_grpc,
 )
@@ -40,6 +41,7 @@ class Client:
         self.ingestion = ingestion_pb2_grpc.IngestionStub(self.channel)
         self.bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self.channel)
         self.models = models_pb2_grpc.ModelsStub(self.channel)
+        self.operations = operations_pb2_grpc.OperationsStub(self.channel)
 
     def ingest(self, kb: str, *contents: Any, create: bool = True) -> list[ingestion_pb2.IngestResponse]:
         """Sends documents or prepared documents; returns all answers that are no progress."""
@@ -79,8 +81,8 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     made = Settings(**values)
 
     async def start() -> Server:
-        server = Server(made, encoder, open_store(made.store, made.store_options()))
-        await server.start()
+        server = Server(made)
+        await server.start(encoder, open_store(made.store, made.store_options()))
         return server
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result(300)

@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from memory_service.api.event_loop import run
-from memory_service.api.server import serve_until_signal
+from memory_service.api.server import run, serve_until_signal
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
 from memory_service.write.encoder import EncodedReferences

@@ -7,18 +7,47 @@ from google.rpc import error_details_pb2
 from memory_model import errors as model_errors
 from memory_service import errors
 
+REASONS = [
+    "BUNDLE_FILE_NOT_FOUND", "BUNDLE_NOT_CONFIGURED", "CERTIFICATE_UNKNOWN", "DEADLINE_EXCEEDED", "DISK_WATERMARK",
+    "DOCUMENT_EMPTY", "DOCUMENT_NOT_FOUND", "DOCUMENT_TOO_LARGE", "ENCODING_FAILED", "INTERNAL", "INVALID_ARGUMENT",
+    "KNOWLEDGE_BASE_CHANGED", "KNOWLEDGE_BASE_DAMAGED", "KNOWLEDGE_BASE_EXISTS", "KNOWLEDGE_BASE_NOT_FOUND",
+    "MALFORMED_REQUEST", "MEMORIES_UNWRITTEN", "NOT_READY", "OVERLOADED", "PAYLOAD_CORRUPT", "QUOTA_EXCEEDED",
+    "RATE_EXCEEDED", "SCOPE_TOO_SMALL", "SHUTTING_DOWN", "STORE_FULL", "STORE_UNAVAILABLE", "UNAUTHENTICATED",
+    "VECTOR_NOT_FINITE", "WRONG_VECTOR_SIZE",
+]  # fmt: skip
+"""Clients depend on them: one that changes breaks the contract."""
+
 
 def leaves(root: type[Exception]) -> list[type[Exception]]:
     return [root, *(leaf for child in root.__subclasses__() for leaf in leaves(child))]
 
 
 def test_every_error_of_the_service_has_a_reason_of_its_own_and_a_place_in_the_tree() -> None:
-    ours = [leaf for leaf in leaves(errors.ServiceError) if leaf.__module__ == errors.__name__]
+    ours = [
+        leaf
+        for leaf in leaves(errors.ServiceError)
+        if leaf.__module__ == errors.__name__ and leaf.__name__[0] != "_"
+    ]
     reasons = [leaf.reason for leaf in ours]  # type: ignore[attr-defined]
-    assert len(set(reasons)) == len(reasons)
+    assert sorted(reasons) == REASONS
     for leaf in ours:
         assert leaf.__name__ in (errors.__doc__ or ""), f"{leaf.__name__} is missing in the tree"
         assert leaf.__doc__
+
+
+def test_the_tree_tells_retryable_errors_from_final_ones_and_the_former_say_when() -> None:
+    lines = {
+        line.split()[0]: line for line in (errors.__doc__ or "").splitlines() if line.startswith("      ")
+    }
+    for leaf in leaves(errors.ServiceError)[1:]:
+        if leaf.__name__ not in lines:
+            continue
+        error = leaf("m", retry_after_s=2.0) if leaf is errors.RateExceeded else leaf("m")
+        said = ", retryable:" in lines[leaf.__name__]
+        assert errors.retryable(error) is error.retryable is said, leaf  # type: ignore[attr-defined]
+        kinds = [detail.TypeName() for detail in errors.to_status(error).details]
+        assert ("google.rpc.RetryInfo" in kinds) is said
+    assert not errors.retryable(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize("leaf", leaves(model_errors.IdentityMismatch))

@@ -87,7 +87,6 @@ def test_each_document_that_found_no_room_is_told_so_and_may_come_again(disk: Pa
     settings = {
         "store": f"{kind}://{disk}/store",
         "disk_stop_bytes": 0,
-        "disk_resume_bytes": 0,
         "warm_up": False,
     }
     ballast, documents = disk / "ballast", [document(f"d{n}", f"Text {n}. " * 600) for n in range(60)]

@@ -11,10 +11,10 @@ import pytest
 
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
+from tests.memory_service.api.test_operations import status
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import Client, document, refusal
-from tests.memory_service.test_operations import status
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(8)]
 SERVING = 1

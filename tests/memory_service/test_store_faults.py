@@ -18,11 +18,11 @@ from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import retrieval_pb2
+from tests.memory_service.api.test_operations import eventually, status
 from tests.memory_service.broken_line import Line, line_to
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import Client, document, refusal, running
 from tests.memory_service.stored import PASSWORD, clickhouse_server
-from tests.memory_service.test_operations import eventually, status
 
 REFUSALS = {
     grpc.StatusCode.UNAVAILABLE: {"STORE_UNAVAILABLE"},
@@ -93,7 +93,8 @@ class Service:
 
     def check(self) -> None:
         """What was acknowledged is there once, and nothing is there that belongs to no document."""
-        store = self.server._store
+        store = self.server.store
+        assert store is not None
         base = store.knowledge_base("kb")
         eventually(lambda: store.check(base) == [])  # a batch that broke off is undone without being asked to
         assert store.check(base, deep=True) == []
@@ -192,7 +193,8 @@ def cut_again_and_again(service: Service, times: int, seed: int) -> None:
 
 
 def test_an_answer_that_broke_off_anywhere_is_never_taken_for_an_empty_one(service: Service) -> None:
-    store = service.server._store
+    store = service.server.store
+    assert store is not None
     base, keys = store.knowledge_base("kb"), list(service.acknowledged)
     whole, refused = store.versions(base, keys), 0
     for place in range(0, 1000, 23):

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    shutil.copytree(generate.PROTO_ROOT / "memory", tmp_path / "memory")
+    for folder in ("memory", "google"):
+        shutil.copytree(generate.PROTO_ROOT / folder, tmp_path / folder)
     return tmp_path
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from deploy.bench.side_process import go_first_when_memory_ends
 from memory_model.words import order
-from memory_service.api.event_loop import run
-from memory_service.api.wire import response_parts, server_times
+from memory_service.api.retrieval import response_of
+from memory_service.api.server import run
 from memory_service.stores import Found, Retrieved
 from protos.memory.v1 import retrieval_pb2
 
@@ -58,7 +58,7 @@ def as_response(neighbours: Sequence[Neighbour]) -> bytes:
     """What the service would answer with these."""
     hits = [Found(memory_id, score, "", "", 0, 0, text) for memory_id, score, text, _ in neighbours]
     payloads = {memory_id: payload for memory_id, _, _, payload in neighbours}
-    return b"".join((*response_parts(Retrieved([hits], payloads, 0, 0)), server_times(1, 1, 1)))
+    return response_of(Retrieved([hits], payloads, 0, 0)).SerializeToString()
 
 
 def serve_echo(ready: Callable[[int], None]) -> None:

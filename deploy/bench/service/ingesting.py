@@ -14,8 +14,7 @@ from typing import Any
 import grpc
 
 from deploy.bench.machine import ROOT
-from memory_service.api.event_loop import run
-from memory_service.api.server import Server
+from memory_service.api.server import Server, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
 from memory_service.stores import open_store
@@ -49,8 +48,8 @@ def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: i
 async def _serve(ready: Callable[[int], None], settings: Settings) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
-    server = Server(settings, ModelEncoder(settings), open_store(settings.store))
-    await server.start()
+    server = Server(settings)
+    await server.start(ModelEncoder(settings), open_store(settings.store))
     ready(server.port)
     await told_to_stop.wait()
     await server.stop()

@@ -14,8 +14,7 @@ import numpy as np
 
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from memory_model.errors import InvalidInput
-from memory_service.api.event_loop import keep_what_is_loaded, run
-from memory_service.api.server import Server
+from memory_service.api.server import Server, keep_what_is_loaded, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
@@ -110,8 +109,8 @@ def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: di
 async def _serve(ready: Callable[[int], None], settings: Settings, dimension: int) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
-    server = Server(settings, NoEncoder(dimension), open_store(settings.store))
-    await server.start()
+    server = Server(settings)
+    await server.start(NoEncoder(dimension), open_store(settings.store))
     keep_what_is_loaded()
     ready(server.port)
     await told_to_stop.wait()

@@ -1,6 +1,8 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.rpc import status_pb2 as _status_pb2
+from protos.memory.v1 import filter_pb2 as _filter_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -80,7 +82,7 @@ class Document(_message.Message):
     def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., text: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PreparedDocument(_message.Message):
-    __slots__ = ("key", "title", "references", "metadata", "content_hash")
+    __slots__ = ("key", "title", "references", "metadata", "content_hash", "continued")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,12 +95,14 @@ class PreparedDocument(_message.Message):
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    CONTINUED_FIELD_NUMBER: _ClassVar[int]
     key: str
     title: str
     references: _containers.RepeatedCompositeFieldContainer[PreparedReference]
     metadata: _containers.ScalarMap[str, str]
     content_hash: bytes
-    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ...) -> None: ...
+    continued: bool
+    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ..., continued: _Optional[bool] = ...) -> None: ...
 
 class PreparedReference(_message.Message):
     __slots__ = ("text", "embedding", "payload")
@@ -146,8 +150,30 @@ class Acknowledgement(_message.Message):
     content_hash: bytes
     def __init__(self, sequence: _Optional[int] = ..., document_key: _Optional[str] = ..., outcome: _Optional[_Union[IngestOutcome, str]] = ..., reference_count: _Optional[int] = ..., content_hash: _Optional[bytes] = ...) -> None: ...
 
+class UpsertRequest(_message.Message):
+    __slots__ = ("knowledge_base", "create_if_missing", "memory_writing", "overlap_tokens", "document", "prepared")
+    KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_IF_MISSING_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_WRITING_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    knowledge_base: str
+    create_if_missing: bool
+    memory_writing: MemoryWriting
+    overlap_tokens: int
+    document: Document
+    prepared: PreparedDocument
+    def __init__(self, knowledge_base: _Optional[str] = ..., create_if_missing: _Optional[bool] = ..., memory_writing: _Optional[_Union[MemoryWriting, str]] = ..., overlap_tokens: _Optional[int] = ..., document: _Optional[_Union[Document, _Mapping]] = ..., prepared: _Optional[_Union[PreparedDocument, _Mapping]] = ...) -> None: ...
+
+class UpsertResponse(_message.Message):
+    __slots__ = ("acknowledged",)
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    acknowledged: Acknowledgement
+    def __init__(self, acknowledged: _Optional[_Union[Acknowledgement, _Mapping]] = ...) -> None: ...
+
 class DocumentFailure(_message.Message):
-    __slots__ = ("sequence", "document_key", "code", "reason", "message", "metadata")
+    __slots__ = ("sequence", "document_key", "code", "reason", "message", "metadata", "status", "retryable")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -161,13 +187,17 @@ class DocumentFailure(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RETRYABLE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     document_key: str
     code: int
     reason: str
     message: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, sequence: _Optional[int] = ..., document_key: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    status: _status_pb2.Status
+    retryable: bool
+    def __init__(self, sequence: _Optional[int] = ..., document_key: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., retryable: _Optional[bool] = ...) -> None: ...
 
 class IngestProgress(_message.Message):
     __slots__ = ("items_received", "items_answered", "references_written")
@@ -180,12 +210,14 @@ class IngestProgress(_message.Message):
     def __init__(self, items_received: _Optional[int] = ..., items_answered: _Optional[int] = ..., references_written: _Optional[int] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("knowledge_base", "document_keys")
+    __slots__ = ("knowledge_base", "document_keys", "filter")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     document_keys: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, knowledge_base: _Optional[str] = ..., document_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+    filter: _filter_pb2.Filter
+    def __init__(self, knowledge_base: _Optional[str] = ..., document_keys: _Optional[_Iterable[str]] = ..., filter: _Optional[_Union[_filter_pb2.Filter, _Mapping]] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
     __slots__ = ("documents_deleted", "references_deleted")
@@ -265,19 +297,25 @@ class DocumentVersion(_message.Message):
     def __init__(self, document_key: _Optional[str] = ..., content_hash: _Optional[bytes] = ..., reference_count: _Optional[int] = ..., memories_written: _Optional[bool] = ...) -> None: ...
 
 class ListDocumentsRequest(_message.Message):
-    __slots__ = ("knowledge_base", "key_prefix", "after_key", "count")
+    __slots__ = ("knowledge_base", "key_prefix", "after_key", "count", "page_token", "filter")
     KNOWLEDGE_BASE_FIELD_NUMBER: _ClassVar[int]
     KEY_PREFIX_FIELD_NUMBER: _ClassVar[int]
     AFTER_KEY_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     key_prefix: str
     after_key: str
     count: int
-    def __init__(self, knowledge_base: _Optional[str] = ..., key_prefix: _Optional[str] = ..., after_key: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    page_token: str
+    filter: _filter_pb2.Filter
+    def __init__(self, knowledge_base: _Optional[str] = ..., key_prefix: _Optional[str] = ..., after_key: _Optional[str] = ..., count: _Optional[int] = ..., page_token: _Optional[str] = ..., filter: _Optional[_Union[_filter_pb2.Filter, _Mapping]] = ...) -> None: ...
 
 class ListDocumentsResponse(_message.Message):
-    __slots__ = ("documents",)
+    __slots__ = ("documents", "next_page_token")
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     documents: _containers.RepeatedCompositeFieldContainer[DocumentVersion]
-    def __init__(self, documents: _Optional[_Iterable[_Union[DocumentVersion, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, documents: _Optional[_Iterable[_Union[DocumentVersion, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...

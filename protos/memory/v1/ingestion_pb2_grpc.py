@@ -40,6 +40,11 @@ class IngestionStub:
                 request_serializer=memory_dot_v1_dot_ingestion__pb2.IngestRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_ingestion__pb2.IngestResponse.FromString,
                 _registered_method=True)
+        self.Upsert = channel.unary_unary(
+                '/memory.v1.Ingestion/Upsert',
+                request_serializer=memory_dot_v1_dot_ingestion__pb2.UpsertRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_ingestion__pb2.UpsertResponse.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/memory.v1.Ingestion/Delete',
                 request_serializer=memory_dot_v1_dot_ingestion__pb2.DeleteRequest.SerializeToString,
@@ -79,8 +84,21 @@ class IngestionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upsert(self, request, context):
+        """Writes one document; a stream of one. For more than some documents, Ingest is faster.
+
+        Answered when the document is durable and searchable; a refused document is a status error with the details that
+        DocumentFailure.status has in a stream. Idempotent as Ingest is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
-        """Removes documents with all their references and memories. Unknown keys are no error.
+        """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
+
+        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+        that is replaced through another replica during the call may be removed in its new version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +132,11 @@ def add_IngestionServicer_to_server(servicer, server):
                     servicer.Ingest,
                     request_deserializer=memory_dot_v1_dot_ingestion__pb2.IngestRequest.FromString,
                     response_serializer=memory_dot_v1_dot_ingestion__pb2.IngestResponse.SerializeToString,
+            ),
+            'Upsert': grpc.unary_unary_rpc_method_handler(
+                    servicer.Upsert,
+                    request_deserializer=memory_dot_v1_dot_ingestion__pb2.UpsertRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_ingestion__pb2.UpsertResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -164,6 +187,33 @@ class Ingestion:
             '/memory.v1.Ingestion/Ingest',
             memory_dot_v1_dot_ingestion__pb2.IngestRequest.SerializeToString,
             memory_dot_v1_dot_ingestion__pb2.IngestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upsert(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.Ingestion/Upsert',
+            memory_dot_v1_dot_ingestion__pb2.UpsertRequest.SerializeToString,
+            memory_dot_v1_dot_ingestion__pb2.UpsertResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,8 +42,18 @@ class IngestionStub:
     document key and content hash, so a client that lost its connection sends everything after the last answer again.
     The server reads only as far ahead as it can work: HTTP/2 flow control holds a fast client back.
     """
+    Upsert: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.UpsertRequest, _ingestion_pb2.UpsertResponse]
+    """Writes one document; a stream of one. For more than some documents, Ingest is faster.
+
+    Answered when the document is durable and searchable; a refused document is a status error with the details that
+    DocumentFailure.status has in a stream. Idempotent as Ingest is.
+    """
     Delete: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.DeleteRequest, _ingestion_pb2.DeleteResponse]
-    """Removes documents with all their references and memories. Unknown keys are no error."""
+    """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
+
+    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+    that is replaced through another replica during the call may be removed in its new version.
+    """
     GetDocument: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
     GetVersions: _grpc.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]
@@ -65,8 +75,18 @@ class IngestionAsyncStub(IngestionStub):
     document key and content hash, so a client that lost its connection sends everything after the last answer again.
     The server reads only as far ahead as it can work: HTTP/2 flow control holds a fast client back.
     """
+    Upsert: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.UpsertRequest, _ingestion_pb2.UpsertResponse]  # type: ignore[assignment]
+    """Writes one document; a stream of one. For more than some documents, Ingest is faster.
+
+    Answered when the document is durable and searchable; a refused document is a status error with the details that
+    DocumentFailure.status has in a stream. Idempotent as Ingest is.
+    """
     Delete: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.DeleteRequest, _ingestion_pb2.DeleteResponse]  # type: ignore[assignment]
-    """Removes documents with all their references and memories. Unknown keys are no error."""
+    """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
+
+    A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+    that is replaced through another replica during the call may be removed in its new version.
+    """
     GetDocument: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetDocumentRequest, _ingestion_pb2.GetDocumentResponse]  # type: ignore[assignment]
     """Tells what is stored of one document; reason DOCUMENT_NOT_FOUND where nothing is."""
     GetVersions: _aio.UnaryUnaryMultiCallable[_ingestion_pb2.GetVersionsRequest, _ingestion_pb2.GetVersionsResponse]  # type: ignore[assignment]
@@ -93,12 +113,28 @@ class IngestionServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Upsert(
+        self,
+        request: _ingestion_pb2.UpsertRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestion_pb2.UpsertResponse, _abc.Awaitable[_ingestion_pb2.UpsertResponse]]:
+        """Writes one document; a stream of one. For more than some documents, Ingest is faster.
+
+        Answered when the document is durable and searchable; a refused document is a status error with the details that
+        DocumentFailure.status has in a stream. Idempotent as Ingest is.
+        """
+
+    @_abc_1.abstractmethod
     def Delete(
         self,
         request: _ingestion_pb2.DeleteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ingestion_pb2.DeleteResponse, _abc.Awaitable[_ingestion_pb2.DeleteResponse]]:
-        """Removes documents with all their references and memories. Unknown keys are no error."""
+        """Removes documents with all their references and memories, by key or by filter. Unknown keys are no error.
+
+        A call by filter that ends early, such as by DEADLINE_EXCEEDED, has removed some of the documents; repeat it. A document
+        that is replaced through another replica during the call may be removed in its new version.
+        """
 
     @_abc_1.abstractmethod
     def GetDocument(

@@ -1,3 +1,4 @@
+from protos.memory.v1 import filter_pb2 as _filter_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -7,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words", "maximum_drop")
+    __slots__ = ("knowledge_base", "query_vectors", "dimension", "k", "held_ids", "model_id", "codec_id", "embedder_id", "memory_format_id", "minimum_score", "metadata_filter", "return_text", "query_words", "maximum_drop", "query_texts", "filter", "return_metadata")
     class MetadataFilterEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +30,9 @@ class RetrieveRequest(_message.Message):
     RETURN_TEXT_FIELD_NUMBER: _ClassVar[int]
     QUERY_WORDS_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_DROP_FIELD_NUMBER: _ClassVar[int]
+    QUERY_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    RETURN_METADATA_FIELD_NUMBER: _ClassVar[int]
     knowledge_base: str
     query_vectors: bytes
     dimension: int
@@ -43,7 +47,10 @@ class RetrieveRequest(_message.Message):
     return_text: bool
     query_words: _containers.RepeatedCompositeFieldContainer[QueryWords]
     maximum_drop: float
-    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ..., maximum_drop: _Optional[float] = ...) -> None: ...
+    query_texts: _containers.RepeatedScalarFieldContainer[str]
+    filter: _filter_pb2.Filter
+    return_metadata: bool
+    def __init__(self, knowledge_base: _Optional[str] = ..., query_vectors: _Optional[bytes] = ..., dimension: _Optional[int] = ..., k: _Optional[int] = ..., held_ids: _Optional[_Iterable[int]] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., minimum_score: _Optional[float] = ..., metadata_filter: _Optional[_Mapping[str, str]] = ..., return_text: _Optional[bool] = ..., query_words: _Optional[_Iterable[_Union[QueryWords, _Mapping]]] = ..., maximum_drop: _Optional[float] = ..., query_texts: _Optional[_Iterable[str]] = ..., filter: _Optional[_Union[_filter_pb2.Filter, _Mapping]] = ..., return_metadata: _Optional[bool] = ...) -> None: ...
 
 class QueryWords(_message.Message):
     __slots__ = ("hashes",)
@@ -66,7 +73,14 @@ class QueryResult(_message.Message):
     def __init__(self, hits: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ...) -> None: ...
 
 class Hit(_message.Message):
-    __slots__ = ("memory_id", "score", "document_key", "title", "chunk_number", "text", "payload", "held", "payload_crc32c")
+    __slots__ = ("memory_id", "score", "document_key", "title", "chunk_number", "text", "payload", "held", "payload_crc32c", "rank_score", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MEMORY_ID_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +90,8 @@ class Hit(_message.Message):
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    RANK_SCORE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     memory_id: int
     score: float
     document_key: str
@@ -85,7 +101,9 @@ class Hit(_message.Message):
     payload: bytes
     held: bool
     payload_crc32c: int
-    def __init__(self, memory_id: _Optional[int] = ..., score: _Optional[float] = ..., document_key: _Optional[str] = ..., title: _Optional[str] = ..., chunk_number: _Optional[int] = ..., text: _Optional[str] = ..., payload: _Optional[bytes] = ..., held: _Optional[bool] = ..., payload_crc32c: _Optional[int] = ...) -> None: ...
+    rank_score: float
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, memory_id: _Optional[int] = ..., score: _Optional[float] = ..., document_key: _Optional[str] = ..., title: _Optional[str] = ..., chunk_number: _Optional[int] = ..., text: _Optional[str] = ..., payload: _Optional[bytes] = ..., held: _Optional[bool] = ..., payload_crc32c: _Optional[int] = ..., rank_score: _Optional[float] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ServerTimes(_message.Message):
     __slots__ = ("search_us", "fetch_us", "total_us", "queue_us", "rank_us")

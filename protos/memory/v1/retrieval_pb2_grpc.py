@@ -47,7 +47,7 @@ class RetrievalServicer:
     """
 
     def Retrieve(self, request, context):
-        """Finds for every query vector its k nearest memories, best first.
+        """Finds for every query, vector or text, its k nearest memories, best first.
 
         Idempotent. Errors (google.rpc.ErrorInfo.reason): KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, WRONG_VECTOR_SIZE,
         VECTOR_NOT_FINITE, MODEL_MISMATCH, CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, INVALID_ARGUMENT, OVERLOADED.

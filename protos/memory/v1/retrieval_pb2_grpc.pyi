@@ -34,7 +34,7 @@ class RetrievalStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RetrievalAsyncStub: ...
     Retrieve: _grpc.UnaryUnaryMultiCallable[_retrieval_pb2.RetrieveRequest, _retrieval_pb2.RetrieveResponse]
-    """Finds for every query vector its k nearest memories, best first.
+    """Finds for every query, vector or text, its k nearest memories, best first.
 
     Idempotent. Errors (google.rpc.ErrorInfo.reason): KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, WRONG_VECTOR_SIZE,
     VECTOR_NOT_FINITE, MODEL_MISMATCH, CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, INVALID_ARGUMENT, OVERLOADED.
@@ -46,7 +46,7 @@ class RetrievalAsyncStub(RetrievalStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Retrieve: _aio.UnaryUnaryMultiCallable[_retrieval_pb2.RetrieveRequest, _retrieval_pb2.RetrieveResponse]  # type: ignore[assignment]
-    """Finds for every query vector its k nearest memories, best first.
+    """Finds for every query, vector or text, its k nearest memories, best first.
 
     Idempotent. Errors (google.rpc.ErrorInfo.reason): KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, WRONG_VECTOR_SIZE,
     VECTOR_NOT_FINITE, MODEL_MISMATCH, CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, INVALID_ARGUMENT, OVERLOADED.
@@ -61,7 +61,7 @@ class RetrievalServicer(metaclass=_abc_1.ABCMeta):
         request: _retrieval_pb2.RetrieveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_retrieval_pb2.RetrieveResponse, _abc.Awaitable[_retrieval_pb2.RetrieveResponse]]:
-        """Finds for every query vector its k nearest memories, best first.
+        """Finds for every query, vector or text, its k nearest memories, best first.
 
         Idempotent. Errors (google.rpc.ErrorInfo.reason): KNOWLEDGE_BASE_NOT_FOUND, KNOWLEDGE_BASE_DAMAGED, WRONG_VECTOR_SIZE,
         VECTOR_NOT_FINITE, MODEL_MISMATCH, CODEC_MISMATCH, EMBEDDER_MISMATCH, FORMAT_MISMATCH, INVALID_ARGUMENT, OVERLOADED.

@@ -167,11 +167,11 @@ def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: P
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
 
 
-def test_an_adapter_of_whole_weights_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_without_low_rank_factors_is_no_adapter(tmp_path: Path) -> None:
     path = tmp_path / "full.safetensors"
     header = json.dumps({"scale": 1.0, "memory": {}, "base_sha256": "", "details": {}})
     save_file({"norm.weight.delta": torch.zeros(2)}, path, metadata={"memory3": header})
-    with pytest.raises(InvalidInput, match="whole weights"):
+    with pytest.raises(CorruptFile, match="no low-rank factors"):
         Adapter.load(path)
 
 

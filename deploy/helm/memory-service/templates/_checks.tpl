@@ -27,8 +27,11 @@
 {{- fail "store.external.url is set, but store.kind is embedded: set store.kind to external, or drop the url" -}}
 {{- end -}}
 {{- $mtls := and $v.tls.enabled $v.tls.clientCaSecret -}}
-{{- if and (ne $v.service.type "ClusterIP") (not $v.auth.enabled) (not $mtls) -}}
-{{- fail (printf "service.type is %s and nobody is asked who he is: set auth.enabled, or tls.enabled with tls.clientCaSecret" $v.service.type) -}}
+{{- if and (ne $v.service.type "ClusterIP") (not $v.auth.enabled) -}}
+{{- fail (printf "service.type is %s without authentication: set auth.enabled" $v.service.type) -}}
+{{- end -}}
+{{- if and $mtls (not $v.auth.enabled) -}}
+{{- fail "tls.clientCaSecret says who may connect, and the key file what they may do: set auth.enabled" -}}
 {{- end -}}
 {{- if and (ne $v.service.type "ClusterIP") $v.auth.enabled (not $v.tls.enabled) -}}
 {{- fail (printf "service.type is %s without TLS: API keys would travel in the clear; set tls.enabled" $v.service.type) -}}

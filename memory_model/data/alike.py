@@ -1,0 +1,257 @@
+"""Conversations in which everything that is read looks like the answer: only the subject tells right from wrong.
+
+`HardFacts`: all references of a batch hold the asked field, of different countries. `Articles`: paragraphs of one
+article, with what people asked about them. Both begin with few references read at a time and end with five, put all
+of them as text into a share of the conversations, and answer "I don't know." where nothing read answers, each time
+beside a twin: a question that one of the same five references does answer.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memory_model.data.batches import ChatPieces
+from memory_model.data.conversations import (
+    REFUSAL,
+    Conversation,
+    Conversations,
+    FactConversations,
+    Reference,
+    Sizes,
+    field_of,
+)
+from memory_model.data.questions import Question, refers_to
+from memory_model.errors import CorruptFile, InvalidInput
+
+_WHOLE = 0.25  # share of the references of facts that are read as they are split
+_LEAST_FAMILIES = 12  # documents that hold a topic
+
+
+@dataclass(frozen=True)
+class AlikeShares:
+    """How conversations about references that are alike are mixed.
+
+    refused: share of the conversations that nothing read answers; as many more are their twins. all_as_text: share
+    that has everything it reads as text. ramp: batches until all the memories of a chunk are read; 0 from the first.
+    """
+
+    refused: float = 0.12
+    all_as_text: float = 0.2
+    ramp: int = 150
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A question that none of the references `read` (places in the batch) answers."""
+
+    read: tuple[int, ...]
+    question: str
+
+
+class AlikeConversations(Conversations):
+    """The conversations of both kinds; a subclass draws references and says what nothing answers."""
+
+    shares = AlikeShares()
+    drawn = 0
+
+    @abstractmethod
+    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+        """A question that nothing read answers, if the batch has one."""
+
+    def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
+        """The batch's conversations: refusals with their twins, and questions about what is read."""
+        rng = self.random
+        rows: list[Conversation] = []
+        while len(rows) < self.sizes.conversations:
+            none = self.unanswered(written) if rng.random() < self.shares.refused else None
+            if none is None:
+                read = rng.sample(self._places(written), min(self._reads(), len(self._places(written))))
+                rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
+                continue
+            rows += [self._refusing(written, none), self._asking(written, list(none.read), 1)]
+        return rows[: self.sizes.conversations]
+
+    def state(self) -> Any:
+        """The random generator's state and the number of batches so far."""
+        return {"random": super().state(), "drawn": self.drawn}
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
+        super().restore(state["random"])
+        self.drawn = state["drawn"]
+
+    def _places(self, written: Sequence[Reference]) -> list[int]:
+        """References that may be read by a conversation about what is asked for."""
+        return [n for n, reference in enumerate(written) if reference.questions]
+
+    def _reads(self) -> int:
+        """How many references a conversation reads: two at first, up to all a chunk has, more batch by batch."""
+        most = self.sizes.memories
+        if self.drawn < self.shares.ramp:
+            most = min(most, 2 + self.drawn * (most - 1) // self.shares.ramp)
+        return self.random.randint(max(2, most - 1), most)
+
+    def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
+        rng = self.random
+        asked = rng.sample([n for n in read if written[n].questions], turns)
+        chosen = [self.ask(written[number]) for number in asked]
+        said = [(question.question, question.answer) for question in chosen]
+        if rng.random() < self.shares.all_as_text:
+            return self._as_text(written, read, said[:1])
+        return self._row(written, read, said, asked)
+
+    def _refusing(self, written: Sequence[Reference], none: Unanswered) -> Conversation:
+        turns = [(none.question, REFUSAL)]
+        if self.random.random() < self.shares.all_as_text:
+            return self._as_text(written, none.read, turns)
+        return self._row(written, none.read, turns, [])
+
+
+class HardFacts(AlikeConversations, FactConversations):
+    """Facts of one field of different countries; what is refused asks for a country that is read without the field."""
+
+    task = "hard"
+
+    def __init__(
+        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+    ) -> None:  # fmt: skip
+        """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
+        super().__init__(references, pieces, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
+        self.shares = shares or AlikeShares()
+        self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
+        if not self.topics:
+            raise InvalidInput(
+                f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture"
+            )
+        self.absent: Question | None = None
+        self.lacking: tuple[int, ...] = ()
+
+    def draw(self) -> list[Reference]:
+        """References that hold the topic, of different documents, and two of another document without it."""
+        rng, size = self.random, self.sizes.written
+        self.drawn += 1
+        self.topic = rng.choice(self.topics)
+        of_family = self._holders(self.topic)
+        families = rng.sample(sorted(of_family), min(size - 1, len(of_family)))
+        lacking = self.references[of_family[families[-1]]]
+        without = self._without(lacking)
+        drawn = [self._varied(self.references[of_family[f]]) for f in families[: size - len(without)]]
+        ways = next(ways for ways in lacking.questions if field_of(ways[0]) == self.topic)
+        asked = rng.choice(ways)
+        self.absent = None if any(refers_to(r.text, asked) for r in without) or len(without) < 2 else asked
+        self.lacking = tuple(range(len(drawn), len(drawn) + len(without)))
+        return drawn + without
+
+    def ask(self, reference: Reference) -> Question:
+        """For the batch's topic, where the reference holds it."""
+        on_topic = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
+        return self.random.choice(self.random.choice(on_topic or reference.questions))
+
+    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+        """The topic of the document that is read without it, beside others that hold it."""
+        if self.absent is None:
+            return None
+        others = [n for n in range(len(written)) if n not in self.lacking]
+        count = min(len(others), self.sizes.memories - len(self.lacking))
+        others = [n for n in others if not refers_to(written[n].text, self.absent)]
+        read = [*self.lacking, *self.random.sample(others, min(count, len(others)))]
+        self.random.shuffle(read)
+        return Unanswered(tuple(read), self.absent.question)
+
+    def _places(self, written: Sequence[Reference]) -> list[int]:
+        return [n for n in range(len(written)) if n not in self.lacking]
+
+    def _holders(self, topic: str) -> dict[int, int]:
+        """One reference of each document that holds a field."""
+        return {self.references[n].family: n for n in self.fields[topic]}
+
+    def _without(self, holder: Reference) -> list[Reference]:
+        """Up to two references of a document, without the lines of the topic."""
+        found: list[Reference] = []
+        numbers = self.families[holder.family]
+        for number in self.random.sample(numbers, len(numbers)):
+            title, *lines = self.references[number].text.splitlines()
+            lines = [line for line in lines if not line.startswith(f"{self.topic}: ")]
+            asks = [w for w in self.references[number].questions if w[0].line in lines]
+            if asks and len(found) < 2:
+                text = "\n".join([title, *lines])
+                found.append(Reference(holder.family, text, self.pieces.tokenizer.encode(text), asks))
+        return found
+
+
+class Articles(AlikeConversations):
+    """What people asked about paragraphs (SQuAD, XQuAD), beside other paragraphs of the same article."""
+
+    task = "articles"
+
+    def __init__(
+        self, rows: Sequence[dict[str, Any]], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+    ) -> None:  # fmt: skip
+        """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
+        super().__init__(pieces, seed, sizes, distil=distil)
+        self.shares = shares or AlikeShares()
+        asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
+        for row in rows:
+            answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))
+            if row["answerable"]:
+                answers.append([Question(row["question"], row["right_answer"], row["knowledge"])])
+            else:
+                refused.append(row["question"])
+        self.articles: dict[str, list[tuple[Reference, list[str]]]] = {}
+        for number, ((title, text), (answers, refused)) in enumerate(asked.items()):
+            headed = f"{title}\n{text}"
+            ids = pieces.tokenizer.encode(headed)
+            if answers and len(ids) <= longest:
+                self.articles.setdefault(title, []).append((Reference(number, headed, ids, answers), refused))
+        self.articles = {name: held for name, held in self.articles.items() if len(held) >= 4}
+        if not self.articles:
+            raise InvalidInput("task articles needs articles with four paragraphs that are asked about")
+        self.refused: list[list[str]] = []
+
+    def draw(self) -> list[Reference]:
+        """Runs of up to five paragraphs of an article."""
+        rng, size = self.random, self.sizes.written
+        self.drawn += 1
+        chosen: dict[str, tuple[Reference, list[str]]] = {}
+        names = rng.sample(sorted(self.articles), min(size, len(self.articles)))
+        for name in names:
+            held = self.articles[name]
+            run = min(5, len(held), size - len(chosen))
+            start = rng.randrange(len(held) - run + 1)
+            chosen |= {reference.text: (reference, asked) for reference, asked in held[start : start + run]}
+            if len(chosen) == size:
+                break
+        self.refused = [asked for _, asked in chosen.values()]
+        return [reference for reference, _ in chosen.values()]
+
+    def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
+        """A question about a paragraph that it does not answer although it seems to; the paragraph is read."""
+        rng = self.random
+        having = [n for n, asked in enumerate(self.refused) if asked]
+        if not having:
+            return None
+        number = rng.choice(having)
+        others = rng.sample([n for n in range(len(written)) if n != number], min(4, len(written) - 1))
+        read = rng.sample([number, *others], len(others) + 1)
+        return Unanswered(tuple(read), rng.choice(self.refused[number]))
+
+
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of `split-questions`; raises CorruptFile."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            {k: row[k] for k in ("knowledge", "question", "right_answer", "title", "answerable")}
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(
+            f"{path} has no rows of questions: `python -m experiments split-questions` makes them"
+        ) from error

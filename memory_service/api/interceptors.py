@@ -1,0 +1,310 @@
+"""What every call of `memory.v1` passes on its way to a servicer, which gets a `Call` in place of gRPC's context.
+
+Accounting     outer: request id, deadline, errors as google.rpc.Status, metrics, log and audit log
+AccessControl  inner: whether the service is open, who calls, whether it may call so often; checked again in streams
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Literal
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from memory_model.errors import Memory3Error
+from memory_service.access.audit import AUDITED, AuditLog
+from memory_service.access.authorization import NOBODY, OPERATOR, Access
+from memory_service.access.keys import KeyRing
+from memory_service.access.quotas import Rates
+from memory_service.access.tls import identities
+from memory_service.errors import (
+    DeadlineExceeded,
+    MalformedRequest,
+    NotReady,
+    ServiceError,
+    ShuttingDown,
+    Unauthenticated,
+    described,
+    to_status,
+)
+from memory_service.ops.logs import logger
+from memory_service.ops.metrics import CALL_SECONDS, CALLS, UNDER_WAY
+from memory_service.ops.tracing import annotate
+from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
+
+_SERVICES = [
+    service
+    for file in (retrieval_pb2, ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+]
+SERVICES = tuple(service.full_name for service in _SERVICES)
+METHODS = frozenset(
+    f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
+)
+"""As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
+_UNDER_WAY = {method: UNDER_WAY.labels(method) for method in METHODS}
+_SECONDS = {method: CALL_SECONDS.labels(method) for method in METHODS}
+
+REQUEST_ID = "x-request-id"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
+_STATUS_DETAILS = "grpc-status-details-bin"
+_NAME_CHARACTERS = 200
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
+
+
+class Call:
+    """One call, as a servicer gets it. access: who makes it.
+
+    knowledge_base, outcomes (of documents, by what became of them) and reason (of a refusal) go to the audit log.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self.context = context
+        self.access: Access = NOBODY
+        self.knowledge_base = ""
+        self.outcomes: Counter[str] = Counter()
+        self.reason = ""
+
+    def time_remaining_s(self) -> float | None:
+        """Until the client's deadline; None where it sent none."""
+        remaining_s: float | None = self.context.time_remaining()
+        return remaining_s
+
+
+class Accounting(grpc.aio.ServerInterceptor):
+    """Counts, times and logs calls; turns errors into statuses. stopping: what is cancelled now was cut off."""
+
+    def __init__(self, default_deadline_s: float, stream_idle_s: float, audit: AuditLog | None) -> None:
+        """default_deadline_s: of unary calls without one; stream_idle_s: for a client to take a message."""
+        self._default_deadline_s = default_deadline_s
+        self._stream_idle_s = stream_idle_s
+        self._audit = audit
+        self.stopping = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """See grpc.aio.ServerInterceptor."""
+        method = handler_call_details.method
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or method not in METHODS:
+            return handler
+        given = header(handler_call_details, REQUEST_ID)
+        request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        kind = kind_of(handler)
+        behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
+
+        async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
+            async with self._accounted(method, request_id, context) as call:
+                request = _named(decode(raw), call)
+                remaining_s = context.time_remaining()
+                async with asyncio.timeout(
+                    self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)
+                ):
+                    return await behaviour(request, call)
+
+        async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
+            async with self._accounted(method, request_id, context) as call:
+                request = _decoded(raw, decode) if handler.request_streaming else _named(decode(raw), call)
+                async with contextlib.aclosing(behaviour(request, call)) as responses:
+                    async for response in responses:
+                        await self._write(response, context)
+                logger().info("stream", method=method)
+
+        made = streaming if handler.response_streaming else unary
+        return handler._replace(**{kind: made, "request_deserializer": None})
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no call of `memory.v1` is under way."""
+        await self._idle.wait()
+
+    @contextlib.asynccontextmanager
+    async def _accounted(
+        self, method: str, request_id: str, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[Call]:
+        call, code, started = Call(context), "OK", time.perf_counter()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        annotate(request_id=request_id)
+        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        self._under_way += 1
+        self._idle.clear()
+        _UNDER_WAY[method].inc()
+        try:
+            yield call
+        except asyncio.CancelledError:
+            # By a client that left, which is no error, or by the end of the grace period.
+            code = "CANCELLED"
+            logger().log(
+                30 if self.stopping else 20, "call_cut" if self.stopping else "client_left", method=method
+            )
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError):
+                error = DeadlineExceeded(
+                    f"{method} took longer than its deadline: send a longer one or fewer queries"
+                )
+            status_code, call.reason, message, _ = described(error)
+            code = status_code.name
+            if isinstance(error, Memory3Error):
+                logger().info("call_refused", method=method, code=code, reason=call.reason, message=message,
+                              ms=_ms_since(started))  # fmt: skip
+            else:
+                logger().error("call_failed", method=method, ms=_ms_since(started), exc_info=error)
+            status = to_status(error)
+            metadata = ((REQUEST_ID, request_id), (_STATUS_DETAILS, status.SerializeToString()))
+            await context.abort(status_code, status.message, metadata)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+            _UNDER_WAY[method].dec()
+            _SECONDS[method].observe(time.perf_counter() - started)
+            CALLS.labels(method, code).inc()
+            if self._audit is not None and method in AUDITED:
+                self._audit.write(
+                    method.rpartition("/")[2], call.access, request_id=request_id, code=code, reason=call.reason,
+                    knowledge_base=call.knowledge_base, peer=context.peer(), ms=round(_ms_since(started)),
+                    documents=dict(call.outcomes) or None,
+                )  # fmt: skip
+
+    async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
+        """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""
+        try:
+            async with asyncio.timeout(self._stream_idle_s):
+                await context.write(response)
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            # Writing often finds out that a client left before grpc cancels the call.
+            raise asyncio.CancelledError from error
+
+
+class AccessControl(grpc.aio.ServerInterceptor):
+    """Lets calls of known callers in, within their rates, while `state` is open. turned_away: refused as closed."""
+
+    def __init__(self, keys: KeyRing | None, rates: Rates, *, certificates: bool) -> None:
+        """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS)."""
+        self.state: Literal["loading", "open", "closed"] = "loading"
+        self.turned_away = 0
+        self._keys = keys
+        self._rates = rates
+        self._certificates = certificates
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """See grpc.aio.ServerInterceptor."""
+        if handler_call_details.method not in METHODS:
+            return await continuation(handler_call_details)
+        access: Access | None = OPERATOR  # None: the client's certificate decides
+        try:
+            if self._keys is not None:
+                authorization = header(handler_call_details, "authorization")
+                by_certificate = authorization is None and self._certificates
+                access = None if by_certificate else self._keys.access_of(authorization)
+            self._require_open()
+            if access is not None:
+                self._rates.admit(access.tenant)
+        except ServiceError as error:
+            return _refusing(error, access)
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        kind = kind_of(handler)
+        behaviour = getattr(handler, kind)
+
+        async def unary(request: Any, call: Call) -> Any:
+            self._enter(call, access)
+            return await behaviour(request, call)
+
+        async def streaming(request: Any, call: Call) -> AsyncGenerator[Any, None]:
+            self._enter(call, access)
+            async with contextlib.aclosing(behaviour(request, call)) as responses:
+                async for response in responses:
+                    if self._keys is not None:
+                        self._keys.check(call.access)  # a key may be revoked meanwhile
+                    yield response
+
+        return handler._replace(**{kind: streaming if handler.response_streaming else unary})
+
+    def _require_open(self) -> None:
+        if self.state == "loading":
+            raise NotReady("the service loads its store and model: try again in some seconds")
+        if self.state == "closed":
+            self.turned_away += 1
+            raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
+
+    def _enter(self, call: Call, access: Access | None) -> None:
+        """Gives the call its caller; raises CertificateUnknown, RateExceeded."""
+        if access is None and self._keys is not None:
+            access = self._keys.access_of_certificate(identities(call.context))
+            self._rates.admit(access.tenant)
+        call.access = access or NOBODY
+        if call.access.key_id:
+            structlog.contextvars.bind_contextvars(key=call.access.key_id)
+
+
+def _refusing(error: ServiceError, access: Access | None) -> grpc.RpcMethodHandler:
+    """A handler that ends the call without reading its request."""
+    if isinstance(error, Unauthenticated):
+        access = Access(error.key_id, error.tenant)
+
+    async def refuse(_: Any, call: Call) -> AsyncGenerator[Any, None]:
+        call.access = access or NOBODY
+        raise error
+        yield  # type: ignore[unreachable]  # every streaming behaviour is a generator
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def header(details: grpc.HandlerCallDetails, name: str) -> str | None:
+    """The last value of a header of the call; None where it is absent or no text."""
+    found = [value for key, value in details.invocation_metadata or () if key == name]
+    return found[-1] if found and isinstance(found[-1], str) else None
+
+
+def kind_of(handler: Any) -> str:
+    """`unary_unary`, `unary_stream`, `stream_unary` or `stream_stream`."""
+    request, response = (
+        ("unary", "stream")[bool(streams)]
+        for streams in (handler.request_streaming, handler.response_streaming)
+    )
+    return f"{request}_{response}"
+
+
+def _decoder(deserializer: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
+    def decode(raw: bytes) -> Any:
+        try:
+            return raw if deserializer is None else deserializer(raw)
+        except DecodeError:
+            raise MalformedRequest(
+                f"the request of {method} is not the message it should be, or a string in it is not valid UTF-8"
+            ) from None
+
+    return decode
+
+
+async def _decoded(raws: AsyncIterator[bytes], decode: Callable[[bytes], Any]) -> AsyncIterator[Any]:
+    async for raw in raws:
+        yield decode(raw)
+
+
+def _named(request: Any, call: Call) -> Any:
+    """The request, after noting the knowledge base that it names; what is too long for a name is cut."""
+    name = getattr(request, "name", "") or getattr(request, "knowledge_base", "")
+    call.knowledge_base = str(name)[:_NAME_CHARACTERS]
+    return request
+
+
+def _ms_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 2)

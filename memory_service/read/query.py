@@ -1,0 +1,204 @@
+"""From the wire's request to what a store searches: whatever a request can have wrong is refused here, by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from memory_model.words import query_words
+from memory_service.errors import BadRequest
+from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
+from memory_service.stores import Query
+from memory_service.stores.filters import (
+    MAX_CONDITIONS,
+    MAX_DEPTH,
+    And,
+    Exists,
+    Filter,
+    In,
+    Not,
+    Or,
+    Range,
+    conditions,
+    equal_to,
+)
+from memory_service.stores.identity import WriterIdentity, require_readable
+from memory_service.write.vectors import read_vectors
+from protos.memory.v1 import filter_pb2, retrieval_pb2
+
+MAX_TEXTS = 32
+MAX_TEXT_BYTES = 8192
+MAX_FILTER_BYTES = 65536
+MAX_FILTER_VALUES = 1000
+_MAX_EQUAL = 16
+_MAX_WORDS = 512
+_BOUNDS = ("at_least", "above", "at_most", "below")
+
+Embed: TypeAlias = Callable[[list[str]], Awaitable[np.ndarray]]
+"""Texts to unit vectors float32 [n, dimension]."""
+
+
+async def read_query(
+    request: retrieval_pb2.RetrieveRequest,
+    identity: WriterIdentity,
+    settings: Settings,
+    memories_per_chunk: int,
+    embed: Embed,
+) -> Query:
+    """The checked query of a request; raises the errors that retrieval.proto lists.
+
+    identity: of the knowledge base. memories_per_chunk: k of a request without one. embed: is awaited once everything
+    else is checked, for a request of texts.
+    """
+    require_readable(
+        identity, request.dimension, model_id=request.model_id, codec_id=request.codec_id,
+        memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
+    )  # fmt: skip
+    texts = _texts(request)
+    vectors = (
+        None if texts else read_vectors(request.query_vectors, identity.dimension, declared=request.dimension)
+    )
+    count = len(texts) if vectors is None else len(vectors)
+    k = request.k or memories_per_chunk
+    _require_room(request, count, k, "query_texts" if texts else "query_vectors", settings)
+    words = [query_words(text) for text in texts] or _words(request, count)
+    drop, minimum_score = _bounds(request)
+    filters = _filters(request)
+    if vectors is None:
+        embedded = np.ascontiguousarray(await embed(texts), "<f4")
+        vectors = read_vectors(embedded.tobytes(), identity.dimension, field="query_texts")
+    return Query(
+        vectors=vectors, k=k, held_ids=frozenset(request.held_ids), minimum_score=minimum_score,
+        filter=filters, return_text=request.return_text, return_metadata=request.return_metadata,
+        words=words, candidates=settings.rerank_candidates, maximum_drop=drop,
+    )  # fmt: skip
+
+
+def read_filter(message: filter_pb2.Filter, field: str = "filter") -> Filter:
+    """The filter of a message; raises BadRequest, which names the part that is wrong below `field`."""
+    if (size := message.ByteSize()) > MAX_FILTER_BYTES:
+        raise BadRequest(f"a filter of {size} bytes, at most {MAX_FILTER_BYTES}", field=field)
+    found = _condition(message, field, 1)
+    parts = list(conditions(found))
+    if len(parts) > MAX_CONDITIONS:
+        raise BadRequest(f"a filter of {len(parts)} conditions, at most {MAX_CONDITIONS}", field=field)
+    values = sum(len(part.values) for part in parts if isinstance(part, In))
+    if values > MAX_FILTER_VALUES:
+        raise BadRequest(f"a filter of {values} values, at most {MAX_FILTER_VALUES}", field=field)
+    return found
+
+
+def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
+    """The texts to search with; empty for a request of vectors."""
+    texts = list(request.query_texts)
+    if texts and (request.query_vectors or request.dimension or request.query_words):
+        raise BadRequest(
+            "query_texts go without query_vectors, dimension and query_words: send either texts or vectors",
+            field="query_texts",
+        )
+    if len(texts) > MAX_TEXTS:
+        raise BadRequest(f"{len(texts)} query texts in one request, at most {MAX_TEXTS}", field="query_texts")
+    for place, text in enumerate(texts):
+        field, size = f"query_texts[{place}]", len(text.encode())
+        if not text.strip():
+            raise BadRequest(f"query text {place} is empty", field=field)
+        if size > MAX_TEXT_BYTES:
+            raise BadRequest(f"query text {place} has {size} bytes, at most {MAX_TEXT_BYTES}", field=field)
+    return texts
+
+
+def _require_room(
+    request: retrieval_pb2.RetrieveRequest, count: int, k: int, field: str, settings: Settings
+) -> None:
+    """Raises BadRequest for more queries, hits or held ids than one request may have."""
+    if count > MAX_QUERIES:
+        raise BadRequest(f"{count} queries in one request, at most {MAX_QUERIES}", field=field)
+    if k > settings.max_k:
+        raise BadRequest(f"k is {k}, at most {settings.max_k}", field="k")
+    if k * count > MAX_HITS:
+        raise BadRequest(
+            f"{count} queries for {k} memories each, at most {MAX_HITS} hits in one request",
+            field="k",
+        )
+    if len(request.held_ids) > MAX_HELD_IDS:
+        raise BadRequest(f"{len(request.held_ids)} held_ids, at most {MAX_HELD_IDS}", field="held_ids")
+
+
+def _words(request: retrieval_pb2.RetrieveRequest, count: int) -> list[Sequence[int]]:
+    words: list[Sequence[int]] = [tuple(query.hashes) for query in request.query_words]
+    if words and len(words) != count:
+        raise BadRequest(
+            f"query_words of {len(words)} queries for {count} query vectors: send one entry each, or none",
+            field="query_words",
+        )
+    if any(len(query) > _MAX_WORDS for query in words):
+        raise BadRequest(f"a query of more than {_MAX_WORDS} words", field="query_words")
+    return words
+
+
+def _bounds(request: retrieval_pb2.RetrieveRequest) -> tuple[float | None, float | None]:
+    """(maximum_drop, minimum_score), None where absent."""
+    drop = request.maximum_drop if request.HasField("maximum_drop") else None
+    if drop is not None and not drop >= 0:
+        raise BadRequest(f"maximum_drop is {drop}, it must be 0 or more", field="maximum_drop")
+    minimum_score = request.minimum_score if request.HasField("minimum_score") else None
+    if minimum_score is not None and math.isnan(minimum_score):
+        raise BadRequest("minimum_score is NaN", field="minimum_score")
+    return drop, minimum_score
+
+
+def _filters(request: retrieval_pb2.RetrieveRequest) -> Filter | None:
+    """`filter` and `metadata_filter`, joined by and."""
+    if len(request.metadata_filter) > _MAX_EQUAL:
+        raise BadRequest(
+            f"a filter of {len(request.metadata_filter)} values, at most {_MAX_EQUAL}",
+            field="metadata_filter",
+        )
+    equal = equal_to(request.metadata_filter)
+    if not request.HasField("filter"):
+        return equal
+    typed = read_filter(request.filter)
+    return typed if equal is None else And((equal, typed))
+
+
+def _condition(message: filter_pb2.Filter, field: str, depth: int) -> Filter:
+    kind = message.WhichOneof("condition")
+    if kind is None:
+        raise BadRequest(f"{field} has no condition", field=field)
+    field = f"{field}.{kind}"
+    if kind == "exists":
+        return Exists(message.exists)
+    if kind == "is_in":
+        if not message.is_in.values:
+            raise BadRequest(f"{field} has no values", field=f"{field}.values")
+        return In(message.is_in.name, tuple(message.is_in.values))
+    if kind == "range":
+        return _range(message.range, field)
+    filters = getattr(message, kind).filters
+    if not filters:
+        raise BadRequest(f"{field} joins no filters", field=f"{field}.filters")
+    if depth == MAX_DEPTH:
+        raise BadRequest(f"the filter is nested more than {MAX_DEPTH} deep", field=field)
+    parts = tuple(_condition(part, f"{field}.filters[{n}]", depth + 1) for n, part in enumerate(filters))
+    if kind == "all_of":
+        return And(parts)
+    return Or(parts) if kind == "any_of" else Not(parts[0] if len(parts) == 1 else Or(parts))
+
+
+def _range(message: filter_pb2.Filter.Range, field: str) -> Range:
+    bounds: dict[str, float | str] = {}
+    for name in _BOUNDS:
+        if message.HasField(name):
+            bound = getattr(message, name)
+            kind = bound.WhichOneof("value")
+            if kind is None or (kind == "number" and not math.isfinite(bound.number)):
+                raise BadRequest(f"{field}.{name} is no finite number and no text", field=f"{field}.{name}")
+            bounds[name] = getattr(bound, kind)
+    if not bounds:
+        raise BadRequest(f"{field} has no bound; use `exists`", field=field)
+    if len({type(bound) for bound in bounds.values()}) > 1:
+        raise BadRequest(f"{field} has numbers and texts as bounds: use one of them", field=field)
+    return Range(message.name, **bounds)

@@ -1,0 +1,136 @@
+"""References that are alike: what is read, what is refused, and that a refusal has a twin."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memory_model.data.alike import AlikeShares, Articles, HardFacts, read_questions
+from memory_model.data.batches import IGNORE, Batch
+from memory_model.data.conversations import REFUSAL, Sizes, references_of
+from memory_model.errors import CorruptFile, InvalidInput
+from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.memory_model.data.test_conversations import pieces
+
+TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
+COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
+SIZES = Sizes(written=8, conversations=12)
+NO_TEXT = AlikeShares(refused=0.5, all_as_text=0.0, ramp=0)
+ROWS = [
+    {
+        "knowledge": f"Mill {n} of A{a} was built by B{n}.",
+        "question": f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
+        "right_answer": f"B{n}" if answerable else REFUSAL,
+        "title": f"A{a}",
+        "answerable": answerable,
+    }
+    for a in range(3)
+    for n in range(5)
+    for answerable in (True, False)
+]
+
+
+def hard(shares: AlikeShares = NO_TEXT) -> HardFacts:
+    references = references_of(COUNTRIES, tiny_loaded().tokenizer, limit=32)
+    return HardFacts(references, pieces(), 1, SIZES, distil=False, longest=32, shares=shares)
+
+
+def articles(shares: AlikeShares = NO_TEXT) -> Articles:
+    return Articles(ROWS, pieces(), 1, SIZES, distil=False, longest=64, shares=shares)
+
+
+def texts(batch: Batch) -> list[str]:
+    decode = tiny_loaded().tokenizer.decode
+    return [
+        decode(ids[:n].tolist()) for ids, n in zip(batch.reference_ids, batch.reference_lengths, strict=True)
+    ]
+
+
+def answers(batch: Batch) -> list[str]:
+    """The first answer of each conversation."""
+    tokenizer = tiny_loaded().tokenizer
+    learned = [[n for n in row.tolist() if n != IGNORE] for row in batch.labels]
+    return [tokenizer.decode(ids[: ids.index(tokenizer.end_of_turn_id)]) for ids in learned]
+
+
+def read_by(batch: Batch) -> list[set[int]]:
+    return [{n for n in slots[0].tolist() if n >= 0} for slots in batch.memories]
+
+
+def test_every_answer_of_hard_facts_is_in_one_of_the_references_read() -> None:
+    source = hard(AlikeShares(refused=0.0, all_as_text=0.0, ramp=0))
+    for _ in range(5):
+        batch = source.next()
+        for read, answer in zip(read_by(batch), answers(batch), strict=True):
+            assert len(read) in (4, 5)
+            assert any(answer in texts(batch)[n] for n in read)
+
+
+@pytest.mark.parametrize("make", [hard, articles])
+def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(make) -> None:  # type: ignore[no-untyped-def]
+    refused = 0
+    source = make()
+    for _ in range(6):
+        batch = source.next()
+        said, read = answers(batch), read_by(batch)
+        for number, answer in enumerate(said[:-1]):
+            if answer.startswith(REFUSAL):
+                refused += 1
+                assert read[number] == read[number + 1]
+                assert not said[number + 1].startswith(REFUSAL)
+    assert refused > 5
+
+
+def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None:
+    source = hard()
+    for _ in range(6):
+        written = source.draw()
+        none = source.unanswered(written)
+        if none is None:
+            continue
+        own = [
+            n
+            for n in none.read
+            if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none.question)
+        ]
+        assert own
+        assert set(own) <= set(source.lacking)
+        assert not any(f"{source.topic}: " in written[n].text for n in own)
+
+
+def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
+    source = hard(AlikeShares(refused=0.0, all_as_text=0.0, ramp=10))
+    counts = [max(map(len, read_by(source.next()))) for _ in range(12)]
+    assert counts[0] == 2
+    assert counts[-1] == 5
+    assert counts == sorted(counts)
+
+
+def test_all_that_a_conversation_would_read_can_stand_in_its_question_as_text() -> None:
+    batch = articles(AlikeShares(refused=0.0, all_as_text=1.0, ramp=0)).next()
+    assert not any(read_by(batch))
+    decode = tiny_loaded().tokenizer.decode
+    decoded = [decode(ids[:n].tolist()) for ids, n in zip(batch.ids, batch.lengths, strict=True)]
+    assert all(sum(text in row for text in texts(batch)) >= 4 for row in decoded)
+
+
+def test_both_kinds_resume_exactly() -> None:
+    for make in (hard, articles):
+        first, second = make(), make()
+        first.next()
+        second.restore(first.state())
+        assert second.drawn == 1
+        assert second.next().ids.equal(first.next().ids)
+
+
+def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Path) -> None:
+    references = references_of(COUNTRIES[:5], tiny_loaded().tokenizer, limit=32)
+    with pytest.raises(InvalidInput, match="12 documents"):
+        HardFacts(references, pieces(), 1, SIZES)
+    with pytest.raises(InvalidInput, match="four paragraphs"):
+        Articles(ROWS[:4], pieces(), 1, SIZES)
+    (tmp_path / "rows.json").write_text('[{"question": "why?"}]')
+    with pytest.raises(CorruptFile, match="split-questions"):
+        read_questions(tmp_path / "rows.json")

@@ -1,0 +1,88 @@
+"""Rates and quotas: no tenant calls more often or stores more than it may."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_service.access.quotas import Quota, Rates, WriteGuard
+from memory_service.errors import QuotaExceeded, RateExceeded
+from memory_service.ops.disk_watermark import DiskWatermark
+from memory_service.stores import KnowledgeBase, Store, open_store
+from tests.memory_service.stored import IDENTITY, document
+
+LIMIT = 12
+
+
+@given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20))
+def test_nobody_gets_more_calls_than_its_rate_and_a_second_in_advance(gaps: list[float], rate: float) -> None:
+    now = [0.0]
+    rates = Rates(lambda _: Quota(requests_per_s=rate), clock=lambda: now[0])
+    admitted = 0
+    for gap in gaps:
+        now[0] += gap
+        with contextlib.suppress(RateExceeded):
+            rates.admit("t")
+            admitted += 1
+    assert admitted <= now[0] * rate + max(rate, 1.0) + 1e-6
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with contextlib.closing(open_store(f"file://{tmp_path}")) as opened:
+        yield opened
+
+
+def guard_of(store: Store, now: list[float]) -> WriteGuard:
+    return WriteGuard(store, DiskWatermark(None, 0), lambda _: Quota(references=LIMIT), clock=lambda: now[0])
+
+
+def write(
+    guard: WriteGuard, store: Store, base: KnowledgeBase, key: str, count: int, version: int = 0
+) -> None:
+    new = document(key, *(f"{key} {version} {n}" for n in range(count)))
+    with guard.writing(base, [new]):
+        store.write(base, [new])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_tenant_stores_more_than_its_quota_whatever_it_replaces_and_deletes(
+    store: Store, seed: int
+) -> None:
+    draw, guard = random.Random(seed), guard_of(store, [0.0])
+    bases = [store.create(f"acme/{name}", "", IDENTITY) for name in "ab"]
+    refused = 0
+    for step in range(40):
+        base, key, count = draw.choice(bases), draw.choice("xyz"), draw.randint(1, 6)
+        if draw.random() < 0.15:
+            store.delete(base, [key])
+            guard.forget(base)
+            continue
+        there = sum(store.statistics(one).references for one in bases)
+        version = store.versions(base, [key]).get(key)
+        replaced = len(version.memory_ids) if version else 0
+        try:
+            write(guard, store, base, key, count, step)
+        except QuotaExceeded:
+            refused += 1
+            assert there - replaced + count > LIMIT  # what fits is never refused
+        assert sum(store.statistics(one).references for one in bases) <= LIMIT
+    assert refused
+
+
+def test_what_another_pod_writes_counts_within_a_minute(store: Store) -> None:
+    now = [0.0]
+    base = store.create("acme/a", "", IDENTITY)
+    here, there = guard_of(store, now), guard_of(store, now)
+    write(here, store, base, "x", 2)
+    write(there, store, base, "y", LIMIT - 3)
+    now[0] += 61
+    with pytest.raises(QuotaExceeded, match=f"{LIMIT - 1} references are stored"):
+        write(here, store, base, "z", 2)
+    write(here, store, base, "z", 1)

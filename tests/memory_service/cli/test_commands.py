@@ -1,0 +1,224 @@
+"""`memory-service ingest`, `kb` and `doctor` as a user types them, against the service as a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from memory_service.cli import app
+from tests.memory_service.processes import ROOT, Service, service
+
+PROGRAM = [sys.executable, "-c", "from memory_service.cli import app; app(prog_name='memory-service')"]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("service"), seconds_per_reference=0.02) as running:
+        yield running
+
+
+def command(running: Service, *arguments: object) -> Result:
+    line = [*map(str, arguments), "--address", running.address]
+    return CliRunner().invoke(app, line, env=environment(running), catch_exceptions=False)
+
+
+def environment(running: Service) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(running.log.parent / "state"), "COLUMNS": "200"}
+
+
+def write_jsonl(path: Path, documents: list[object]) -> Path:
+    path.write_text("".join(f"{json.dumps(document)}\n" for document in documents), encoding="utf-8")
+    return path
+
+
+def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp_path: Path) -> None:
+    good = {"key": "a", "title": "A", "text": "First fact.", "metadata": {"year": 1999, "kind": "x"}}
+    facts = write_jsonl(
+        tmp_path / "facts.jsonl", [good, {"key": "b", "text": ""}, {"key": "c"}, ["no object"]]
+    )
+    with facts.open("ab") as file:
+        file.write(b'{"key": "d", "text": "\xff"}\n\n{"key": "e", "text": "Last fact."}\n')
+    (tmp_path / "page.md").write_text("---\nx: y\n---\n# Page\n\nSee [this](http://x) page.\n")
+    (tmp_path / "note.txt").write_text("A note.")
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
+    done = command(running, "ingest", tmp_path, "--kb", "kinds")
+    assert done.exit_code == 1
+    assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
+    for part in (
+        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY",
+        "facts.jsonl, line 3: UNREADABLE: `key` and `text`",
+        "line 4",
+        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
+        "bad.txt",
+    ):
+        assert part in done.stderr, part
+    again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
+    assert (again.exit_code, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
+    documents = [{"key": f"k{n}", "text": f"Text {n}."} for n in range(400)]
+    facts = write_jsonl(tmp_path / "many.jsonl", documents)
+    line = [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address]
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment(running)},
+    )
+    while "document_count: 0" in (shown := command(running, "kb", "show", "many").stdout) or not shown:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 130, err
+    assert "run the same command again" in err
+    stored = int(out.split(": ")[1].split(" stored")[0])
+    assert f"interrupted: {stored} of 400 documents done, run the same command again to go on" in err
+    assert 0 < stored < 400
+    rest = command(running, "ingest", facts, "--kb", "many")
+    assert rest.stdout == f"400 documents: {400 - stored} stored, {stored} unchanged; 400 references\n"
+    assert "document_count: 400" in command(running, "kb", "show", "many").stdout
+
+
+def test_near_duplicates_are_left_out_and_memories_may_come_later(running: Service, tmp_path: Path) -> None:
+    text = " ".join(f"Word{n}." for n in range(60))
+    facts = write_jsonl(
+        tmp_path / "alike.jsonl",
+        [{"key": key, "text": t} for key, t in (("a", text), ("b", f"{text} More."), ("c", "Another text."))],
+    )
+    options = ("--drop-near-duplicates", 0.8, "--memories", "later", "--overlap", 8)
+    done = command(running, "ingest", facts, "--kb", "later", *options)
+    assert (done.exit_code, done.stdout) == (0, "3 documents: 1 duplicate, 2 stored; 2 references\n")
+    assert "nearly equals a" in done.stderr
+    while "without_memories_yet: 0" not in command(running, "kb", "show", "later").stdout:
+        time.sleep(0.05)
+
+
+def test_a_deleted_knowledge_base_is_filled_again_in_full(running: Service, tmp_path: Path) -> None:
+    facts = write_jsonl(tmp_path / "f.jsonl", [{"key": "a", "text": "Fact."}, {"key": "bad", "text": ""}])
+    assert command(running, "ingest", facts, "--kb", "twice").exit_code == 1
+    assert "1 unchanged" in command(running, "ingest", facts, "--kb", "twice").stdout
+    assert command(running, "kb", "delete", "twice", "--yes").exit_code == 0
+    assert "1 stored" in command(running, "ingest", facts, "--kb", "twice").stdout
+
+
+def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) -> None:
+    assert (
+        command(running, "kb", "create", "empty", "--description", "nothing yet").stdout == "created empty\n"
+    )
+    again = command(running, "kb", "create", "empty")
+    assert again.exit_code == 1
+    assert "there already" in again.stderr
+    listed = command(running, "kb", "list").stdout
+    assert "empty" in listed
+    assert "nothing yet" in listed
+    shown = command(running, "kb", "show", "empty").stdout
+    assert "state: ready" in shown
+    assert "reference_count: 0" in shown
+    assert command(running, "kb", "delete", "empty", "--yes").exit_code == 0
+    gone = command(running, "kb", "show", "empty")
+    assert gone.exit_code == 1
+    assert "no knowledge base is called 'empty'" in gone.stderr
+
+
+def test_doctor_checks_the_service_and_the_store(running: Service) -> None:
+    asked = command(running, "doctor")
+    assert asked.exit_code == 0, asked.output
+    assert "SERVING" in asked.stdout
+    busy = command(running, "doctor", "--store", f"chdb://{running.log.parent / 'store'}", "--json")
+    assert busy.exit_code == 1
+    (bad,) = [finding for finding in json.loads(busy.stdout) if finding["state"] == "bad"]
+    assert "in use by another process" in bad["found"]
+    assert "stop the service" in bad["remedy"]
+    nobody = CliRunner().invoke(app, ["doctor", "--address", "127.0.0.1:1"], env=environment(running))
+    assert nobody.exit_code == 1
+    assert "start it" in nobody.stdout
+
+
+def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) -> None:
+    nobody = Service(running.process, "127.0.0.1:1", running.log)
+    done = command(nobody, "kb", "list")
+    assert done.exit_code == 1
+    assert "memory-service serve" in done.stderr
+    missing = command(running, "ingest", tmp_path / "none.jsonl")
+    assert missing.exit_code == 1
+    assert "does not exist" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--bundle", "none"], "no bundle at none"),
+        (["--bundle", "none", "--model", "nowhere"], "nowhere"),
+        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"),
+        ([], "no embedder"),
+    ],
+)
+def test_serve_names_what_is_missing_before_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(
+        app, ["serve", "--listen", "127.0.0.1:0", "--store", "file:///tmp/x", *options]
+    )
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
+    assert says in refused.stderr
+    assert "listening" not in refused.output
+
+
+def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
+    lines = [
+        {"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)
+    ]
+    facts = write_jsonl(tmp_path / "notes.jsonl", [*lines, {"key": "other", "text": "Something else."}])
+    assert command(running, "ingest", facts, "--kb", "docs").exit_code == 0
+    listed = command(running, "documents", "list", "docs", "--prefix", "notes/")
+    assert listed.exit_code == 0, listed.output
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert [(row[0], row[1], row[3]) for row in rows] == [(f"notes/{n}", "1", "written") for n in range(4)]
+    shown = command(running, "documents", "show", "docs", "notes/2")
+    assert shown.stdout.startswith("key: notes/2\ntitle: T\n")
+    assert shown.stdout.endswith("T\nNote 2.\n")
+    assert "metadata n: 2\n" in shown.stdout
+
+    said = "[/red]\x1b[2J"  # as a tenant may describe what is his
+    assert command(running, "kb", "create", "hostile", "--description", said).exit_code == 0
+    for shown in (command(running, "kb", "list"), command(running, "kb", "show", "hostile")):
+        assert shown.exit_code == 0, shown.output
+        assert "[/red]\u241b[2J" in "".join(shown.stdout.split())
+    hostile = write_jsonl(
+        tmp_path / "hostile.jsonl", [{"key": "h\x1b[2J", "title": "\x07", "text": "a\x1b]0;x"}]
+    )
+    assert command(running, "ingest", hostile, "--kb", "hostile").exit_code == 0
+    said = command(running, "documents", "list", "hostile").stdout
+    said += command(running, "documents", "show", "hostile", "h\x1b[2J").stdout
+    assert "h\u241b[2J\t" in said
+    assert not set(said) & {"\x1b", "\x07"}
+
+    asked = CliRunner().invoke(
+        app, ["documents", "delete", "docs", "notes/0", "--address", running.address], input="n\n"
+    )
+    assert (asked.exit_code, "1 documents with 1 references" in asked.output) == (1, True)
+    some = command(running, "documents", "delete", "docs", "notes/0", "none", "--yes")
+    assert (some.exit_code, some.stdout) == (1, "deleted 1 documents from docs\n")
+    assert "not there: none" in some.stderr
+    rest = command(running, "documents", "delete", "docs", "--prefix", "notes/", "-y")
+    assert (rest.exit_code, rest.stdout) == (0, "deleted 3 documents from docs\n")
+    assert command(running, "documents", "list", "docs").stdout.split("\t")[0] == "other"
+    assert command(running, "documents", "delete", "docs", "--yes").exit_code == 2
+    gone = command(running, "documents", "show", "docs", "notes/2")
+    assert (gone.exit_code, "no document" in gone.stderr) == (1, True)
+    assert command(running, "documents", "list", "nowhere").exit_code == 1
