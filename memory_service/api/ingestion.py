@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import grpc
@@ -58,20 +59,15 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         self._settings = settings
         self._draining = draining
         self._late = late
+        self._read = functools.partial(asyncio.get_running_loop().run_in_executor, threads.read)
 
     async def Ingest(
         self, request_iterator: AsyncIterator[pb.IngestRequest], call: Call
     ) -> AsyncGenerator[pb.IngestResponse, None]:
         """See ingestion.proto."""
         stream = IngestStream(
-            call.access,
-            self._catalogue,
-            self._guard,
-            self._encoder,
-            self._threads,
-            self._settings,
-            self._draining,
-        )
+            call.access, self._catalogue, self._guard, self._encoder, self._threads, self._settings, self._draining
+        )  # fmt: skip
         async with contextlib.aclosing(stream.responses(request_iterator)) as responses:
             try:
                 async for response in responses:
@@ -105,25 +101,23 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             page = keys or store.keys(base, "", after_key=after, count=_MAX_KEYS, filter=condition)
             if not page:
                 return None
-            with span("store.delete", documents=len(page)):
-                documents, references = store.delete(base, page)
+            documents, references = store.delete(base, page)
             self._guard.forget(base)
             deleted.documents_deleted += documents
             deleted.references_deleted += references
             return page[-1] if condition else None
 
-        run = asyncio.get_running_loop().run_in_executor
-        last = await run(self._threads.write, delete_page, None)
-        while last is not None:
-            last = await run(self._threads.write, delete_page, last)
+        write = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads.write)
+        with span("store.delete"):
+            last = await write(delete_page, None)
+            while last is not None:
+                last = await write(delete_page, last)
         return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:
         """See ingestion.proto."""
         base = self._catalogue.open(call.access, request.knowledge_base)
-        document = await asyncio.get_running_loop().run_in_executor(
-            self._threads.read, self._catalogue.store.document, base, request.document_key
-        )
+        document = await self._read(self._catalogue.store.document, base, request.document_key)
         stored_at = Timestamp()
         stored_at.FromDatetime(document.stored_at)
         ids = [memory_id for memory_id, _ in document.references]
@@ -143,9 +137,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         """See ingestion.proto."""
         keys = _keys(request.document_keys)
         base = self._catalogue.open(call.access, request.knowledge_base)
-        stored = await asyncio.get_running_loop().run_in_executor(
-            self._threads.read, self._catalogue.store.versions, base, keys
-        )
+        stored = await self._read(self._catalogue.store.versions, base, keys)
         there = [key for key in dict.fromkeys(keys) if key in stored]
         return pb.GetVersionsResponse(versions=[_version(key, stored[key]) for key in there])
 
@@ -171,7 +163,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                     return pb.ListDocumentsResponse(documents=documents, next_page_token=token)
                 after = keys[-1]  # all of them were deleted meanwhile, which is no end of the list
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads.read, page, after)
+        return await self._read(page, after)
 
 
 async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRequest]:
@@ -204,11 +196,8 @@ def _note(response: pb.IngestResponse, call: Call) -> None:
     if kind == "started":
         call.knowledge_base = response.started.knowledge_base
     elif kind in ("acknowledged", "failed"):
-        outcome = "failed"
-        if kind == "acknowledged":
-            outcome = (
-                pb.IngestOutcome.Name(response.acknowledged.outcome).removeprefix("INGEST_OUTCOME_").lower()
-            )
+        name = pb.IngestOutcome.Name(response.acknowledged.outcome).removeprefix("INGEST_OUTCOME_")
+        outcome = name.lower() if kind == "acknowledged" else "failed"
         call.outcomes[outcome] += 1
         DOCUMENTS.labels(outcome).inc()
 

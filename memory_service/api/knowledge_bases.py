@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
@@ -32,17 +33,15 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     ) -> None:
         self._catalogue = catalogue
         self._guard = guard
-        self._readers = readers
-        self._writers = writers
+        run = asyncio.get_running_loop().run_in_executor
+        self._read, self._write = functools.partial(run, readers), functools.partial(run, writers)
         self._settings = settings
 
     async def CreateKnowledgeBase(
         self, request: pb.CreateKnowledgeBaseRequest, call: Call
     ) -> pb.CreateKnowledgeBaseResponse:
         """See knowledge_bases.proto."""
-        base = await asyncio.get_running_loop().run_in_executor(
-            self._writers, self._catalogue.create, call.access, request.name, request.description
-        )
+        base = await self._write(self._catalogue.create, call.access, request.name, request.description)
         return pb.CreateKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
 
     async def GetKnowledgeBase(
@@ -66,16 +65,14 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     ) -> pb.DeleteKnowledgeBaseResponse:
         """See knowledge_bases.proto."""
         base = self._catalogue.find(call.access, request.name, Scope.ADMIN)
-        await asyncio.get_running_loop().run_in_executor(self._writers, self._catalogue.store.drop, base)
+        await self._write(self._catalogue.store.drop, base)
         self._guard.forget(base)
         return pb.DeleteKnowledgeBaseResponse()
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, call: Call) -> pb.GetStatisticsResponse:
         """See knowledge_bases.proto."""
         base = self._catalogue.find(call.access, request.name)
-        counts = await asyncio.get_running_loop().run_in_executor(
-            self._readers, self._catalogue.store.statistics, base
-        )
+        counts = await self._read(self._catalogue.store.statistics, base)
         return pb.GetStatisticsResponse(
             document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
             text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
@@ -92,13 +89,14 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
         )  # fmt: skip
         after_id = request.after_id if request.HasField("after_id") else None
-        export = Export(self._catalogue.store, base, after_id, request.revision, request.limit)
-        run = asyncio.get_running_loop().run_in_executor
-        head = await run(self._readers, export.head)
+        export = Export(
+            self._catalogue.store, base, after_id, request.revision, request.limit, request.while_written
+        )
+        head = await self._read(export.head)
         head.knowledge_base.CopyFrom(self._message(base, call.access))
         head.rerank_candidates = self._settings.rerank_candidates
         yield pb.ExportKnowledgeBaseResponse(head=head)
-        while page := await run(self._readers, export.page):
+        while page := await self._read(export.page):
             yield pb.ExportKnowledgeBaseResponse(page=page)
 
     def _message(self, base: KnowledgeBase, access: Access) -> pb.KnowledgeBase:

@@ -78,8 +78,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         if name == _MANIFEST:
             return manifest
         try:
-            files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
-            names = set(files) if isinstance(files, dict) else {entry["name"] for entry in files}
+            names = set(json.loads(manifest.read_text(encoding="utf-8"))["files"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFile(f"{manifest} is no bundle manifest: {error!r}") from error
         if name not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from concurrent.futures import Executor
 
 from memory_model.errors import Memory3Error
@@ -23,7 +24,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
     def __init__(self, catalogue: Catalogue, late: LateMemories, readers: Executor) -> None:
         self._catalogue = catalogue
         self._late = late
-        self._readers = readers
+        self._read = functools.partial(asyncio.get_running_loop().run_in_executor, readers)
 
     async def ListOperations(
         self, request: pb.ListOperationsRequest, call: Call
@@ -53,9 +54,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         here = {progress.base.number: progress for progress in self._late.progress()}
         progress = here.get(base.number, Progress(base))
         try:
-            statistics = await asyncio.get_running_loop().run_in_executor(
-                self._readers, self._catalogue.store.statistics, base
-            )
+            statistics = await self._read(self._catalogue.store.statistics, base)
         except Memory3Error as error:  # a damaged one must not hide the others
             found.problem = str(error)
             return found

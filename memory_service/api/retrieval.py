@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Executor
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.encoder import Encoder
+from memory_service.write.pipeline import Threads
 from protos.memory.v1 import retrieval_pb2 as pb
 from protos.memory.v1 import retrieval_pb2_grpc
 
@@ -26,16 +26,11 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     """The read path. Lives on the event loop; only the store call leaves it."""
 
     def __init__(
-        self,
-        catalogue: Catalogue,
-        encoder: Encoder,
-        readers: Executor,
-        settings: Settings,
-        late: LateMemories,
+        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings, late: LateMemories
     ) -> None:
         self._catalogue = catalogue
         self._encoder = encoder
-        self._readers = readers
+        self._threads = threads
         self._settings = settings
         self._late = late
         self._waiting = 0
@@ -80,12 +75,14 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             return self._catalogue.store.retrieve(base, query), time.perf_counter_ns() - began_ns
 
         asked_ns = time.perf_counter_ns()
-        retrieved, in_store_ns = await asyncio.get_running_loop().run_in_executor(self._readers, search)
+        retrieved, in_store_ns = await asyncio.get_running_loop().run_in_executor(self._threads.read, search)
         return retrieved, (time.perf_counter_ns() - asked_ns - in_store_ns) // 1000
 
     async def _embedded(self, texts: list[str]) -> np.ndarray:
         """Unit vectors of texts, float32 [n, dimension]."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._encoder.embed, texts)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads.embed, self._encoder.embed, texts
+        )
 
 
 def response_of(retrieved: Retrieved) -> pb.RetrieveResponse:

@@ -125,7 +125,7 @@ class Server:
             await self.listen()
         settings = self._settings
         self.store = self._closing.enter_context(contextlib.closing(store))
-        counts = {"read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1}
+        counts = {"read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1, "embed": 1}
         threads = Threads(
             **{
                 name: self._closing.enter_context(ThreadPoolExecutor(count, name))
@@ -140,7 +140,7 @@ class Server:
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(catalogue, guard, encoder, threads, settings, self._draining)
         services = _Started(self._grpc)
-        retrieval = Retrieval(catalogue, encoder, threads.read, settings, late)
+        retrieval = Retrieval(catalogue, encoder, threads, settings, late)
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, services)
         ingestion = Ingestion(catalogue, guard, encoder, threads, settings, self._draining, late)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, services)

