@@ -152,8 +152,6 @@ def ingest(documents: dict[str, dict[str, Any]], address: str) -> None:
             WORK / "documents.jsonl",
             "--address",
             address,
-            "--journals",
-            WORK / "journals",
         )
 
 

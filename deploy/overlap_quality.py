@@ -74,7 +74,7 @@ def ingest(address: str, work: Path) -> None:
     documents = work / "documents.jsonl"
     documents.write_text("\n".join(line for line in lines if json.loads(line)["key"] in keys) + "\n")
     program = Path(sys.executable).parent / "memory-service"
-    command = [program, "ingest", documents, "--address", address, "--journals", work / "journals"]
+    command = [program, "ingest", documents, "--address", address]
     subprocess.run([str(part) for part in command], check=True)
 
 

@@ -125,7 +125,7 @@ def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
         try:
             with timed(shape, "ingest", work / "store") as ingesting:
                 command = ("memory-service", "ingest", documents, "--address", service.address)
-                ingesting["peak_gb"], said = run(shape, "ingest", (*command, "--journals", work / "journals"))
+                ingesting["peak_gb"], said = run(shape, "ingest", command)
                 ingesting["said"] = said.strip()
                 if f"{REFERENCES} references" not in said:
                     raise StageFailed(f"{REFERENCES} references were to be ingested, not: {said}")

@@ -1,3 +1,3 @@
-"""The cloud half: ingestion, storage and retrieval of explicit memories behind gRPC. Start reading at `flow.py`."""
+"""The cloud half: ingestion, storage and retrieval of explicit memories. Start at `write/pipeline.py`."""
 
 __version__ = "0.1.0"

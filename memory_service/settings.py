@@ -136,6 +136,11 @@ class Settings(BaseSettings):
         values = self.model_dump(include=_WRITING)
         return {name: value.resolve() if isinstance(value, Path) else value for name, value in values.items()}
 
+    def of_store(self) -> dict[str, Any]:
+        """The settings of the store, for another process that writes to it."""
+        values = self.model_dump()
+        return {name: value for name, value in values.items() if name.startswith("store")}
+
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""
         return StoreOptions(

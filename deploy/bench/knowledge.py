@@ -133,8 +133,6 @@ def _ingest(folder: Path, address: str) -> None:
         documents,
         "--address",
         address,
-        "--journals",
-        folder / "journals",
     ]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     if done.returncode:

@@ -16,9 +16,11 @@ class Export:
     """One stream of one export. `head` first, then `page` until it is None; each in a reader's thread."""
 
     def __init__(
-        self, store: Store, base: KnowledgeBase, after_id: int | None, revision: int, limit: int
-    ) -> None:
+        self, store: Store, base: KnowledgeBase, after_id: int | None, revision: int, limit: int,
+        while_written: bool = False,
+    ) -> None:  # fmt: skip
         """after_id: where an earlier stream stopped. revision: of that stream, 0 for none. limit: 0 for none."""
+        self._while_written = while_written
         self._store, self._base = store, base
         self._after_id = after_id
         self._wanted = revision
@@ -55,7 +57,10 @@ class Export:
         if count == 0:
             return None
         memories = self._store.memories(self._base, after_id=self._after_id, count=count)
-        if self._store.revision(self._base).number != self._revision.number:
+        if (
+            not self._while_written
+            and self._store.revision(self._base).number != self._revision.number
+        ):
             raise self._changed()
         if not memories:
             return None

@@ -89,7 +89,9 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
         )  # fmt: skip
         after_id = request.after_id if request.HasField("after_id") else None
-        export = Export(self._catalogue.store, base, after_id, request.revision, request.limit)
+        export = Export(
+            self._catalogue.store, base, after_id, request.revision, request.limit, request.while_written
+        )
         head = await self._read(export.head)
         head.knowledge_base.CopyFrom(self._message(base, call.access))
         head.rerank_candidates = self._settings.rerank_candidates

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
+import grpc
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from memory_service.cli.terminal import errors_for_people
+from memory_service.cli.terminal import Address, errors_for_people
+from memory_service.client.connection import connected
 from memory_service.settings import DEFAULT_ADDRESS
 
-Address = Annotated[
-    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
-]
 
-
-def _with_bar(what: str, run: Callable[[Callable[[int, int], None]], Awaitable[None]]) -> None:
+@contextlib.contextmanager
+def _with_bar(what: str, address: str) -> Iterator[tuple[grpc.Channel, Callable[[int, int], None]]]:
+    """A channel to the service, and what shows how far the work is."""
     with errors_for_people(), Progress(console=Console(stderr=True, highlight=False)) as progress:
         task = progress.add_task(what, total=None)
-        asyncio.run(run(lambda done, total: progress.update(task, completed=done, total=total)))  # type: ignore[arg-type]
+        with connected(address) as channel:
+            yield channel, lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def backup(
     name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="an empty folder, or s3://bucket/prefix")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="a folder of its own, or s3://bucket/prefix")
+    ],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Save a knowledge base as it is at one moment; run again to go on after an interruption."""
-    from memory_service.client.remote import channel_to
-    from memory_service.ops.backup import Backup
-    from memory_service.ops.backup_shelf import open_shelf
+    """Save a knowledge base while it is served; run again to go on after an interruption, or to save what is new."""
+    from memory_service.ops.backup import Archive, Backup
 
-    async def run(show: Callable[[int, int], None]) -> None:
-        async with channel_to(address) as channel:
-            made = await Backup(channel, address, name, open_shelf(target), show).run()
-        typer.echo(
-            f"saved {made.document_count} documents, {made.memory_count} memories of {name} to {target}"
-        )
-
-    _with_bar("memories", run)
+    with _with_bar("memories", address) as (channel, show):
+        made = Backup(channel, address, name, Archive(target), show).run()
+    typer.echo(f"saved {made.document_count} documents, {made.memory_count} memories of {name} to {target}")
 
 
 def restore(
@@ -53,14 +49,9 @@ def restore(
     ] = False,
 ) -> None:
     """Restore a backup into a new knowledge base; every checksum is compared."""
-    from memory_service.client.remote import channel_to
-    from memory_service.ops.backup_restore import Restore
-    from memory_service.ops.backup_shelf import open_shelf
+    from memory_service.ops.backup import Archive, Restore
 
-    async def run(show: Callable[[int, int], None]) -> None:
-        async with channel_to(address) as channel:
-            shelf = open_shelf(source)
-            made = await Restore(channel, address, shelf, name, resume=resume, on_progress=show).run()
-        typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")
-
-    _with_bar("documents", run)
+    with _with_bar("documents", address) as (channel, show):
+        archive = Archive(source)
+        made = Restore(channel, address, archive, name, resume=resume, on_progress=show).run()
+    typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")

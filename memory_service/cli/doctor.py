@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_service.cli.terminal import errors_for_people, plain
+from memory_service.cli.terminal import Address, errors_for_people, plain
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 
 _COLOURS = {"ok": "green", "look": "yellow", "bad": "red"}
@@ -27,9 +26,7 @@ def doctor(
     deep: Annotated[
         bool, typer.Option(help="read every payload and compare its checksum (with --store)")
     ] = False,
-    address: Annotated[
-        str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
-    ] = DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
     config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
@@ -37,8 +34,7 @@ def doctor(
 
     "look" is said of what works but will need something done. Exits with 1 when something is wrong.
     """
-    from memory_service.ops.doctor import bundle_ids, check_service, check_store
-    from memory_service.ops.doctor_files import check_files
+    from memory_service.ops.doctor import bundle_ids, check_files, check_service, check_store
     from memory_service.ops.logs import configure_logs
 
     with errors_for_people():
@@ -52,7 +48,7 @@ def doctor(
         if store:
             findings += check_store(store, settings.store_options(), deep=deep, ids=ids)
         else:
-            findings += asyncio.run(check_service(address, ids))
+            findings += check_service(address, ids)
     if as_json:
         typer.echo(
             json.dumps([{"state": finding.state, **asdict(finding)} for finding in findings], indent=1)

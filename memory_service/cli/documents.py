@@ -6,24 +6,19 @@ import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Optional
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from memory_model.printable import printable
-from memory_service.cli.terminal import errors_for_people, plain
-from memory_service.client.connection import Connection
-from memory_service.client.remote import remote_error
+from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.connection import connected
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
 documents_app = typer.Typer(no_args_is_help=True, help="Documents of a knowledge base: list, show, delete.")
 
-Address = Annotated[
-    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
-]
 BaseName = Annotated[str, typer.Argument(metavar="KB", help="knowledge base")]
 Prefix = Annotated[Optional[str], typer.Option("--prefix", help="all keys that begin with this")]  # noqa: UP045
 
@@ -35,7 +30,7 @@ _DELETE_TIMEOUT_S = 600
 @documents_app.command("list")
 def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAULT_ADDRESS) -> None:
     """Print a line a document, separated by tabs: key, references, content hash, whether memories are written."""
-    with errors_for_people(), _ingestion(address) as stub:
+    with _ingestion(address) as stub:
         for document in _listed(stub, kb, prefix or ""):
             written = "written" if document.memories_written else "unwritten"
             key = printable(document.document_key).replace("\t", " ").replace("\n", " ")
@@ -49,7 +44,7 @@ def show(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Print title, metadata and the references' texts of a document; control characters are shown as pictures."""
-    with errors_for_people(), _ingestion(address) as stub:
+    with _ingestion(address) as stub:
         request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
         found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
     lines = [
@@ -75,7 +70,7 @@ def delete(
     console = Console(stderr=True, highlight=False)
     if not keys and not prefix:
         raise typer.BadParameter("say which documents: KEY…, or --prefix with the beginning of their keys")
-    with errors_for_people(), _ingestion(address) as stub:
+    with _ingestion(address) as stub:
         there = {version.document_key: version for version in _of_keys(stub, kb, keys or [])}
         missing = [key for key in dict.fromkeys(keys or []) if key not in there]
         if prefix:
@@ -119,9 +114,5 @@ def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Ite
 
 @contextlib.contextmanager
 def _ingestion(address: str) -> Iterator[ingestion_pb2_grpc.IngestionStub]:
-    """Stub of a service; its refusals are raised as RemoteError."""
-    with Connection().blocking_channel(address) as channel:
-        try:
-            yield ingestion_pb2_grpc.IngestionStub(channel)
-        except grpc.RpcError as error:
-            raise remote_error(error, address) from error
+    with errors_for_people(), connected(address) as channel:
+        yield ingestion_pb2_grpc.IngestionStub(channel)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal, Optional
 
 import typer
@@ -13,12 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory_model.errors import InvalidInput, Memory3Error
-from memory_service.cli.terminal import errors_for_people, plain
-from memory_service.client.ingest import Answer, IngestChoices, IngestClient, Summary, open_base
+from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.ingest import Ingestion
 from memory_service.client.near_duplicates import NearDuplicates
-from memory_service.client.remote import channel_to
-from memory_service.client.worker_stages import Destination, ModelOfSettings
-from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, Settings, load_settings
+from memory_service.client.rows import Destination, Row, read_rows
+from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _WRITING = {
@@ -35,9 +35,7 @@ def ingest(
             metavar="FILE…", help="files (JSONL, CSV, Parquet, text, Markdown, HTML, PDF), folders or '**/*.md'"
         ),
     ],
-    address: Annotated[
-        str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
-    ] = DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
     kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="where to write")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
     memories: Annotated[
@@ -61,149 +59,131 @@ def ingest(
     workers: Annotated[int, typer.Option(min=1, help="of --engine ray: each loads the model")] = 2,
     model: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's model folder")] = None,  # noqa: UP045
     bundle: Annotated[Optional[Path], typer.Option(help="of --engine ray: the service's bundle")] = None,  # noqa: UP045
-    journals: Annotated[Optional[Path], typer.Option(help="folder of the resume journals")] = None,  # noqa: UP045
+    store: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="of --engine ray: workers write to this server (clickhouse://…) themselves"),
+    ] = None,
 ) -> None:  # fmt: skip
-    """Write documents into a knowledge base; run the same command again to go on after Ctrl-C."""
+    """Write documents into a knowledge base; run the same command again to go on after Ctrl-C.
+
+    Documents that are stored unchanged cost no work. Lost connections and a store that is away are waited for.
+    """
     from memory_service.client.formats import count_documents, find_sources
-    from memory_service.client.journal import state_folder
 
     console = Console(stderr=True, highlight=False)
     with errors_for_people():
         near = NearDuplicates(near_duplicates) if near_duplicates else None
         sources = find_sources(files)
-        total = sum(count_documents(source) for source in sources)
-        shown = Shown(console, total)
-        if engine == "ray":
-            _require_only_ray_choices(memories, near)
-            destination = Destination(address, kb, overlap)
-            given = {"model": model, "bundle": bundle}
-            settings = load_settings(
-                None, {name: value for name, value in given.items() if value is not None}
-            )
-            summary = _with_ray(sources, destination, settings, workers, shown, create=create)
-        else:
-            choices = IngestChoices(create, 5, _WRITING[memories], overlap, near)
-            summary = _with_service(address, kb, sources, journals or state_folder(), choices, shown)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(summary.outcomes.items()))
-    typer.echo(f"{total} documents: {counts or 'nothing to do'}; {summary.references} references")
-    if summary.interrupted:
+        shown = Shown(console, sum(count_documents(source) for source in sources))
+        to = Destination(address, kb, overlap, _WRITING[memories])
+        if engine == "local" and store is not None:
+            raise InvalidInput("--store is for --engine ray: here the service writes to its own")
+        if engine == "ray" and (memories == "later" or near is not None):
+            raise InvalidInput("--memories later and --drop-near-duplicates are for --engine local")
+        to.require(create=create)
+        try:
+            if engine == "local":
+                ingestion = Ingestion(to)
+                with shown.progress, _interrupting(ingestion, shown):
+                    shown.all(ingestion.run(_rows(sources, near)))
+            else:
+                given = {"model": model, "bundle": bundle, "store": store}
+                with shown.progress:
+                    shown.all(_with_ray(sources, to, given, workers))
+        except KeyboardInterrupt:
+            shown.interrupted = True
+        except Memory3Error:
+            shown.say_how_far()
+            raise
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(shown.outcomes.items()))
+    typer.echo(f"{shown.total} documents: {counts or 'nothing to do'}; {shown.references} references")
+    if shown.interrupted:
         console.print(
-            f"interrupted: {summary.done} of {total} documents done, run the same command again to go on"
+            f"interrupted: {shown.done} of {shown.total} documents done, run the same command again to go on"
         )
         raise typer.Exit(130)
-    if summary.failures:
+    if shown.outcomes.get("failed"):
         raise typer.Exit(1)
 
 
-def _with_service(
-    address: str, kb: str, sources: list[Path], journals: Path, choices: IngestChoices, shown: Shown
-) -> Summary:
-    """The service writes the memories."""
-    client = IngestClient(address, kb, sources, journals, choices, on_answer=shown.answer)
-    try:
-        with shown.progress:
-            return asyncio.run(_run(client, shown.console))
-    except Memory3Error:
-        shown.say_how_far(client.summary)
-        raise
+def _rows(sources: list[Path], near: NearDuplicates | None) -> Iterator[Row]:
+    for source in sources:
+        for row in read_rows(source):
+            text = row.item.document.text if row.item is not None else ""
+            twin = near.twin(row.key, text) if near and text else ""
+            yield row.done("duplicate", message=f"nearly equals {twin}") if twin else row
 
 
 def _with_ray(
-    sources: list[Path],
-    destination: Destination,
-    settings: Settings,
-    workers: int,
-    shown: Shown,
-    *,
-    create: bool,
-) -> Summary:
-    """Workers write the memories; Ctrl-C leaves what they have at hand, the service keeps what it acknowledged."""
-    from memory_service.client.ray import Workers, ingest_with_ray
+    sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int
+) -> Iterator[Row]:
+    """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
+    from memory_service.client.ray import ModelOfSettings, Workers, ingest_with_ray
 
-    asyncio.run(_open(destination, create=create))
-    summary = Summary()
+    settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
+    direct = settings.of_store() if given["store"] else None
     crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)
-    rows = ingest_with_ray(sources, destination, ModelOfSettings(settings.of_writing()), crew)
+    with contextlib.closing(
+        ingest_with_ray(sources, to, ModelOfSettings(settings.of_writing()), crew, direct)
+    ) as rows:
+        yield from rows
+
+
+@contextlib.contextmanager
+def _interrupting(ingestion: Ingestion, shown: Shown) -> Iterator[None]:
+    """The first Ctrl-C stops after what is under way, the second at once."""
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if shown.interrupted:
+            raise KeyboardInterrupt
+        shown.interrupted = True
+        shown.progress.console.print("stopping after what is under way; Ctrl-C again stops at once")
+        ingestion.interrupt()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        with shown.progress, contextlib.closing(rows):
-            for row in rows:
-                answer = Answer(row.document, row.outcome, row.references, row.reason, row.message)
-                summary.add(answer)
-                shown.answer(answer)
-    except KeyboardInterrupt:
-        summary.interrupted = True
-    except Memory3Error:
-        shown.say_how_far(summary)
-        raise
-    return summary
-
-
-async def _open(destination: Destination, *, create: bool) -> None:
-    async with channel_to(destination.address) as channel:
-        await open_base(channel, destination.address, destination.knowledge_base, create=create)
-
-
-def _require_only_ray_choices(memories: str, near: NearDuplicates | None) -> None:
-    if memories == "later":
-        raise InvalidInput("--engine ray writes memories now: --memories later is for --engine local")
-    if near is not None:
-        raise InvalidInput(
-            "--drop-near-duplicates compares each document with all before it: only --engine local can do that"
-        )
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Shown:
-    """What a person sees while it goes on: a bar with the time that is left, and every document that failed."""
+    """Counts, and what a person sees meanwhile: a bar with the time that is left, and every document that failed."""
 
     def __init__(self, console: Console, total: int) -> None:
-        self.console = console
-        self._total = total
-        self._references = 0
+        self.total = total
+        self.references = 0
+        self.outcomes: dict[str, int] = {}
+        self.interrupted = False
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[more]}"),
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"),
             TimeRemainingColumn(),
-        )
+        )  # fmt: skip
         self.progress = Progress(*columns, console=console)
         self._task = self.progress.add_task("documents", total=total, more="")
 
-    def answer(self, answer: Answer) -> None:
-        """Shows one answer."""
-        self._references += answer.references
-        if answer.outcome == "failed":
-            where = plain(answer.document.where)
-            line = f"[red]failed[/] {where}: {answer.reason}: {plain(answer.message)}"
-            self.console.print(line, soft_wrap=True)
-        elif answer.outcome == "duplicate":
-            self.console.print(
-                f"left out {plain(answer.document.where)}: {plain(answer.message)}", soft_wrap=True
-            )
-        self.progress.update(self._task, advance=1, more=f"{self._references} references")
+    @property
+    def done(self) -> int:
+        """Documents that have their outcome."""
+        return sum(self.outcomes.values())
 
-    def say_how_far(self, summary: Summary) -> None:
+    def all(self, rows: Iterator[Row]) -> None:
+        """Shows every row as it comes."""
+        for row in rows:
+            self.outcomes[row.outcome] = self.outcomes.get(row.outcome, 0) + 1
+            self.references += row.references
+            if row.outcome == "failed":
+                line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
+                self.progress.console.print(line, soft_wrap=True)
+            elif row.outcome == "duplicate":
+                self.progress.console.print(
+                    f"left out {plain(row.where)}: {plain(row.message)}", soft_wrap=True
+                )
+            self.progress.update(self._task, advance=1, more=f"{self.references} references")
+
+    def say_how_far(self) -> None:
         """What an error left done."""
-        if summary.done:
-            self.console.print(
-                f"{summary.done} of {self._total} documents done: run the same command again to go on"
+        if self.done:
+            self.progress.console.print(
+                f"{self.done} of {self.total} documents done: run the same command again to go on"
             )
-
-
-async def _run(client: IngestClient, console: Console) -> Summary:
-    """Runs the client; the first Ctrl-C stops after what is under way, the second at once."""
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(client.run())
-
-    def on_interrupt() -> None:
-        if client.summary.interrupted:
-            running.cancel()
-        else:
-            console.print("stopping after what is under way; Ctrl-C again stops at once")
-            client.interrupt()
-
-    loop.add_signal_handler(signal.SIGINT, on_interrupt)
-    try:
-        return await running
-    except asyncio.CancelledError:
-        return client.summary

@@ -1,15 +1,20 @@
-"""What the commands say on a terminal: our errors as one line, other people's text without markup."""
+"""What all commands share: the service's address, our errors as one line, other people's text without markup."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from memory_model.errors import Memory3Error
 from memory_model.printable import printable
+
+Address = Annotated[
+    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
+]
 
 
 @contextlib.contextmanager

@@ -1,23 +1,91 @@
-"""How the commands reach a service: TLS and API key from the environment, so that no key stands in a command line."""
+"""The way of the commands to a service: TLS and API key from the environment, channels, and errors for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from memory_model.errors import InvalidInput, MissingFile
+from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
+_RETRIES = {
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 4,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}  # fmt: skip
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", -1),
+    ("grpc.service_config", json.dumps(_RETRIES)),
 ]
+_RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+class RemoteError(Memory3Error):
+    """The service refused a call or cannot be reached.
+
+    reason: stable name of the error, such as MODEL_MISMATCH, or empty. retry_after_s: the service's RetryInfo, or 0.
+    """
+
+    def __init__(
+        self, message: str, code: grpc.StatusCode, reason: str = "", retry_after_s: float = 0
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may succeed a little later."""
+        return self.code in _RETRYABLE
+
+
+def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
+    """The error of a call, with reason and RetryInfo from its google.rpc.Status."""
+    code, message = error.code(), error.details() or ""
+    reason, retry_after_s = details_of(rpc_status.from_call(error) or status_pb2.Status())
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and not reason:
+        message = f"no memory service answers at {address} ({message}): start it with `memory-service serve`"
+    return RemoteError(message, code, reason, retry_after_s)
+
+
+def details_of(status: status_pb2.Status) -> tuple[str, float]:
+    """Reason (ErrorInfo) and delay in seconds (RetryInfo) of a status; empty and 0 where it has none."""
+    reason, retry_after_s = "", 0.0
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Unpack(info):
+            reason = info.reason
+        elif detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
+    return reason, retry_after_s
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[grpc.Channel]:
+    """A channel to the service, as the environment says; errors of calls are raised as RemoteError."""
+    with Connection().channel(address) as channel:
+        try:
+            yield channel
+        except grpc.RpcError as error:
+            raise remote_error(error, address) from error
 
 
 class Connection(BaseSettings):
@@ -53,18 +121,8 @@ class Connection(BaseSettings):
         """Whether the connection uses TLS."""
         return self.tls or self.ca is not None or self.certificate is not None
 
-    def channel(self, address: str) -> grpc.aio.Channel:
-        """An asynchronous channel; raises InvalidInput, MissingFile."""
-        self._check(address)
-        interceptors = _with_key(self.api_key.get_secret_value()) if self.api_key is not None else None
-        if not self.encrypted:
-            return grpc.aio.insecure_channel(address, options=self._options(), interceptors=interceptors)
-        return grpc.aio.secure_channel(
-            address, self._credentials(), options=self._options(), interceptors=interceptors
-        )
-
-    def blocking_channel(self, address: str) -> grpc.Channel:
-        """A channel without an event loop, for the workers of a cluster; raises InvalidInput, MissingFile."""
+    def channel(self, address: str) -> grpc.Channel:
+        """A channel; calls that find no service are tried again for a while. Raises InvalidInput, MissingFile."""
         self._check(address)
         if self.encrypted:
             channel = grpc.secure_channel(address, self._credentials(), options=self._options())
@@ -99,7 +157,7 @@ class KeyInterceptor(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Adds the API key to every call of a blocking channel, of whatever kind."""
+    """Adds the API key to every call of a channel, of whatever kind."""
 
     def __init__(self, secret: str) -> None:
         self._header = ("authorization", f"Bearer {secret}")
@@ -118,19 +176,3 @@ def _read(path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
     except OSError as error:
         raise MissingFile(f"TLS file {path} cannot be read: {error.strerror}") from error
-
-
-def _with_key(secret: str) -> list[grpc.aio.ClientInterceptor]:
-    """Interceptors, one for each kind of call, that add the key."""
-
-    async def add(_: Any, proceed: Callable[..., Any], details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()))
-        metadata.add("authorization", f"Bearer {secret}")
-        return await proceed(details._replace(metadata=metadata), request)
-
-    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-    interceptors = []
-    for kind in kinds:
-        base = getattr(grpc.aio, f"{''.join(part.title() for part in kind.split('_'))}ClientInterceptor")
-        interceptors.append(type(f"Key{kind}", (base,), {f"intercept_{kind}": add})())
-    return interceptors

@@ -1,259 +1,190 @@
-"""The client side of Ingestion.Ingest: files up, answers down, going on after lost connections and Ctrl-C."""
+"""The client of Ingestion.Ingest: documents up, outcomes down, through lost connections and a store that is away."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import itertools
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 
-from memory_service.client.formats import SourceDocument, read_documents
-from memory_service.client.journal import Journal
-from memory_service.client.near_duplicates import NearDuplicates
-from memory_service.client.remote import RemoteError, channel_to, remote_error
+from memory_service.client.connection import Connection, RemoteError, details_of, remote_error
+from memory_service.client.rows import Destination, Row, pieces
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import ingestion_pb2_grpc, knowledge_bases_pb2, knowledge_bases_pb2_grpc
+from protos.memory.v1 import ingestion_pb2_grpc
 
 _WINDOW = 256
-_SAVE_EVERY_S = 1.0
+"""Documents that are sent and not answered."""
+_LONGEST_PAUSE_S = 8.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What became of a document: stored, replaced, unchanged, failed, duplicate, or skipped: the journal has it."""
+class Ingestion:
+    """One ingestion into one knowledge base. Use once, from one thread; `interrupt` may be called from any.
 
-    document: SourceDocument
-    outcome: str
-    references: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class IngestChoices:
-    """How to ingest.
-
-    create: the knowledge base where it is missing. attempts: connections lost in a row, without an answer in between,
-    before it gives up: ten are some 45 s, in which a service loads its model and store. memory_writing,
-    overlap_tokens: see IngestStart. near_duplicates: documents that nearly equal an earlier one of this
-    ingestion are left out.
+    What the service has already is not sent. A lost connection and a failure that the service calls retryable are tried
+    again, after RetryInfo or a pause that doubles, up to `attempts` times in a row without an answer in between.
     """
 
-    create: bool = True
-    attempts: int = 10
-    memory_writing: pb.MemoryWriting = pb.MEMORY_WRITING_UNSPECIFIED
-    overlap_tokens: int = 0
-    near_duplicates: NearDuplicates | None = None
-
-
-@dataclass
-class Summary:
-    """Counts of an ingestion."""
-
-    outcomes: dict[str, int] = field(default_factory=dict)
-    references: int = 0
-    failures: list[Answer] = field(default_factory=list)
-    interrupted: bool = False
-
-    @property
-    def done(self) -> int:
-        """Documents that have their answer."""
-        return sum(self.outcomes.values())
-
-    def add(self, answer: Answer) -> None:
-        """Counts one answer."""
-        self.outcomes[answer.outcome] = self.outcomes.get(answer.outcome, 0) + 1
-        self.references += answer.references
-        if answer.outcome == "failed":
-            self.failures.append(answer)
-
-
-_OUTCOMES = {
-    pb.INGEST_OUTCOME_STORED: "stored",
-    pb.INGEST_OUTCOME_REPLACED: "replaced",
-    pb.INGEST_OUTCOME_UNCHANGED: "unchanged",
-}
-
-
-class IngestClient:
-    """One ingestion of some files. Use once, on one event loop; `interrupt` ends it after what is under way."""
-
-    def __init__(
-        self, address: str, knowledge_base: str, sources: Sequence[Path], journals: Path,
-        choices: IngestChoices | None = None, *, on_answer: Callable[[Answer], None] = lambda _: None,
-    ) -> None:  # fmt: skip
-        """journals: the folder that knows how far each file has come."""
-        self._address = address
-        self._knowledge_base = knowledge_base
-        self._sources = sources
-        self._journal_folder = journals
-        self._choices = choices or IngestChoices()
-        self._on_answer = on_answer
-        self._journals: dict[Path, Journal] = {}
-        self._unanswered: dict[int, SourceDocument] = {}
-        self._window = asyncio.Semaphore(_WINDOW)
-        self._stop = asyncio.Event()
-        self._saved_at = 0.0
-        self.summary = Summary()
+    def __init__(self, to: Destination, *, attempts: int = 10, leave_out_unchanged: bool = True) -> None:
+        """attempts: ten are some 45 s, in which a service loads its model and store."""
+        self._leave_out_unchanged = leave_out_unchanged
+        self._to = to
+        self._attempts = attempts
+        self._message_bytes = 0
+        self._source: Iterator[Row] = iter(())
+        self._fetched: list[Row] = []
+        self._ready: deque[Row] = deque()
+        self._reading = threading.Lock()  # of these three, and of new entries of `_unanswered`
+        self._sequence = 0
+        self._unanswered: dict[int, Row] = {}
+        self._refused: dict[int, pb.IngestResponse] = {}  # retryable failures, to be sent again
+        self._stop = threading.Event()
 
     def interrupt(self) -> None:
-        """Sends no more documents; `run` returns when those under way are answered."""
-        self.summary.interrupted = True
+        """Sends no more documents; `run` ends when those under way are answered."""
         self._stop.set()
 
-    async def run(self) -> Summary:
-        """Ingests all files. Raises RemoteError when the service refuses, or stays away, for good."""
-        documents = self._to_send()
+    def run(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Ingests the rows and yields each with its outcome. Raises RemoteError where it cannot go on."""
+        self._source = iter(rows)
         lost = 0
+        with Connection().channel(self._to.address) as channel:
+            while True:
+                pause_s, problem = 0.0, None
+                try:
+                    for row in self._stream(channel):
+                        lost = 0
+                        yield row
+                except RemoteError as error:
+                    pause_s, problem = error.retry_after_s, error
+                if problem is None and (self._stop.is_set() or not self._refused):
+                    return
+                lost += 1
+                if problem is not None and (not problem.retryable or lost >= self._attempts):
+                    raise problem
+                if lost >= self._attempts:  # nothing but refusals: they are final now
+                    yield from (self._unanswered.pop(s).answered(r) for s, r in self._refused.items())
+                    self._refused, lost = {}, 0
+                    continue
+                asked_s = [details_of(one.failed.status)[1] for one in self._refused.values()]
+                pause_s = max(
+                    pause_s, *asked_s, min(0.25 * 2**lost, _LONGEST_PAUSE_S) * random.uniform(0.5, 1)
+                )
+                self._refused = {}
+                if self._stop.wait(pause_s):
+                    return
+
+    def _stream(self, channel: grpc.Channel) -> Iterator[Row]:
+        """One stream: what the last one left unanswered, then the rest, until something is to be sent again."""
+        stream = _Stream()
+        if not self._message_bytes:
+            self._message_bytes = int(self._to.describe().limits.request_bytes)
+        call = ingestion_pb2_grpc.IngestionStub(channel).Ingest(self._requests(stream))
+        threading.Thread(target=stream.receive, args=(call,), daemon=True).start()
         try:
-            async with channel_to(self._address) as channel:
-                await self._open_journals(channel)
-                while True:
-                    answered = self.summary.done
-                    try:
-                        await self._stream(channel, documents)
-                        break
-                    except RemoteError as error:
-                        lost = 1 if self.summary.done > answered else lost + 1
-                        if not error.retryable or lost >= self._choices.attempts or self._stop.is_set():
-                            raise
-                        with contextlib.suppress(asyncio.TimeoutError):
-                            await asyncio.wait_for(self._stop.wait(), min(0.25 * 2**lost, 8.0))
+            while (event := stream.events.get()) is not None:
+                if isinstance(event, Row):
+                    yield event
+                elif isinstance(event, grpc.RpcError):
+                    raise remote_error(event, self._to.address) from event
+                elif isinstance(event, Exception):
+                    raise event
+                elif (row := self._answered(event, stream)) is not None:
+                    yield row
         finally:
-            for journal in self._journals.values():
-                journal.save()
-        if not self.summary.interrupted:
-            for journal in self._journals.values():
-                if not journal.has_failures:
-                    journal.remove()
-        return self.summary
-
-    async def _open_journals(self, channel: grpc.aio.Channel) -> None:
-        """A journal is of a knowledge base with its time of creation."""
-        base = await open_base(channel, self._address, self._knowledge_base, create=self._choices.create)
-        created = base.created_at.ToJsonString()
-        for source in self._sources:
-            self._journals[source] = Journal(self._journal_folder, source, self._address, base.name, created)
-
-    def _to_send(self) -> Iterator[tuple[int, SourceDocument]]:
-        """Documents that the journals lack, by sequence number; those that cannot be read are answered here."""
-        sequence = 0
-        for source in self._sources:
-            for document in read_documents(source):
-                sequence += 1
-                twin = self._twin(document)
-                if self._journals[source].has(document.number):
-                    self._answer(Answer(document, "skipped"))
-                elif document.error:
-                    self._answer(Answer(document, "failed", reason="UNREADABLE", message=document.error))
-                elif twin:
-                    self._answer(Answer(document, "duplicate", message=f"nearly equals {twin}"))
-                else:
-                    yield sequence, document
-
-    def _twin(self, document: SourceDocument) -> str:
-        near = self._choices.near_duplicates
-        return near.twin(document.key, document.text) if near and not document.error else ""
-
-    async def _stream(
-        self, channel: grpc.aio.Channel, documents: Iterator[tuple[int, SourceDocument]]
-    ) -> None:
-        """One stream: what the last one left unanswered, then the rest. Raises RemoteError."""
-        call = ingestion_pb2_grpc.IngestionStub(channel).Ingest()
-        sender: asyncio.Task[None] | None = None
-        try:
-            start = pb.IngestStart(
-                knowledge_base=self._knowledge_base, memory_writing=self._choices.memory_writing,
-                overlap_tokens=self._choices.overlap_tokens,
-            )  # fmt: skip
-            await call.write(pb.IngestRequest(start=start))
-            async for response in call:
-                kind = response.WhichOneof("message")
-                if kind == "started":
-                    limit = response.started.document_limit_bytes
-                    sender = asyncio.create_task(self._send(call, documents, limit))
-                elif kind == "acknowledged":
-                    ack = response.acknowledged
-                    outcome = _OUTCOMES.get(ack.outcome, "stored")
-                    self._answered(ack.sequence, outcome, references=ack.reference_count)
-                elif kind == "failed":
-                    failed = response.failed
-                    self._answered(failed.sequence, "failed", reason=failed.reason, message=failed.message)
-            if sender is not None:
-                await sender
-        except grpc.aio.AioRpcError as error:
-            raise remote_error(error, self._address) from error
-        finally:
-            if sender is not None:
-                sender.cancel()
-                await asyncio.gather(sender, return_exceptions=True)
+            stream.over.set()
+            stream.opened.set()
             call.cancel()
-
-    async def _send(
-        self, call: Any, documents: Iterator[tuple[int, SourceDocument]], limit_bytes: int
-    ) -> None:
-        for sequence, document in sorted(self._unanswered.items()):
-            await call.write(_request(sequence, document))
-        while not self._stop.is_set():
-            await self._window.acquire()
-            following = next(documents, None)
-            if following is None:
-                break
-            sequence, document = following
-            size = len(document.text.encode())
-            if size > limit_bytes:
-                message = f"the document has {size} bytes of text, at most {limit_bytes}: cut it into several"
-                self._answer(Answer(document, "failed", reason="DOCUMENT_TOO_LARGE", message=message))
-                self._window.release()
-                continue
-            self._unanswered[sequence] = document
-            await call.write(_request(sequence, document))
-        await call.done_writing()
-
-    def _answered(self, sequence: int, outcome: str, **details: Any) -> None:
-        document = self._unanswered.pop(sequence, None)
-        if document is not None:
-            self._window.release()
-            self._answer(Answer(document, outcome, **details))
-
-    def _answer(self, answer: Answer) -> None:
-        self.summary.add(answer)
-        if answer.outcome != "skipped":
-            self._journals[answer.document.source].answer(
-                answer.document.number, failed=answer.outcome == "failed"
+        if missing := len(self._unanswered) - len(self._refused):
+            raise RemoteError(
+                f"the service left {missing} documents without an answer", grpc.StatusCode.UNAVAILABLE
             )
-            if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
-                self._saved_at = time.monotonic()
-                for journal in self._journals.values():
-                    journal.save()
-        self._on_answer(answer)
+
+    def _answered(self, response: pb.IngestResponse, stream: _Stream) -> Row | None:
+        kind = response.WhichOneof("message")
+        if kind == "started":
+            stream.opened.set()
+        if kind == "failed" and response.failed.retryable:
+            self._refused[response.failed.sequence] = response
+            stream.over.set()  # sends no more: the next stream begins with these
+            return None
+        if kind not in ("acknowledged", "failed"):
+            return None
+        row = self._unanswered.pop(getattr(response, kind).sequence, None)
+        if row is None:
+            return None
+        stream.window.release()
+        return row.answered(response)
+
+    # In the thread that sends
+
+    def _requests(self, stream: _Stream) -> Iterator[pb.IngestRequest]:
+        """Must not fail: a stream whose requests fail only says that it was cancelled."""
+        yield pb.IngestRequest(start=self._to.start())
+        stream.opened.wait()  # so that a refusal keeps its reason
+        with self._reading:
+            again = sorted(self._unanswered.items())
+        for sequence, row in again:
+            stream.window.acquire(blocking=False)
+            yield from self._messages(sequence, row)
+        while not self._stop.is_set() and not stream.over.is_set():
+            if not stream.window.acquire(timeout=0.2):
+                continue
+            try:
+                following = self._next(stream)
+            except Exception as error:
+                stream.events.put(error)
+                return
+            if following is None:
+                return
+            yield from self._messages(*following)
+
+    def _next(self, stream: _Stream) -> tuple[int, Row] | None:
+        """The next document to send; those that need no sending are answered here."""
+        with self._reading:
+            while not stream.over.is_set():
+                if not self._ready:
+                    self._fetched = self._fetched or list(itertools.islice(self._source, _WINDOW))
+                    rows = self._fetched
+                    self._ready.extend(
+                        self._to.without_unchanged(rows) if self._leave_out_unchanged else rows
+                    )
+                    self._fetched = []
+                if not self._ready:
+                    return None
+                row = self._ready.popleft()
+                if row.item is not None:
+                    self._sequence += 1
+                    self._unanswered[self._sequence] = row
+                    return self._sequence, row
+                stream.events.put(row)
+        return None
+
+    def _messages(self, sequence: int, row: Row) -> Iterator[pb.IngestRequest]:
+        assert row.item is not None, "rows without an item are not sent"
+        row.item.sequence = sequence
+        for item in pieces(row.item, self._message_bytes):
+            yield pb.IngestRequest(item=item)
 
 
-async def open_base(
-    channel: grpc.aio.Channel, address: str, name: str, *, create: bool
-) -> knowledge_bases_pb2.KnowledgeBase:
-    """The knowledge base to write to, created where it is missing and `create` is set; raises RemoteError."""
-    bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-    try:
+class _Stream:
+    """What the threads of one stream share. events: responses, rows that were not sent, errors, None at the end."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.window = threading.Semaphore(_WINDOW)
+        self.opened = threading.Event()
+        self.over = threading.Event()
+
+    def receive(self, call: Iterator[pb.IngestResponse]) -> None:
+        """Passes on what the service sends."""
         try:
-            request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=name)
-            return (await bases.GetKnowledgeBase(request, wait_for_ready=True, timeout=5)).knowledge_base
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.NOT_FOUND or not create:
-                raise
-            new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=name)
-            return (await bases.CreateKnowledgeBase(new, timeout=30)).knowledge_base
-    except grpc.aio.AioRpcError as error:
-        raise remote_error(error, address) from error
-
-
-def _request(sequence: int, document: SourceDocument) -> pb.IngestRequest:
-    content = pb.Document(
-        key=document.key, title=document.title, text=document.text, metadata=document.metadata
-    )
-    return pb.IngestRequest(item=pb.IngestItem(sequence=sequence, document=content))
+            for response in call:
+                self.events.put(response)
+            self.events.put(None)
+        except Exception as error:
+            self.events.put(error)

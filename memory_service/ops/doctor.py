@@ -1,19 +1,30 @@
-"""What is wrong with a running service or a store, as a list that a person can act on."""
+"""What is wrong, or soon will be, with a service, a store, or the files that settings name; each with what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
 import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, Memory3Error
+from memory_service.access.keys import KeyFile
+from memory_service.access.tls import is_loopback, tls_files
 from memory_service.api.health import INGESTION, MODELS, RETRIEVAL
-from memory_service.client.remote import channel_to, remote_error
+from memory_service.client.connection import RemoteError, connected
+from memory_service.ops.disk_watermark import free_bytes
+from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.address import StoreAddress, parse_address
 from memory_service.stores.identity import require_readable
@@ -21,14 +32,14 @@ from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
 
 IDS = ("model_id", "codec_id", "memory_format_id", "embedder_id")
+SOON = timedelta(days=30)
+"""What ends within this time is reported."""
 _REMEDY_BASE = "restore it from a backup under a new name, or `memory-service kb delete` it and ingest again"
 _REMEDY_IDENTITY = "name the bundle it was written with, or ingest its documents anew"
-_REMEDY_FOLDER = (
-    "if a service has it open: stop the service, or ask that one: `memory-service doctor --address …`"
-)
-_REMEDY_SERVER = (
-    "is the server up, are address and password (MEMORY_SERVICE_STORE_PASSWORD) right? then as it says"
-)
+_REMEDY_FOLDER = "if a service has it open: stop the service, or use `memory-service doctor --address …`"
+_REMEDY_SERVER = "are server, address and password (MEMORY_SERVICE_STORE_PASSWORD) right? then as it says"
+_NEW_KEY = "`memory-service keys create` makes a new one; give it to its users, then revoke the old one"
+_NEW_CERTIFICATE = "replace the files in place: the next handshake uses the new ones"
 _NOT_SERVING = {
     "": "look at its log: it is loading, stopping, or its store does not answer",
     RETRIEVAL: "look for `store_state` in its log: the store does not answer",
@@ -39,7 +50,7 @@ _NOT_ANSWERED = {
     grpc.StatusCode.UNAUTHENTICATED: "set MEMORY_SERVICE_CLIENT_API_KEY to a key with the scope `read`",
     grpc.StatusCode.UNAVAILABLE: "start it, or name its --address; set MEMORY_SERVICE_CLIENT_TLS if it has TLS",
 }
-_CALL_TIMEOUT_S = 10
+_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
@@ -53,10 +64,15 @@ class Finding:
 
     @property
     def state(self) -> Literal["ok", "look", "bad"]:
-        """As a person is told."""
-        if not self.sound:
-            return "bad"
-        return "look" if self.remedy else "ok"
+        """For people."""
+        return ("look" if self.remedy else "ok") if self.sound else "bad"
+
+
+def _short(ids: Mapping[str, str]) -> str:
+    return ", ".join(f"{name.removesuffix('_id').replace('_', ' ')} {ids[name][:12]}" for name in ids)
+
+
+# What the settings name
 
 
 def bundle_ids(bundle: Path) -> tuple[Finding, Mapping[str, str]]:
@@ -69,10 +85,102 @@ def bundle_ids(bundle: Path) -> tuple[Finding, Mapping[str, str]]:
     return Finding(True, f"bundle {bundle}", _short(ids)), ids
 
 
-def _short(ids: Mapping[str, str]) -> str:
-    return ", ".join(
-        f"{name.removesuffix('_id').replace('_', ' ')} {value[:12]}" for name, value in ids.items()
+def check_files(settings: Settings) -> list[Finding]:
+    """A finding or more for everything that the settings name; nothing for what they do not."""
+    now, findings = datetime.now(timezone.utc), []
+    if not is_loopback(settings.listen) and settings.keys is None and not settings.insecure:
+        remedy = "set keys, listen on 127.0.0.1, or pass --insecure on a network that you trust"
+        found = "other machines could do everything: it will not start"
+        findings.append(Finding(False, f"listen {settings.listen}", found, remedy))
+    if settings.keys is not None:
+        findings += _check_keys(settings.keys, now)
+    findings += _check_tls(settings, now)
+    if settings.audit_log is not None:
+        findings.append(_check_audit_log(settings.audit_log))
+    if "store" in settings.model_fields_set and not (address := parse_address(settings.store)).host:
+        place = next((one for one in (address.path, *address.path.parents) if one.exists()), Path("/"))
+        free, stop = free_bytes(place), settings.disk_stop_bytes
+        found = f"{free >> 20} MiB free, writing stops below {stop >> 20} MiB"
+        remedy = "free space or move the store to a larger disk; reading and deleting go on"
+        findings.append(
+            Finding(free >= stop, f"disk of {address.path}", found, remedy if free < 2 * stop else "")
+        )
+    return findings
+
+
+def _check_keys(path: Path, now: datetime) -> Iterator[Finding]:
+    """The key file is readable by its owner alone, a key in it opens something, and none ends soon."""
+    what = f"keys {path}"
+    try:
+        file = KeyFile.read(path)
+    except Memory3Error as error:
+        remedy = (
+            "restore it, or make it with `memory-service keys create`; a running service keeps the old keys"
+        )
+        yield Finding(False, what, str(error), remedy)
+        return
+    states = Counter(key.state(now) for key in file.keys)
+    found = ", ".join(f"{states[state]} {state}" for state in ("active", "expired", "revoked"))
+    if not states["active"] and not file.certificates:
+        yield Finding(False, what, f"{found}: nobody gets in", _NEW_KEY)
+        return
+    yield _its_owners_only(what, path, f"{found}, as hashes")
+    for key in file.keys:
+        if key.expires_at is not None and key.state(now) == "active" and key.expires_at < now + SOON:
+            yield Finding(True, f"key {key.id} {key.name}", f"ends {key.expires_at:%Y-%m-%d %H:%M}", _NEW_KEY)
+
+
+def _check_tls(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Certificate, key and authorities fit together, each is signed by the next, and none has ended or soon will."""
+    try:
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        if files is None:
+            return
+        files.checked()
+    except Memory3Error as error:
+        yield Finding(False, "TLS", str(error), f"name files that fit together, or {_NEW_CERTIFICATE}")
+        return
+    yield _its_owners_only(f"TLS key {files.key}", files.key, "fits the certificate")
+    chain = x509.load_pem_x509_certificates(files.certificate.read_bytes())
+    authorities = x509.load_pem_x509_certificates(files.client_ca.read_bytes()) if files.client_ca else []
+    for what, certificate in [
+        *((f"certificate {files.certificate}", one) for one in chain),
+        *((f"authority {files.client_ca}", one) for one in authorities),
+    ]:
+        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        found = f"{certificate.subject.rfc4514_string() or 'without a name'}, {begins:%Y-%m-%d} to {ends:%Y-%m-%d}"
+        if begins <= now < ends:
+            yield Finding(True, what, found, _NEW_CERTIFICATE if ends < now + SOON else "")
+        else:
+            problem = "it has ended" if ends <= now else "it has not begun: is the clock right?"
+            yield Finding(False, what, f"{found}: {problem}", _NEW_CERTIFICATE)
+    for signed, signer in itertools.pairwise(chain):
+        try:
+            signed.verify_directly_issued_by(signer)
+        except (ValueError, TypeError, InvalidSignature):
+            found = f"{signed.subject.rfc4514_string()} is not signed by the one after it"
+            remedy = "put the certificate first, then each one's signer, in this order"
+            yield Finding(False, f"chain of {files.certificate}", found, remedy)
+            return
+    found = f"{len(chain)} long, devices must trust {chain[-1].issuer.rfc4514_string()}"
+    yield Finding(True, f"chain of {files.certificate}", found)
+
+
+def _check_audit_log(path: Path) -> Finding:
+    """Whether a line could be written: without the log the service does not start."""
+    what, place = f"audit log {path}", path if path.exists() else path.parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        remedy = f"make {path.parent} and let the service's user write there"
+        return Finding(False, what, "cannot be written: the service does not start", remedy)
+    return (
+        _its_owners_only(what, path, "can be written") if path.exists() else Finding(True, what, "not begun")
     )
+
+
+def _its_owners_only(what: str, path: Path, found: str) -> Finding:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    others = bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+    return Finding(True, what, f"{found}, mode {mode:04o}", f"chmod 600 {path}" if others else "")
 
 
 # A store that no service has open
@@ -91,9 +199,7 @@ def check_store(
         return [Finding(False, what, "there is none", "`memory-service serve` makes one; is the path right?")]
     try:
         if lacking := _migrations_to_come(address, options):
-            remedy = (
-                "back up, then `memory-service migrate` or `serve` applies them; nothing else was looked at"
-            )
+            remedy = "back up, then `memory-service migrate` applies them; nothing else was looked at"
             return [Finding(True, what, f"of an older version, lacks {', '.join(lacking)}", remedy)]
         store = open_store(url, options)
     except Memory3Error as error:
@@ -109,10 +215,7 @@ def _migrations_to_come(address: StoreAddress, options: StoreOptions) -> list[st
     """Names of the migrations that opening the store would apply; files (`file://`) have none."""
     if address.engine == "file":
         return []
-    from memory_service.stores.clickhouse.engine import (  # the engine takes a second to import
-        Engine,
-        engine_errors,
-    )
+    from memory_service.stores.clickhouse.engine import Engine, engine_errors  # takes a second to import
     from memory_service.stores.clickhouse.migrations import missing
 
     engine = Engine(address, options)
@@ -130,17 +233,14 @@ def _migrations_to_come(address: StoreAddress, options: StoreOptions) -> list[st
 def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str, str]) -> Finding:
     what = f"knowledge base {base.name}"
     try:
-        if base.problem:
-            return Finding(False, what, base.problem, _REMEDY_BASE)
-        if problems := store.check(base, deep=deep):
-            return Finding(False, what, "; ".join(problems[:20]), _REMEDY_BASE)
+        if problem := base.problem or "; ".join(store.check(base, deep=deep)[:20]):
+            return Finding(False, what, problem, _REMEDY_BASE)
         if ids:
             require_readable(base.identity, **ids)
         counts = store.statistics(base)
-    except IdentityMismatch as error:
-        return Finding(False, what, str(error), _REMEDY_IDENTITY)
     except Memory3Error as error:
-        return Finding(False, what, str(error), _REMEDY_BASE)
+        remedy = _REMEDY_IDENTITY if isinstance(error, IdentityMismatch) else _REMEDY_BASE
+        return Finding(False, what, str(error), remedy)
     depth = "every checksum compared" if deep else "counts and ids agree"
     return Finding(True, what, f"{counts.documents} documents, {counts.references} memories: {depth}")
 
@@ -148,35 +248,32 @@ def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str,
 # A running service
 
 
-async def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Finding]:
+def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Finding]:
     """Asks a service for its health, its model and the state of its knowledge bases; `ids`: of a bundle to compare."""
     findings: list[Finding] = []
-    async with channel_to(address) as channel:
-        try:
-            for service in ("", RETRIEVAL, INGESTION, MODELS):
-                findings.append(await _ask_health(channel, address, service))
-            findings.append(await _ask_model(channel, ids or {}))
+    try:
+        with connected(address) as channel:
+            for service, remedy in _NOT_SERVING.items():
+                request = health_pb2.HealthCheckRequest(service=service)
+                health = health_pb2_grpc.HealthStub(channel).Check(request, timeout=_TIMEOUT_S)
+                status = health_pb2.HealthCheckResponse.ServingStatus.Name(health.status)
+                serves = status == "SERVING"
+                findings.append(
+                    Finding(serves, service or f"service {address}", status, "" if serves else remedy)
+                )
+            describe = models_pb2.DescribeRequest()
+            model = models_pb2_grpc.ModelsStub(channel).Describe(describe, timeout=_TIMEOUT_S)
+            findings.append(_compare_model(model, ids or {}))
             stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-            request = kb_pb.ListKnowledgeBasesRequest()
-            for base in (await stub.ListKnowledgeBases(request, timeout=_CALL_TIMEOUT_S)).knowledge_bases:
-                findings.append(await _ask_about(stub, base))
-        except grpc.aio.AioRpcError as error:
-            remedy = _NOT_ANSWERED.get(error.code(), "look at the service's log")
-            findings.append(Finding(False, f"service {address}", str(remote_error(error, address)), remedy))
+            listed = stub.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=_TIMEOUT_S)
+            findings += [_ask_about(stub, base) for base in listed.knowledge_bases]
+    except RemoteError as error:
+        remedy = _NOT_ANSWERED.get(error.code, "look at the service's log")
+        findings.append(Finding(False, f"service {address}", str(error), remedy))
     return findings
 
 
-async def _ask_health(channel: grpc.aio.Channel, address: str, service: str) -> Finding:
-    request = health_pb2.HealthCheckRequest(service=service)
-    health = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_CALL_TIMEOUT_S)
-    status = health_pb2.HealthCheckResponse.ServingStatus.Name(health.status)
-    serves = health.status == health_pb2.HealthCheckResponse.SERVING
-    return Finding(serves, service or f"service {address}", status, "" if serves else _NOT_SERVING[service])
-
-
-async def _ask_model(channel: grpc.aio.Channel, ids: Mapping[str, str]) -> Finding:
-    stub = models_pb2_grpc.ModelsStub(channel)
-    model = await stub.Describe(models_pb2.DescribeRequest(), timeout=_CALL_TIMEOUT_S)
+def _compare_model(model: models_pb2.DescribeResponse, ids: Mapping[str, str]) -> Finding:
     runs = {name: str(getattr(model, name)) for name in IDS}
     found = f"{_short(runs)}, vectors of {model.dimension}"
     if other := [name for name in ids if ids[name] != runs[name]]:
@@ -185,11 +282,10 @@ async def _ask_model(channel: grpc.aio.Channel, ids: Mapping[str, str]) -> Findi
     return Finding(True, "model", found)
 
 
-async def _ask_about(stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, base: kb_pb.KnowledgeBase) -> Finding:
+def _ask_about(stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, base: kb_pb.KnowledgeBase) -> Finding:
     what = f"knowledge base {base.name}"
-    if base.state == kb_pb.KNOWLEDGE_BASE_STATE_MISMATCHED:
-        return Finding(False, what, base.problem, _REMEDY_IDENTITY)
     if base.state != kb_pb.KNOWLEDGE_BASE_STATE_READY:
-        return Finding(False, what, base.problem, _REMEDY_BASE)
-    counts = await stub.GetStatistics(kb_pb.GetStatisticsRequest(name=base.name), timeout=60)
+        mismatched = base.state == kb_pb.KNOWLEDGE_BASE_STATE_MISMATCHED
+        return Finding(False, what, base.problem, _REMEDY_IDENTITY if mismatched else _REMEDY_BASE)
+    counts = stub.GetStatistics(kb_pb.GetStatisticsRequest(name=base.name), timeout=60)
     return Finding(True, what, f"{counts.document_count} documents, {counts.reference_count} memories")

@@ -1,69 +1,54 @@
 """Cold start: memories that are written after their documents were stored, when first retrieved or in the background.
 
 retrieve    hits without a memory are waited for, a little while; what is late is left out of the answer
-write       first what was asked for, then the rest of those documents, then, if set so, all others
+write       first what retrievals wait for, then the rest of those documents, then, if set so, all others
 store       a document takes its own place once all its memories are there, unless it was changed meanwhile
 
-One task of the event loop works through all of it; the model's thread encodes, the writer's thread stores.
+Each knowledge base with such documents has a task of its own, so that one that fails or is dropped holds up no other;
+the model's thread encodes for all of them, the writer's thread stores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memory_model.errors import Memory3Error
 from memory_service.access.authorization import Catalogue
 from memory_service.access.quotas import WriteGuard
-from memory_service.errors import DocumentNotFound
+from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
-from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
+from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved, Store
 from memory_service.write.content_hash import is_unwritten, real_hash
-from memory_service.write.document import PendingDocument, checked
+from memory_service.write.document import Document, checked
 from memory_service.write.encoder import Encoder
 from memory_service.write.pipeline import Threads
 
 _PAGE_KEYS = 1024
-# What a retrieval asks for waits until those that are being written are done.
 _REFERENCES_AT_ONCE = 16
-# After an error of the store the background waits so long, twice as long after each one that follows.
+"""A retrieval waits until those that are being written are done."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+"""After an error of the store the background waits so long, twice as long after each one that follows."""
 
 Result = TypeVar("Result")
-Name = tuple[int, str]
-"""Number of a knowledge base and key of a document."""
+Asked = dict[int, "asyncio.Future[NewReference | None]"]
+"""Chunks of a document that retrievals wait for; a future's None says that the memory cannot be had."""
 
 
-@dataclass
-class _Asked:
-    """Chunks of one document that retrievals wait for; a future's None says that the memory cannot be had."""
-
-    base: KnowledgeBase
-    chunks: dict[int, asyncio.Future[NewReference | None]] = field(default_factory=dict)
-
-    def give_up(self) -> None:
-        for future in self.chunks.values():
-            if not future.done():
-                future.set_result(None)
-
-
-@dataclass
-class _Open:
-    """A document that is being written; `stored_hash` names the version whose place it takes."""
-
-    base: KnowledgeBase
-    document: PendingDocument
-    stored_hash: bytes
-
-
-@dataclass
+@dataclass(frozen=True)
 class Progress:
-    """What this process did in a knowledge base since it started: documents finished and given up, its last error."""
+    """How far a knowledge base's cold start is, since this process started.
+
+    written, failed: documents. running: more may be written. problem: the last error, empty after a success.
+    The documents that are left: `Statistics.unwritten_documents`.
+    """
 
     base: KnowledgeBase
     written: int = 0
@@ -85,43 +70,28 @@ class LateMemories:
         self._threads = threads
         self._settings = settings
         self._draining = draining
-        self._asked: dict[Name, _Asked] = {}
-        self._open: dict[Name, _Open] = {}
-        self._failed: set[tuple[Name, bytes]] = set()
-        self._progress: dict[int, Progress] = {}
-        self._bases: dict[int, KnowledgeBase] = {}  # in which there may be documents without memories
-        self._pages: dict[int, deque[str]] = {}
-        self._pause_s = 0.0  # after an error of the store
-        self._work = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._backlogs: dict[int, _Backlog] = {}
 
     def start(self) -> None:
         """Begins with what an earlier process left."""
         for base in self._catalogue.store.knowledge_bases():
             if not (base.problem or self._catalogue.mismatch(base) or self._settings.store_read_only):
                 self.look_at(base)
-        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Leaves the rest to the next process; `draining` is set by then."""
-        self._work.set()
-        if self._task is not None:
-            await self._task
+        for backlog in self._backlogs.values():
+            await backlog.stop()
 
     def look_at(self, base: KnowledgeBase) -> None:
         """There may be documents without memories in `base`."""
         if self._settings.write_in_background:
-            self._bases[base.number] = base
-            self._work.set()
+            self._backlog(base).look()
 
     def progress(self) -> list[Progress]:
-        """Of every knowledge base in which something was written; on the event loop."""
-        return list(self._progress.values())
-
-    def _progress_in(self, base: KnowledgeBase) -> Progress:
-        return self._progress.setdefault(base.number, Progress(base))
-
-    # What retrievals ask for
+        """Of every knowledge base that had documents without memories, by name."""
+        return sorted((one.progress() for one in self._backlogs.values()), key=lambda one: one.base.name)
 
     async def complete(
         self, base: KnowledgeBase, query: Query, retrieved: Retrieved, remaining_s: float | None
@@ -140,7 +110,8 @@ class LateMemories:
             return retrieved
         started = time.perf_counter_ns()
         patience_s = min(self._settings.cold_wait_s, 0.8 * (remaining_s or self._settings.default_deadline_s))
-        futures = {memory_id: self._future(base, hit) for memory_id, hit in late.items()}
+        backlog = self._backlog(base)
+        futures = {memory_id: backlog.ask(hit) for memory_id, hit in late.items()}
         await asyncio.wait(futures.values(), timeout=patience_s)
         there = {
             memory_id: reference
@@ -149,187 +120,213 @@ class LateMemories:
         }
         payloads = {memory_id: payload for memory_id, payload in retrieved.payloads.items() if payload}
         payloads |= {r.memory_id: r.payload for r in there.values() if r.memory_id not in query.held_ids}
-        hits = []
-        for of_query in retrieved.hits:
-            kept = (hit for hit in of_query if hit.memory_id in there or hit.memory_id not in late)
-            # While a document takes its own place a process beside the one that writes may find both of its versions
-            # in a server's store: the first one counts.
-            unique = {hit.memory_id: hit for hit in reversed([_finished(hit, there) for hit in kept])}
-            hits.append(list(reversed(unique.values())))
+        hits = [
+            [_finished(hit, there) for hit in hits if hit.memory_id in there or hit.memory_id not in late]
+            for hits in retrieved.hits
+        ]
         waited_us = (time.perf_counter_ns() - started) // 1000
         return replace(retrieved, hits=hits, payloads=payloads, fetch_us=retrieved.fetch_us + waited_us)
 
-    def _future(self, base: KnowledgeBase, hit: Found) -> asyncio.Future[NewReference | None]:
-        name = (base.number, hit.document_key)
-        asked = self._asked.setdefault(name, _Asked(base))
-        future = asked.chunks.get(hit.chunk_number)
+    def _backlog(self, base: KnowledgeBase) -> _Backlog:
+        if base.number not in self._backlogs:
+            self._backlogs[base.number] = _Backlog(
+                base, self._catalogue.store, self._guard, self._encoder, self._threads, self._turn, self._draining
+            )  # fmt: skip
+        return self._backlogs[base.number]
+
+
+class _Backlog:
+    """One knowledge base's documents without memories. Its task runs while there is something to write."""
+
+    def __init__(
+        self, base: KnowledgeBase, store: Store, guard: WriteGuard, encoder: Encoder, threads: Threads,
+        turn: asyncio.Lock, draining: asyncio.Event,
+    ) -> None:  # fmt: skip
+        """turn: held by the one knowledge base whose background work the model's thread does."""
+        self._in_background = self._looks = False
+        self._base = base
+        self._store = store
+        self._guard = guard
+        self._encoder = encoder
+        self._threads = threads
+        self._turn = turn
+        self._draining = draining
+        self._asked: dict[str, Asked] = {}
+        self._open: dict[str, tuple[Document, bytes]] = {}  # with the stored hash of the version it replaces
+        self._keys: deque[str] = deque()
+        self._refused: set[tuple[str, bytes]] = set()
+        self._written = 0
+        self._problem = ""
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self, hit: Found) -> asyncio.Future[NewReference | None]:
+        """The memory of a hit, which is written before all that nobody asked for."""
+        asked = self._asked.setdefault(hit.document_key, {})
+        future = asked.get(hit.chunk_number)
         if future is None:
-            future = asked.chunks[hit.chunk_number] = asyncio.get_running_loop().create_future()
-            self._answer(name)
-            self._work.set()
+            future = asked[hit.chunk_number] = asyncio.get_running_loop().create_future()
+            self._answer(hit.document_key)
+            self.wake()
         return future
 
-    def _answer(self, name: Name) -> None:
-        """Gives the memories of an open document that are there to those who asked."""
-        opened, asked = self._open.get(name), self._asked.get(name)
-        if opened is None or asked is None:
-            return
-        for chunk, future in asked.chunks.items():
-            if not future.done() and (reference := opened.document.reference(chunk)) is not None:
-                future.set_result(reference)
+    def look(self) -> None:
+        """There may be documents that nobody asked for."""
+        self._in_background = self._looks = True
+        self.wake()
 
-    # Writing
+    def wake(self) -> None:
+        """There is something to do."""
+        self._work.set()
+        if self._task is None and not self._draining.is_set():
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends the task after the batch at hand; `draining` is set by then."""
+        self._work.set()
+        if self._task is not None:
+            await self._task
+
+    def progress(self) -> Progress:
+        """See Progress."""
+        running = self._task is not None
+        return Progress(self._base, self._written, len(self._refused), running, self._problem)
 
     async def _run(self) -> None:
-        while not self._draining.is_set():
+        pause_s = 0.0
+        while self._work.is_set() and not self._draining.is_set():
             self._work.clear()
             try:
-                places = await self._next_places()
-                if places:
-                    await self._write(places)
+                while not self._draining.is_set() and (chunks := await self._next_chunks()):
+                    await self._write(chunks)
                     await self._store_finished()
-                self._pause_s = 0.0
-                if places:
-                    continue
+                    if pause_s:
+                        pause_s, self._problem = 0.0, ""
+            except KnowledgeBaseNotFound:
+                self._in_background = False  # it was dropped
             except Exception as error:  # of the store
-                self._begin_again_later(error)
-            work, drain = (asyncio.create_task(event.wait()) for event in (self._work, self._draining))
-            await asyncio.wait(
-                {work, drain}, timeout=self._pause_s or None, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in (work, drain):
-                task.cancel()
-        for asked in self._asked.values():
-            asked.give_up()
+                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+                self._problem = str(error) if isinstance(error, Memory3Error) else "the store failed"
+                logger().error(
+                    "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
+                )  # fmt: skip
+                self._forget(list(self._open | self._asked))
+                self._keys.clear()
+                self._in_background = self._looks
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._work.wait(), pause_s)
+                self._work.set()
+        self._forget(list(self._open | self._asked))
+        self._task = None
 
-    def _begin_again_later(self, error: Exception) -> None:
-        """From the store, after a pause or when something is asked for; the knowledge base it began with comes last."""
-        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        logger().error("late_memories_not_written", again_in_s=self._pause_s, exc_info=error)
-        for opened in self._open.values():
-            self._progress_in(opened.base).problem = (
-                str(error) if isinstance(error, Memory3Error) else "store failed"
-            )
-        if self._settings.write_in_background:
-            self._bases |= {opened.base.number: opened.base for opened in self._open.values()}
-        self._forget(list(self._open))
-        self._pages.clear()
-        if self._bases:
-            number = next(iter(self._bases))
-            self._bases[number] = self._bases.pop(number)
-
-    async def _next_places(self) -> list[tuple[_Open, int]]:
-        """References to write next: those that are waited for alone, otherwise a few."""
-        for name, asked in list(self._asked.items()):
-            if name not in self._open and not await self._opened(asked.base, name[1]):
-                asked.give_up()
-                del self._asked[name]
+    async def _next_chunks(self) -> list[tuple[str, int]]:
+        """References to write next: those that are waited for alone, otherwise a few; none at the end."""
+        for key in list(self._asked):
+            if key not in self._open and not await self._opened(key):
+                self._forget([key])
         urgent = [
-            (self._open[name], chunk)
-            for name, asked in self._asked.items()
-            for chunk, future in asked.chunks.items()
+            (key, chunk)
+            for key, asked in self._asked.items()
+            for chunk, future in asked.items()
             if not future.done()
         ]
-        most = _REFERENCES_AT_ONCE
         if urgent:
-            return urgent[:most]
-        places: list[tuple[_Open, int]] = []
-        for opened in self._open.values():
-            places += [(opened, place) for place in opened.document.missing()]
-            if len(places) >= most:
-                return places[:most]
-        while len(places) < most and (following := await self._open_next()) is not None:
-            places += [(following, place) for place in following.document.missing()]
-        return places[:most]
+            return urgent[:_REFERENCES_AT_ONCE]
+        chunks = [(key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()]
+        while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
+            chunks += [(following.key, chunk) for chunk in following.missing()]
+        return chunks[:_REFERENCES_AT_ONCE]
 
-    async def _open_next(self) -> _Open | None:
+    async def _open_next(self) -> Document | None:
         """The next document that nobody asked for; None when there is none."""
-        while self._bases:
-            number, base = next(iter(self._bases.items()))
-            page = self._pages.setdefault(number, deque())
-            if not page:
-                keys = await self._read(self._catalogue.store.unwritten, base, _PAGE_KEYS)
-                page.extend(key for key in keys if (number, key) not in self._open)
-            while page:
-                if opened := await self._opened(base, page.popleft()):
-                    return opened
-            del self._bases[number]
+        if not self._in_background:
+            return None
+        if not self._keys:
+            keys = [
+                key for key in await self._read(self._store.unwritten, _PAGE_KEYS) if key not in self._open
+            ]
+            random.shuffle(keys)  # other pods write what is left too: seldom the same document at once
+            self._keys.extend(keys)
+        while self._keys:
+            if opened := await self._opened(self._keys.popleft()):
+                return opened
+        self._in_background = False
         return None
 
-    async def _opened(self, base: KnowledgeBase, key: str) -> _Open | None:
+    async def _opened(self, key: str) -> Document | None:
         """Opens a document; None where there is none of this key, its memories are there, or they cannot be made."""
         try:
-            stored = await self._read(self._catalogue.store.document, base, key)
+            stored = await self._read(self._store.document, key)
         except DocumentNotFound:
             return None
         ids = [memory_id for memory_id, _ in stored.references]
-        name = (base.number, key)
-        if not is_unwritten(key, stored.content_hash, ids) or (name, stored.content_hash) in self._failed:
+        if not is_unwritten(key, stored.content_hash, ids) or (key, stored.content_hash) in self._refused:
             return None
-        document = PendingDocument(
-            0, key, stored.title, stored.metadata, real_hash(key, stored.content_hash, ids)
-        )
+        document = Document(0, key, stored.title, stored.metadata, real_hash(key, stored.content_hash, ids))
         document.take([text for _, text in stored.references])
-        opened = self._open[name] = _Open(base, document, stored.content_hash)
-        return opened
+        self._open[key] = (document, stored.content_hash)
+        return document
 
-    async def _write(self, places: Sequence[tuple[_Open, int]]) -> None:
+    async def _write(self, chunks: Sequence[tuple[str, int]]) -> None:
         try:
-            await self._encode(places)
+            await self._encode(chunks)
         except Exception as error:
-            if len(places) > 1:  # one of them is to blame
-                for place in places:
-                    await self._write([place])
+            if len(chunks) > 1:  # one of them is to blame
+                for chunk in chunks:
+                    if chunk[0] in self._open:
+                        await self._write([chunk])
                 return
-            opened = places[0][0]
-            logger().error("late_memory_failed", document_key=opened.document.key, exc_info=error)
-            name = (opened.base.number, opened.document.key)
-            self._failed.add((name, opened.stored_hash))
-            progress = self._progress_in(opened.base)
-            progress.failed += 1
-            progress.problem = f"document {opened.document.key!r}: its memories could not be written"
-            self._forget([name])
+            key = chunks[0][0]
+            logger().error("late_memory_failed", document_key=key, exc_info=error)
+            self._refused.add((key, self._open[key][1]))
+            self._problem = f"document {key!r}: its memories could not be written"
+            self._forget([key])
 
-    async def _encode(self, places: Sequence[tuple[_Open, int]]) -> None:
-        texts = [opened.document.texts[place] for opened, place in places]
-        loop = asyncio.get_running_loop()
-        encoded = await loop.run_in_executor(self._threads.encode, self._encoder.encode, texts)
+    async def _encode(self, chunks: Sequence[tuple[str, int]]) -> None:
+        texts = [self._open[key][0].texts[chunk] for key, chunk in chunks]
+        urgent = chunks[0][0] in self._asked
+        async with contextlib.nullcontext() if urgent else self._turn:
+            run = asyncio.get_running_loop().run_in_executor
+            encoded = await run(self._threads.encode, self._encoder.encode, texts)
         encoded = checked(encoded, len(texts), self._encoder.description.identity.dimension)
-        for (opened, place), vector, payload in zip(places, encoded.vectors, encoded.payloads, strict=True):
-            opened.document.fill(place, vector, payload)
-            self._answer((opened.base.number, opened.document.key))
+        for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
+            self._open[key][0].fill(chunk, vector, payload)
+            self._answer(key)
 
     async def _store_finished(self) -> None:
         """Documents with all their memories take their place; the answers are given before."""
-        whole = {name: opened for name, opened in self._open.items() if not opened.document.missing()}
-        for number in {number for number, _ in whole}:
-            of_base = [opened for name, opened in whole.items() if name[0] == number]
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads.write, self._replace, of_base)
-            self._progress_in(of_base[0].base).written += len(of_base)
-        self._forget(list(whole))
+        whole = [key for key, (document, _) in self._open.items() if not document.missing()]
+        if whole:
+            finished = [self._open[key] for key in whole]
+            run = asyncio.get_running_loop().run_in_executor
+            self._written += await run(self._threads.write, self._replace, finished)
+            self._forget(whole)
 
-    def _replace(self, finished: Sequence[_Open]) -> None:
-        """In the writer's thread, so that no other version can come between the comparison and the write."""
-        base, store = finished[0].base, self._catalogue.store
-        stored = store.versions(base, [opened.document.key for opened in finished])
-        same = [
-            opened.document.finished()
-            for opened in finished
-            if (version := stored.get(opened.document.key)) and version.content_hash == opened.stored_hash
-        ]
-        if same:
-            with self._guard.writing(base, same):
-                store.write(base, same)
+    def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
+        """Writes them, each only in the place of the version that was read."""
+        documents = [replace(document.finished(), replaces=stored_hash) for document, stored_hash in finished]
+        with self._guard.writing(self._base, documents):
+            return sum(written.replaced for written in self._store.write(self._base, documents))
 
-    def _forget(self, names: Sequence[Name]) -> None:
-        for name in names:
-            self._open.pop(name, None)
-            if asked := self._asked.pop(name, None):
-                asked.give_up()
+    def _answer(self, key: str) -> None:
+        """Gives the memories of an open document that are there to the retrievals that wait for them."""
+        if key in self._open:
+            for chunk, future in self._asked.get(key, {}).items():
+                if not future.done() and (reference := self._open[key][0].reference(chunk)) is not None:
+                    future.set_result(reference)
 
-    async def _read(self, function: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads.read, function, *arguments)
+    def _forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._open.pop(key, None)
+            for future in self._asked.pop(key, {}).values():
+                if not future.done():
+                    future.set_result(None)
+
+    async def _read(self, function: Callable[..., Result], argument: object) -> Result:
+        """Calls a method of the store for this knowledge base, in a reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads.read, function, self._base, argument
+        )
 
 
 def _finished(hit: Found, there: dict[int, NewReference]) -> Found:

@@ -1,4 +1,4 @@
-"""A document on its way into the store: from the wire's item to references ready to be written."""
+"""A document on its way into the store: from the wire's items to references ready to be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
-from memory_service.stores import NewDocument, NewReference
+from memory_service.stores import NewDocument, NewReference, StoredVersion, Written
 from memory_service.write.content_hash import content_hash_of, memory_id_of, text_hash_of, unwritten_hash_of
 from memory_service.write.encoder import EncodedReferences, Encoder
 from memory_service.write.vectors import read_vectors
@@ -20,14 +20,16 @@ _KEY_BYTES = 1024
 _TITLE_BYTES = 1024
 _METADATA_ENTRIES = 64
 _METADATA_BYTES = 4096
+_PIECES_LIMIT = 4
+"""Text of a document sent in pieces, in document limits: titles and overlaps are repeated in each reference."""
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What holds for all documents of a stream.
+    """Options of all documents of a stream.
 
-    overlap_tokens: how much of a reference's end the next one repeats. later: memories are written after the
-    documents are stored.
+    overlap_tokens: tokens of a reference's end that the next one repeats. later: memories are written after the
+    documents are stored (cold start).
     """
 
     document_limit_bytes: int = 1 << 22
@@ -36,11 +38,12 @@ class StreamOptions:
 
 
 @dataclass
-class PendingDocument:
-    """One item of a stream. Either `error` is set, or `texts` are its references.
+class Document:
+    """A document between the wire and the store. It is refused where `error` is set.
 
-    vectors, payloads: as long as `texts`; None where the service has still to make them. later: the memories are
-    written after the document is stored (see late_memories); then no payload is there.
+    vectors (float32 [dimension]), payloads: as many as `texts`; None for what is still to be made. later: the payloads
+    are written after the document is stored. unchanged: the stored version, where it equals this one.
+    written: the store's answer.
     """
 
     sequence: int
@@ -48,148 +51,178 @@ class PendingDocument:
     title: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     content_hash: bytes = b""
-    texts: Sequence[str] = ()
+    texts: list[str] = field(default_factory=list)
     vectors: list[np.ndarray | None] = field(default_factory=list)
     payloads: list[bytes | None] = field(default_factory=list)
     error: Exception | None = None
     size_bytes: int = 0
     later: bool = False
+    unchanged: StoredVersion | None = None
+    written: Written | None = None
 
     def take(self, texts: Sequence[str]) -> None:
         """Sets the references' texts; their vectors and payloads are still to be made."""
-        self.texts = texts
+        self.texts = list(texts)
         self.vectors = [None] * len(texts)
         self.payloads = [None] * len(texts)
+
+    @property
+    def to_write(self) -> bool:
+        """Whether the store must write it."""
+        return self.error is None and self.unchanged is None
 
     def missing(self) -> list[int]:
         """References that lack a vector, or a payload unless that comes later."""
         return [
-            place
-            for place, (vector, payload) in enumerate(zip(self.vectors, self.payloads, strict=True))
+            chunk
+            for chunk, (vector, payload) in enumerate(zip(self.vectors, self.payloads, strict=True))
             if vector is None or (payload is None and not self.later)
         ]
 
-    def fill(self, place: int, vector: np.ndarray, payload: bytes | None) -> None:
-        """Gives reference `place` what the client did not send."""
-        if self.vectors[place] is None:
-            self.vectors[place] = vector
-        if self.payloads[place] is None:
-            self.payloads[place] = payload
-
-    def reference(self, place: int) -> NewReference | None:
-        """One reference as the store takes it; None while its vector or its memory is missing."""
-        vector, payload = self.vectors[place], self.payloads[place]
-        if vector is None or payload is None:
-            return None
-        memory_id = memory_id_of(self.key, self.content_hash, place, payload)
-        return NewReference(memory_id, self.texts[place], vector, payload, google_crc32c.value(payload))
+    def fill(self, chunk: int, vector: np.ndarray, payload: bytes | None) -> None:
+        """Gives a reference what the client did not send."""
+        if self.vectors[chunk] is None:
+            self.vectors[chunk] = vector
+        if self.payloads[chunk] is None:
+            self.payloads[chunk] = payload
 
     def stored_hash(self) -> bytes:
         """The hash under which the document is stored."""
         return unwritten_hash_of(self.content_hash) if self.later else self.content_hash
 
+    def reference(self, chunk: int) -> NewReference | None:
+        """One reference as the store takes it; None while its vector or its memory is missing."""
+        vector, payload = self.vectors[chunk], b"" if self.later else self.payloads[chunk]
+        if vector is None or payload is None:
+            return None
+        memory_id = memory_id_of(self.key, self.stored_hash(), chunk, payload)
+        crc32c = google_crc32c.value(payload) if payload else 0
+        return NewReference(memory_id, self.texts[chunk], vector, payload, crc32c)
+
     def finished(self) -> NewDocument:
         """The document as the store takes it: with all memories, or with none where they come later."""
-        references = []
-        for place, (text, vector) in enumerate(zip(self.texts, self.vectors, strict=True)):
-            assert vector is not None, "filled before it is finished"
-            if self.later:
-                memory_id = memory_id_of(self.key, self.stored_hash(), place, b"")
-                references.append(NewReference(memory_id, text, vector, b"", 0))
-                continue
-            reference = self.reference(place)
-            assert reference is not None, "filled before it is finished"
-            references.append(reference)
-        return NewDocument(self.key, self.title, self.metadata, self.stored_hash(), references)
+        references = [self.reference(chunk) for chunk in range(len(self.texts))]
+        whole = [reference for reference in references if reference is not None]
+        assert len(whole) == len(references), "filled before it is finished"
+        return NewDocument(self.key, self.title, self.metadata, self.stored_hash(), whole)
 
 
-def read_item(item: pb.IngestItem, encoder: Encoder, options: StreamOptions) -> PendingDocument:
-    """Checks and splits one item; what is wrong with it becomes its `error`, nothing is raised."""
-    kind = item.WhichOneof("content")
-    content = item.prepared if kind == "prepared" else item.document
-    document = PendingDocument(item.sequence, content.key, content.title, dict(content.metadata))
-    document.size_bytes = item.ByteSize()
-    try:
-        if kind is None:
-            raise BadRequest("the item has neither a document nor prepared references", field="content")
-        _check_head(document)
-        if kind == "prepared":
-            _read_prepared(document, item.prepared, encoder)
-        else:
-            _read_text(document, item.document.text, encoder, options)
-        document.later = options.later and not any(document.payloads)
-    except Memory3Error as error:
-        document.error = error
-    return document
+class DocumentReader:
+    """Checks and splits the items of one stream; a document may come in several (`PreparedDocument.continued`)."""
+
+    def __init__(self, encoder: Encoder, options: StreamOptions) -> None:
+        self._encoder = encoder
+        self._options = options
+        self._open: Document | None = None
+        self._hashed: list[bytes] = []
+
+    @property
+    def open_sequence(self) -> int | None:
+        """Sequence number of the document of which more is to come."""
+        return self._open.sequence if self._open is not None else None
+
+    def read(self, item: pb.IngestItem) -> Document | None:
+        """The item's document, None while more of it is to come; what is wrong with it becomes its `error`."""
+        kind = item.WhichOneof("content")
+        content = item.prepared if kind == "prepared" else item.document
+        document = self._open
+        first = document is None
+        if document is None:
+            document = Document(item.sequence, content.key, content.title, dict(content.metadata))
+            self._hashed = []
+        document.size_bytes += item.ByteSize()
+        continued = kind == "prepared" and item.prepared.continued
+        if document.error is None:
+            try:
+                if kind is None:
+                    raise BadRequest(
+                        "the item has neither a document nor prepared references", field="content"
+                    )
+                if not first and (kind, content.key) != ("prepared", document.key):
+                    raise BadRequest("a document's pieces must be prepared and have one key", field="key")
+                if first:
+                    _check_head(document)
+                if kind == "prepared":
+                    self._read_prepared(document, item.prepared, continued)
+                else:
+                    self._read_text(document, item.document.text)
+                document.later = self._options.later and not any(document.payloads)
+            except Memory3Error as error:
+                document.error = error
+                document.take([])
+        self._open = document if continued else None
+        return None if continued else document
+
+    def _read_text(self, document: Document, text: str) -> None:
+        size, limit = len(text.encode()), self._options.document_limit_bytes
+        if size > limit:
+            raise DocumentTooLarge(
+                f"the document has {size} bytes of text, at most {limit}: cut it into several documents",
+                field="text", found=size, limit=limit,
+            )  # fmt: skip
+        overlap = self._options.overlap_tokens
+        document.take(self._encoder.split(text, document.title, overlap) if text.strip() else [])
+        if not document.texts:
+            raise DocumentEmpty("the document has no text", field="text")
+        document.content_hash = text_hash_of(document.title, document.metadata, text, overlap)
+
+    def _read_prepared(self, document: Document, prepared: pb.PreparedDocument, continued: bool) -> None:
+        limit = self._encoder.description.reference_tokens
+        for number, reference in enumerate(prepared.references):
+            text, embedding, payload = reference.text, reference.embedding, reference.payload
+            name = f"references[{number}]"
+            if not text.strip():
+                raise DocumentEmpty(f"reference {number} has no text", field=f"{name}.text")
+            if (tokens := self._encoder.count_tokens(text)) > limit:
+                raise BadRequest(
+                    f"reference {number} has {tokens} tokens, at most {limit}", field=f"{name}.text"
+                )
+            vector = None
+            if embedding:
+                rows = read_vectors(
+                    embedding, self._encoder.description.identity.dimension, field=f"{name}.embedding"
+                )
+                if len(rows) != 1:
+                    raise BadRequest(
+                        f"reference {number} has {len(rows)} embeddings, expected one", field=f"{name}.embedding"
+                    )  # fmt: skip
+                vector = rows[0]
+            if payload:
+                self._encoder.check_payload(payload)
+            document.texts.append(text)
+            document.vectors.append(vector)
+            document.payloads.append(payload or None)
+            if not document.content_hash:
+                self._hashed += [text.encode(), embedding, payload]
+        if sum(len(text) for text in document.texts) > _PIECES_LIMIT * self._options.document_limit_bytes:
+            raise DocumentTooLarge(
+                "the references have more text than a document may have", field="references"
+            )
+        document.content_hash = document.content_hash or prepared.content_hash
+        if document.content_hash and (len(document.content_hash) != 32 or document.missing()):
+            raise BadRequest(
+                "content_hash has 32 bytes and goes with references that have embedding and payload",
+                field="content_hash",
+            )
+        if not continued:
+            if not document.texts:
+                raise DocumentEmpty("the document has no references", field="references")
+            document.content_hash = document.content_hash or content_hash_of(
+                document.title, document.metadata, self._hashed
+            )
 
 
-def _check_head(document: PendingDocument) -> None:
-    if not 1 <= len(document.key.encode()) <= _KEY_BYTES:
-        raise BadRequest(
-            f"a key of {len(document.key.encode())} bytes, expected 1 to {_KEY_BYTES}", field="key"
-        )
-    if len(document.title.encode()) > _TITLE_BYTES:
-        raise BadRequest(
-            f"a title of {len(document.title.encode())} bytes, at most {_TITLE_BYTES}", field="title"
-        )
+def _check_head(document: Document) -> None:
     sizes = [len(name.encode()) + len(value.encode()) for name, value in document.metadata.items()]
+    for name, size, most in (("key", document.key, _KEY_BYTES), ("title", document.title, _TITLE_BYTES)):
+        if len(size.encode()) > most or (name == "key" and not size):
+            raise BadRequest(f"a {name} of {len(size.encode())} bytes, at most {most}", field=name)
     if len(sizes) > _METADATA_ENTRIES or any(size > _METADATA_BYTES for size in sizes):
         raise BadRequest(
             f"metadata of {len(sizes)} entries, the longest {max(sizes)} bytes;"
             f" at most {_METADATA_ENTRIES} of {_METADATA_BYTES}",
             field="metadata",
         )
-
-
-def _read_text(document: PendingDocument, text: str, encoder: Encoder, options: StreamOptions) -> None:
-    raw, limit_bytes = text.encode(), options.document_limit_bytes
-    if len(raw) > limit_bytes:
-        raise DocumentTooLarge(
-            f"the document has {len(raw)} bytes of text, at most {limit_bytes}: cut it into several documents",
-            field="text", found=len(raw), limit=limit_bytes,
-        )  # fmt: skip
-    document.take(encoder.split(text, document.title, options.overlap_tokens) if text.strip() else [])
-    if not document.texts:
-        raise DocumentEmpty("the document has no text", field="text")
-    document.content_hash = text_hash_of(document.title, document.metadata, text, options.overlap_tokens)
-
-
-def _read_prepared(document: PendingDocument, prepared: pb.PreparedDocument, encoder: Encoder) -> None:
-    if not prepared.references:
-        raise DocumentEmpty("the document has no references", field="references")
-    limit = encoder.description.reference_tokens
-    texts, parts = [], []
-    for place, reference in enumerate(prepared.references):
-        text, embedding, payload = reference.text, reference.embedding, reference.payload
-        if not text.strip():
-            raise DocumentEmpty(f"reference {place} has no text", field=f"references[{place}].text")
-        if (tokens := encoder.count_tokens(text)) > limit:
-            raise BadRequest(
-                f"reference {place} has {tokens} tokens, at most {limit}", field=f"references[{place}].text"
-            )
-        vector = None
-        if embedding:
-            name = f"references[{place}].embedding"
-            rows = read_vectors(embedding, encoder.description.identity.dimension, field=name)
-            if len(rows) != 1:
-                raise BadRequest(f"reference {place} has {len(rows)} embeddings, expected one", field=name)
-            vector = rows[0]
-        if payload:
-            encoder.check_payload(payload)
-        texts.append(text)
-        parts += [text.encode(), embedding, payload]
-        document.vectors.append(vector)
-        document.payloads.append(payload or None)
-    document.texts = texts
-    if prepared.content_hash:
-        if len(prepared.content_hash) != 32 or document.missing():
-            raise BadRequest(
-                "content_hash has 32 bytes and goes with references that have embedding and payload",
-                field="content_hash",
-            )
-        document.content_hash = prepared.content_hash
-        return
-    document.content_hash = content_hash_of(document.title, document.metadata, parts)
 
 
 def checked(encoded: EncodedReferences, count: int, dimension: int) -> EncodedReferences:

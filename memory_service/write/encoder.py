@@ -7,11 +7,11 @@ references --MemoryWriter--> explicit memories --MemoryFormat.encode--> payloads
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -80,19 +80,6 @@ class Encoder(Protocol):
 
     def check_payload(self, payload: bytes) -> None:
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class _AtOnce(Executor):
-    """Has done what it is given when `submit` returns; what goes wrong is raised there."""
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        done: Future[R] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
 
 
 class Splitter:
@@ -164,12 +151,9 @@ class ModelEncoder:
             # Devices would fetch a bundle whose every request is refused: better not to start.
             manifest = bundle.manifest
             exported = WriterIdentity(
-                manifest.model_id,
-                manifest.codec_id,
-                manifest.memory_format_id,
-                manifest.embedder_id,
+                manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id,
                 self._embedder.dim,
-            )
+            )  # fmt: skip
             own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 exported,
@@ -197,7 +181,13 @@ class ModelEncoder:
         with it the rest. There embedding, writing and compressing follow one another, each on all cores.
         """
         payloads = [b""] * len(references)
-        with _AtOnce() if self._on_processor else ThreadPoolExecutor(1, "beside-model") as beside:
+        if self._on_processor:
+            embedded = self._embedder.embed(references)
+            for places, memories in self._writer.passes(references):
+                for place, payload in zip(places, self._format.encode(memories), strict=True):
+                    payloads[place] = payload
+            return EncodedReferences(embedded, payloads)
+        with ThreadPoolExecutor(1, "beside-model") as beside:
             vectors = beside.submit(self._embedder.embed, references)
             compressing = [
                 (places, beside.submit(self._format.encode, memories))
@@ -223,6 +213,20 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
+
+
+def require_files(settings: Settings) -> None:
+    """What ModelEncoder will load is there and whole; raises MissingFile, CorruptFile. Hashes the bundle."""
+    from memory_model.bundle import Bundle
+    from memory_model.embedder import CONFIG, EmbedderConfig
+    from memory_model.models.folder import ModelFolder
+
+    folder = ModelFolder.open(settings.model)
+    encoding_codec(settings, folder)
+    _ = folder.checkpoint
+    if settings.bundle is not None:
+        Bundle.open(settings.bundle)
+    EmbedderConfig.read(embedder_folder(settings) / CONFIG)
 
 
 def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:

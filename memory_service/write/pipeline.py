@@ -1,17 +1,22 @@
-"""One stream of documents: splitting, encoding and storing overlap; each has its own thread.
+"""The write path of one Ingest stream, from top to bottom; `IngestStream.responses` is the whole of it.
 
-read    items -> checked and split           (ahead of the encoder, bounded in documents and bytes)
-encode  unchanged ones drop out; the rest is embedded, written and compressed in batches
-store   one batch whole or not at all; then its answers go out, in the order of the items
+documents   the client's items, checked, split into references and hashed            (thread `prepare`)
+batches     the documents that wait, up to a number of references
+encoded     unchanged documents drop out; the others are embedded, written and compressed   (thread `encode`)
+stored      a batch whole or not at all                                              (thread `write`)
+answered    acknowledgements and failures, in the order of the items
+
+Documents are read, batches encoded and batches stored at the same time: each stage runs ahead of the one after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from memory_model.errors import Memory3Error
 from memory_service.access.authorization import Access, Catalogue, Scope
@@ -30,12 +35,17 @@ from memory_service.errors import (
 from memory_service.ops.logs import logger
 from memory_service.ops.tracing import span
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, StoredVersion, Written
-from memory_service.write.document import PendingDocument, StreamOptions, checked, read_item
+from memory_service.stores import KnowledgeBase, Written
+from memory_service.write.document import Document, DocumentReader, StreamOptions, checked
 from memory_service.write.encoder import EncodedReferences, Encoder
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _AHEAD_BYTES = 16 << 20
+"""Of documents that are read and not yet encoded; one more may go beyond it."""
+
+T = TypeVar("T")
+Batch = list[Document]
+"""Documents that are stored together; a key occurs once in it."""
 
 
 @dataclass(frozen=True)
@@ -52,27 +62,16 @@ class Threads:
     embed: Executor
 
 
-@dataclass
-class Batch:
-    """Documents that are stored together; `unchanged` maps keys to what the store holds already."""
-
-    documents: list[PendingDocument] = field(default_factory=list)
-    unchanged: dict[str, StoredVersion] = field(default_factory=dict)
-
-
 class IngestStream:
-    """One stream of documents into one knowledge base. Use once."""
+    """One stream of documents into one knowledge base, on one event loop. Use once.
+
+    `draining` is set when the service stops: the stream ends with ShuttingDown once what is encoded is answered.
+    """
 
     def __init__(
-        self,
-        access: Access,
-        catalogue: Catalogue,
-        guard: WriteGuard,
-        encoder: Encoder,
-        threads: Threads,
-        settings: Settings,
-        draining: asyncio.Event,
-    ) -> None:
+        self, access: Access, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads,
+        settings: Settings, draining: asyncio.Event,
+    ) -> None:  # fmt: skip
         self._access = access
         self._catalogue = catalogue
         self._guard = guard
@@ -80,60 +79,36 @@ class IngestStream:
         self._threads = threads
         self._settings = settings
         self._draining = draining
-        self._intake: asyncio.Queue[PendingDocument | None] = asyncio.Queue(settings.ingest_batch_references)
-        self._encoded: asyncio.Queue[Batch | None] = asyncio.Queue(1)
-        self._intake_bytes = 0
-        self._taken = asyncio.Event()
-        self._held_back: PendingDocument | None = None
-        self._on_the_way: Counter[str] = Counter()
-        self._failure: Exception | None = None
-        self._progress = pb.IngestProgress()
         self._options = StreamOptions(settings.document_limit_bytes)
+        self._waiting_bytes = 0
+        self._taken = asyncio.Event()
+        self._on_the_way: Counter[str] = Counter()  # keys that are encoded and not stored
+        self._progress = pb.IngestProgress()
         self.base: KnowledgeBase | None = None
 
     async def responses(
         self, requests: AsyncIterator[pb.IngestRequest]
     ) -> AsyncGenerator[pb.IngestResponse, None]:
-        """Runs the stream: `started`, then an answer for every item, in order. Raises what ends the stream early."""
+        """Runs the stream: `started`, then an answer for every document, in order. Raises what ends it early."""
         requests = aiter(requests)
-        base = self.base = await self._open(await self._next(requests))
-        yield pb.IngestResponse(
-            started=pb.IngestStarted(
-                knowledge_base=self._access.seen_name(base.name),
-                document_limit_bytes=self._settings.document_limit_bytes,
-                reference_tokens=self._encoder.description.reference_tokens,
-            )
-        )  # fmt: skip
-        tasks = [asyncio.create_task(self._read(requests)), asyncio.create_task(self._encode(base))]
+        drained = asyncio.create_task(self._draining.wait())
+        base = self.base = await self._open(await self._next(requests, drained))
+        yield self._started(base)
+        documents = _Ahead(self._documents(requests, drained), self._settings.ingest_batch_references)
+        encoded = _Ahead(self._encoded(base, self._batches(documents)), 1)
         try:
-            while (batch := await self._encoded.get()) is not None:
-                for response in await self._store(base, batch):
-                    yield response
-                self._progress.items_answered += len(batch.documents)
+            while (batch := await encoded.next()) is not None:
+                await self._store(base, batch)
+                for document in batch:
+                    yield _answer(document)
+                self._progress.items_answered += len(batch)
                 yield pb.IngestResponse(progress=self._progress)
-            if self._failure is not None:
-                raise self._failure  # every item that was read before it has its answer
-            if self._draining.is_set() and not (
-                tasks[0].done() and self._progress.items_answered == self._progress.items_received
-            ):
-                raise ShuttingDown("the service stops; what is not acknowledged must be sent again")
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            drained.cancel()
+            await encoded.close()
+            await documents.close()
 
-    # Reading
-
-    async def _next(self, requests: AsyncIterator[pb.IngestRequest]) -> pb.IngestRequest | None:
-        """The client's next message, None at its end; raises MalformedRequest, DeadlineExceeded for a silent client."""
-        try:
-            return await asyncio.wait_for(anext(requests), self._settings.ingest_idle_timeout_s)
-        except StopAsyncIteration:
-            return None
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no message for {self._settings.ingest_idle_timeout_s:.0f} s; open a new stream and go on"
-            ) from None
+    # Open
 
     async def _open(self, request: pb.IngestRequest | None) -> KnowledgeBase:
         if request is None or request.WhichOneof("message") != "start":
@@ -144,11 +119,10 @@ class IngestStream:
         except KnowledgeBaseNotFound:
             if not request.start.create_if_missing:
                 raise
-        loop = asyncio.get_running_loop()
         name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
         try:
-            return await loop.run_in_executor(self._threads.write, self._catalogue.create, self._access, name)
-        except KnowledgeBaseExists:  # another stream, perhaps of another pod, was faster
+            return await _in(self._threads.write, self._catalogue.create, self._access, name)
+        except KnowledgeBaseExists:  # made by another stream meanwhile
             return self._catalogue.open(self._access, name, Scope.WRITE)
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
@@ -162,140 +136,141 @@ class IngestStream:
         )
         return StreamOptions(self._settings.document_limit_bytes, start.overlap_tokens, later)
 
-    async def _read(self, requests: AsyncIterator[pb.IngestRequest]) -> None:
-        """Fills the intake; its end is None, also when the client broke the contract."""
-        try:
-            await self._read_items(requests)
-        except Exception as error:
-            self._failure = error
-        await self._intake.put(None)
+    def _started(self, base: KnowledgeBase) -> pb.IngestResponse:
+        started = pb.IngestStarted(
+            knowledge_base=self._access.seen_name(base.name), document_limit_bytes=self._settings.document_limit_bytes,
+            reference_tokens=self._encoder.description.reference_tokens,
+        )  # fmt: skip
+        return pb.IngestResponse(started=started)
 
-    async def _read_items(self, requests: AsyncIterator[pb.IngestRequest]) -> None:
-        loop = asyncio.get_running_loop()
+    # Documents
+
+    async def _documents(
+        self, requests: AsyncIterator[pb.IngestRequest], drained: asyncio.Task[bool]
+    ) -> AsyncGenerator[Document, None]:
+        """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
+        reader = DocumentReader(self._encoder, self._options)
         last: int | None = None
-        while (request := await self._next(requests)) is not None:
+        while (request := await self._next(requests, drained)) is not None:
             if request.WhichOneof("message") != "item":
                 raise BadRequest("after `start` only `item` messages may come", field="message")
-            if last is not None and request.item.sequence <= last:
-                raise BadRequest(
-                    f"sequence number {request.item.sequence} after {last}: they must rise", field="sequence"
-                )
-            last = request.item.sequence
+            sequence, continued = request.item.sequence, reader.open_sequence
+            if continued is not None and sequence != continued:
+                raise BadRequest(f"document {continued} was continued, {sequence} came", field="sequence")
+            if continued is None and last is not None and sequence <= last:
+                raise BadRequest(f"sequence number {sequence} after {last}: they must rise", field="sequence")
+            last = sequence
+            document = await _in(self._threads.prepare, reader.read, request.item)
+            if document is None:
+                continue
             self._progress.items_received += 1
-            document = await loop.run_in_executor(
-                self._threads.prepare,
-                read_item,
-                request.item,
-                self._encoder,
-                self._options,
-            )
-            self._intake_bytes += document.size_bytes
-            await self._intake.put(document)
-            while self._intake_bytes > _AHEAD_BYTES:
+            self._waiting_bytes += document.size_bytes
+            yield document
+            while self._waiting_bytes > _AHEAD_BYTES:
                 self._taken.clear()
                 await self._taken.wait()
-
-    # Encoding
-
-    async def _encode(self, base: KnowledgeBase) -> None:
-        """Takes batches from the intake, gives them encoded to the store; its end is None."""
-        try:
-            while (batch := await self._next_batch()) is not None:
-                await self._encode_batch(base, batch)
-                if self._draining.is_set() and not self._complete(batch):
-                    break
-                self._on_the_way.update(document.key for document in batch.documents)
-                await self._encoded.put(batch)
-        except Exception as error:
-            self._failure = error
-        await self._encoded.put(None)
-
-    async def _next_batch(self) -> Batch | None:
-        """Documents that wait, up to the batch size; a key occurs once in it. None at the end or when draining."""
-        first = self._held_back or await self._take_or_drain()
-        self._held_back = None
-        if first is None:
-            return None
-        batch, keys, size = Batch([first]), {first.key}, len(first.texts)
-        while size < self._settings.ingest_batch_references and not self._intake.empty():
-            document = self._taken_from_intake(self._intake.get_nowait())
-            if document is None:
-                self._intake.put_nowait(None)
-                break
-            if document.key in keys:
-                self._held_back = document
-                break
-            batch.documents.append(document)
-            keys.add(document.key)
-            size += len(document.texts)
-        return batch
-
-    async def _take_or_drain(self) -> PendingDocument | None:
-        take = asyncio.create_task(self._intake.get())
-        drain = asyncio.create_task(self._draining.wait())
-        try:
-            await asyncio.wait({take, drain}, return_when=asyncio.FIRST_COMPLETED)
-            if self._draining.is_set() or not take.done():
-                return None
-            return self._taken_from_intake(take.result())
-        finally:
-            take.cancel()
-            drain.cancel()
-
-    def _taken_from_intake(self, document: PendingDocument | None) -> PendingDocument | None:
-        if document is not None:
-            self._intake_bytes -= document.size_bytes
-            self._taken.set()
-        return document
-
-    async def _encode_batch(self, base: KnowledgeBase, batch: Batch) -> None:
-        """Fills vectors and payloads of the batch's new documents; a document that cannot be encoded gets an error."""
-        loop = asyncio.get_running_loop()
-        good = [document for document in batch.documents if document.error is None]
-        try:
-            stored = await loop.run_in_executor(
-                self._threads.read, self._catalogue.store.versions, base, [document.key for document in good]
+        if reader.open_sequence is not None:
+            raise BadRequest(
+                f"the last piece of document {reader.open_sequence} is missing", field="continued"
             )
+
+    async def _next(
+        self, requests: AsyncIterator[pb.IngestRequest], drained: asyncio.Task[bool]
+    ) -> pb.IngestRequest | None:
+        """The client's next message, None at its end.
+
+        Raises MalformedRequest, DeadlineExceeded for a silent client, and ShuttingDown.
+        """
+        coming = asyncio.ensure_future(_next_or_none(requests))
+        try:
+            timeout_s = self._settings.ingest_idle_timeout_s
+            await asyncio.wait({coming, drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                if self._draining.is_set():
+                    raise _shutting_down()
+                raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
+            return coming.result()
+        finally:
+            coming.cancel()
+
+    # Batches
+
+    async def _batches(self, documents: _Ahead[Document]) -> AsyncGenerator[Batch, None]:
+        """Documents that wait, up to the batch size."""
+        held_back: Document | None = None
+        while (first := held_back or await documents.next()) is not None:
+            batch, keys, size, held_back = [first], {first.key}, len(first.texts), None
+            while size < self._settings.ingest_batch_references and (more := documents.waiting()) is not None:
+                if more.key in keys:
+                    held_back = more
+                    break
+                batch.append(more)
+                keys.add(more.key)
+                size += len(more.texts)
+            self._waiting_bytes -= sum(document.size_bytes for document in batch)
+            self._taken.set()
+            if self._draining.is_set():
+                raise _shutting_down()
+            yield batch
+
+    # Encoded
+
+    async def _encoded(
+        self, base: KnowledgeBase, batches: AsyncGenerator[Batch, None]
+    ) -> AsyncGenerator[Batch, None]:
+        """Batches with vectors and payloads; a document that cannot be encoded has an error."""
+        async for batch in batches:
+            await self._find_unchanged(base, batch)
+            new = [document for document in batch if document.to_write]
+            if not await self._try_to_encode(new):
+                for document in new:  # one of them is to blame: find it, keep the others
+                    await self._try_to_encode([document])
+            self._on_the_way.update(document.key for document in batch)
+            yield batch
+
+    async def _find_unchanged(self, base: KnowledgeBase, batch: Batch) -> None:
+        good = [document for document in batch if document.error is None]
+        try:
+            keys = [document.key for document in good]
+            stored = await _in(self._threads.read, self._catalogue.store.versions, base, keys)
         except Memory3Error as error:
             for document in good:
                 document.error = error
             return
-        # A version that a batch before this one is about to replace says nothing; the store decides those in order.
-        batch.unchanged = {
-            d.key: stored[d.key]
-            for d in good
-            if d.key in stored
-            and stored[d.key].content_hash in (d.content_hash, d.stored_hash())
-            and not self._on_the_way[d.key]
-        }
-        new = [document for document in good if document.key not in batch.unchanged]
-        try:
-            await self._fill(new)
-        except Exception as error:
-            if len(new) == 1:
-                new[0].error = _encoding_error(error, new[0])
-                return
-            for document in new:  # one of them is to blame: find it, keep the others
-                try:
-                    await self._fill([document])
-                except Exception as its_error:
-                    document.error = _encoding_error(its_error, document)
-
-    async def _fill(self, documents: list[PendingDocument]) -> None:
-        """Encodes what the documents lack, a slice at a time, so that a long one can be left when the service stops."""
-        places = [(document, place) for document in documents for place in document.missing()]
-        step = self._settings.ingest_batch_references
-        for start in range(0, len(places), step):
-            if self._draining.is_set():
-                return
-            part = places[start : start + step]
-            texts = [document.texts[place] for document, place in part]
-            loop = asyncio.get_running_loop()
-            encoded = await loop.run_in_executor(self._threads.encode, self._made_of, texts)
-            for (document, place), vector, payload in zip(
-                part, encoded.vectors, encoded.payloads, strict=True
+        for document in good:
+            version = stored.get(document.key)
+            # A version that a batch before this one is about to replace says nothing; the store decides those in order.
+            if (
+                version is not None
+                and not self._on_the_way[document.key]
+                and version.content_hash in (document.content_hash, document.stored_hash())
             ):
-                document.fill(place, vector, payload or None)
+                document.unchanged = version
+
+    async def _try_to_encode(self, documents: Batch) -> bool:
+        """Whether all is made; where it fails for a document alone, that has an error."""
+        try:
+            await self._encode(documents)
+        except ShuttingDown:
+            raise
+        except Exception as error:
+            if len(documents) == 1:
+                documents[0].error = _encoding_error(error, documents[0])
+            return len(documents) == 1
+        return True
+
+    async def _encode(self, documents: Batch) -> None:
+        """Makes what the documents lack, a slice at a time, so that a long one can be left when the service stops."""
+        missing = [(document, chunk) for document in documents for chunk in document.missing()]
+        step = self._settings.ingest_batch_references
+        for start in range(0, len(missing), step):
+            if self._draining.is_set():
+                raise _shutting_down()
+            part = missing[start : start + step]
+            texts = [document.texts[chunk] for document, chunk in part]
+            made = await _in(self._threads.encode, self._made_of, texts)
+            for (document, chunk), vector, payload in zip(part, made.vectors, made.payloads, strict=True):
+                document.fill(chunk, vector, payload or None)
             self._progress.references_written += len(part)
 
     def _made_of(self, texts: list[str]) -> EncodedReferences:
@@ -306,50 +281,36 @@ class IngestStream:
             encoded = self._encoder.encode(texts)
         return checked(encoded, len(texts), self._encoder.description.identity.dimension)
 
-    @staticmethod
-    def _complete(batch: Batch) -> bool:
-        return not any(
-            d.error is None and d.key not in batch.unchanged and d.missing() for d in batch.documents
-        )
+    # Stored
 
-    # Storing
-
-    async def _store(self, base: KnowledgeBase, batch: Batch) -> list[pb.IngestResponse]:
-        """Stores the batch and returns the answers to its items."""
-        new = [d for d in batch.documents if d.error is None and d.key not in batch.unchanged]
-        written: dict[str, Written] = {}
+    async def _store(self, base: KnowledgeBase, batch: Batch) -> None:
+        """Writes the batch's new documents; where that fails they all have the error."""
+        new = [document for document in batch if document.to_write]
         if new:
-            loop = asyncio.get_running_loop()
             try:
                 with span("store.write", documents=len(new)):
-                    outcome = await loop.run_in_executor(self._threads.write, self._write, base, new)
+                    outcome = await _in(self._threads.write, self._write, base, new)
                 written = {one.key: one for one in outcome}
+                for document in new:
+                    document.written = written[document.key]
             except Exception as error:
                 cause = {"problem": str(error)} if isinstance(error, Memory3Error) else {"exc_info": error}
                 logger().error("batch_not_stored", knowledge_base=base.name, documents=len(new), **cause)
                 for document in new:
                     document.error = error
-        self._on_the_way.subtract(document.key for document in batch.documents)
-        self._on_the_way = +self._on_the_way
-        return [_answer(document, written.get(document.key), batch) for document in batch.documents]
+        self._on_the_way -= Counter(document.key for document in batch)
 
-    def _write(self, base: KnowledgeBase, new: list[PendingDocument]) -> list[Written]:
+    def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
         """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
         documents = [document.finished() for document in new]
         with self._guard.writing(base, documents):
             return self._catalogue.store.write(base, documents)
 
 
-def _encoding_error(error: Exception, document: PendingDocument) -> Exception:
-    if isinstance(error, Memory3Error):
-        return error
-    logger().error("encoding_failed", document_key=document.key, exc_info=error)
-    return EncodingFailed(
-        "the model could not turn this document into memories; the service's log has the cause"
-    )
+# Answered
 
 
-def _answer(document: PendingDocument, written: Written | None, batch: Batch) -> pb.IngestResponse:
+def _answer(document: Document) -> pb.IngestResponse:
     if document.error is not None:
         code, reason, message, metadata = described(document.error)
         return pb.IngestResponse(
@@ -359,17 +320,78 @@ def _answer(document: PendingDocument, written: Written | None, batch: Batch) ->
                 retryable=isinstance(document.error, ServiceError) and document.error.retryable,
             )
         )  # fmt: skip
-    if document.key in batch.unchanged:
-        outcome, count = pb.INGEST_OUTCOME_UNCHANGED, len(batch.unchanged[document.key].memory_ids)
-    else:
-        assert written is not None, "the store answers for every document"
-        outcome = pb.INGEST_OUTCOME_REPLACED if written.replaced else pb.INGEST_OUTCOME_STORED
-        if written.unchanged:
-            outcome = pb.INGEST_OUTCOME_UNCHANGED
-        count = written.reference_count
+    outcome, count = pb.INGEST_OUTCOME_UNCHANGED, 0
+    if document.unchanged is not None:
+        count = len(document.unchanged.memory_ids)
+    elif document.written is not None:
+        count = document.written.reference_count
+        if not document.written.unchanged:
+            replaced = document.written.replaced
+            outcome = pb.INGEST_OUTCOME_REPLACED if replaced else pb.INGEST_OUTCOME_STORED
     return pb.IngestResponse(
         acknowledged=pb.Acknowledgement(
             sequence=document.sequence, document_key=document.key, outcome=outcome,
             reference_count=count, content_hash=document.content_hash,
         )
     )  # fmt: skip
+
+
+def _encoding_error(error: Exception, document: Document) -> Exception:
+    if isinstance(error, Memory3Error):
+        return error
+    logger().error("encoding_failed", document_key=document.key, exc_info=error)
+    return EncodingFailed(
+        "the model could not turn this document into memories; the service's log has the cause"
+    )
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("the service stops; what is not acknowledged must be sent again")
+
+
+async def _in(thread: Executor, function: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+
+
+async def _next_or_none(requests: AsyncIterator[pb.IngestRequest]) -> pb.IngestRequest | None:
+    return await anext(requests, None)
+
+
+class _Ahead(Generic[T]):
+    """An iterator that a task of its own runs, up to `most` items ahead; its error comes after its last item."""
+
+    def __init__(self, source: AsyncGenerator[T, None], most: int) -> None:
+        self._queue: asyncio.Queue[T | Exception | None] = asyncio.Queue(most)
+        self._end: list[Exception | None] = []
+        self._task = asyncio.create_task(self._run(source))
+
+    async def _run(self, source: AsyncGenerator[T, None]) -> None:
+        end: Exception | None = None
+        try:
+            async for item in source:
+                await self._queue.put(item)
+        except Exception as error:
+            end = error
+        await self._queue.put(end)
+
+    async def next(self) -> T | None:
+        """The next item, None at the end; raises the iterator's error."""
+        item = self._end[0] if self._end else await self._queue.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def waiting(self) -> T | None:
+        """The next item if it is there already."""
+        if self._end or self._queue.empty():
+            return None
+        item = self._queue.get_nowait()
+        if item is None or isinstance(item, Exception):
+            self._end.append(item)
+            return None
+        return item
+
+    async def close(self) -> None:
+        """Ends the task."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

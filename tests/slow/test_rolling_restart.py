@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from edge_client.channel import ChannelSettings, channel_options
-from memory_service.client.ingest import IngestClient, Summary
+from memory_service.client.ingest import Ingestion
+from memory_service.client.rows import Destination, read_rows
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, client_of, service
@@ -36,11 +37,13 @@ def found(client: Client, n: int) -> list[int]:
     return [hit.memory_id for hit in hits]
 
 
-def ingested(address: str, folder: Path) -> Summary:
+def ingested(address: str, folder: Path) -> Counter[str]:
     """What `memory-service ingest` does with a file of facts."""
     file = folder / "facts.jsonl"
     file.write_text("".join(json.dumps({"key": f"k{n}", "text": f"Fact {n}."}) + "\n" for n in range(FACTS)))
-    return asyncio.run(IngestClient(address, "facts", [file], folder / "journals").run())
+    to = Destination(address, "facts")
+    to.require(create=True)
+    return Counter(row.outcome for row in Ingestion(to).run(read_rows(file)))
 
 
 class Devices:
@@ -132,16 +135,14 @@ def test_replicas_are_restarted_one_after_the_other_and_no_device_notices(tmp_pa
                 with client_of(replicas[turn % 2]) as client:
                     assert [found(client, n) for n in range(20)] == expected
             devices.until_answered(10)
-            summary = ingestion.result(600)
+            outcomes = ingestion.result(600)
         assert devices.failures == []
         # What was stored but not yet acknowledged when the service ended is sent again and is there already.
-        assert summary.done == FACTS
-        assert set(summary.outcomes) <= {"stored", "unchanged"}
+        assert outcomes.total() == FACTS
+        assert set(outcomes) <= {"stored", "unchanged"}
         with client_of(replicas[0]) as client:
             request = knowledge_bases_pb2.GetStatisticsRequest(name="facts")
             counts = client.bases.GetStatistics(request, timeout=60)
             assert (counts.document_count, counts.reference_count) == (FACTS, FACTS)
         assert all("Traceback" not in replica.log.read_text() for replica in replicas)
-        print(
-            f"{2 * ROUNDS} restarts, {2 * sum(devices.answered)} calls, {FACTS} documents {summary.outcomes}"
-        )
+        print(f"{2 * ROUNDS} restarts, {2 * sum(devices.answered)} calls, {FACTS} documents {dict(outcomes)}")

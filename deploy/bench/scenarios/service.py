@@ -153,8 +153,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         " text and payload. Clustered synthetic vectors, recall by vector alone against exact neighbours, answers over"
         " TCP on loopback with server and client on the same cores. The echo sends the same bytes from the same event"
         " loop without looking at the question; its ratio is the median of the rounds', its row the best store's. Peers"
-        " answer behind the same gRPC front. Alone: one caller. By CPU: the time of all cores for an answer of the echo,"
-        " client and server together, over that for one of this."
+        " answer behind the same gRPC front. Alone: one caller. By CPU: the time of all cores for an echo,"
+        " client and server together, over that for an answer of this."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
     note = " ".join([note, *absent])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from memory_service.write.encoder import EncodedReferences, EncoderDescription
 
 _BATCH = 512
 _FILLED = "the benchmark's stores are filled directly: nothing is ingested or embedded here"
-_SETTLE_S = 6.0
-"""A local store's index takes in its last rows when nobody has written for a while."""
 
 
 class NoEncoder:
@@ -73,9 +70,6 @@ def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> N
             for start in range(0, len(vectors), _BATCH):
                 _write(store, base, collection, first + start, vectors[start : start + _BATCH])
                 progress(len(vectors[start : start + _BATCH]))
-        if hasattr(store, "wait_until_maintained"):
-            store.wait_until_maintained()
-            time.sleep(_SETTLE_S)
     finally:
         store.close()
 

@@ -1,7 +1,7 @@
 """Files as documents: one reader for each kind of file, found by its suffix.
 
-    jsonl, csv_table, parquet    a document for each line or row: key, title, text, metadata
-    text, markdown, html, pdf    a document for each file
+    records    JSON lines, CSV, Parquet: a document for each line or row
+    pages      text, Markdown, HTML, PDF: a document for each file
 
 A reader yields documents one at a time; what cannot be read comes as a document with an `error` that says where, and
 nothing is raised for it. Parquet, HTML and PDF need the extra `formats`.
@@ -10,25 +10,23 @@ nothing is raised for it. Parquet, HTML and PDF need the extra `formats`.
 from __future__ import annotations
 
 import glob
-import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.client.formats.source_document import SourceDocument
+from memory_service.client.formats import pages, records
+from memory_service.client.formats.records import SourceDocument
 
-_READERS = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv_table", ".tsv": "csv_table", ".parquet": "parquet",
-    ".txt": "text", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".pdf": "pdf",
+_JSONL, _CSV = (records.read_jsonl, records.count_jsonl), (records.read_csv, records.count_csv)
+_MARKDOWN, _HTML = (pages.read_markdown, None), (pages.read_html, None)
+_READERS: dict[str, tuple[Callable[[Path], Iterator[SourceDocument]], Callable[[Path], int] | None]] = {
+    ".jsonl": _JSONL, ".ndjson": _JSONL, ".csv": _CSV, ".tsv": _CSV,
+    ".parquet": (records.read_parquet, records.count_parquet), ".txt": (pages.read_text, None), ".md": _MARKDOWN,
+    ".markdown": _MARKDOWN, ".html": _HTML, ".htm": _HTML, ".pdf": (pages.read_pdf, None),
 }  # fmt: skip
 SUFFIXES = tuple(_READERS)
 
 __all__ = ["SUFFIXES", "SourceDocument", "count_documents", "find_sources", "read_documents"]
-
-
-def _reader(source: Path) -> Any:
-    return importlib.import_module(f"{__name__}.{_READERS[source.suffix.lower()]}")
 
 
 def find_sources(paths: Sequence[Path]) -> list[Path]:
@@ -72,14 +70,14 @@ def _known(path: Path) -> Path:
 def read_documents(source: Path) -> Iterator[SourceDocument]:
     """The documents of one file, one at a time; what cannot be read comes with an `error`."""
     try:
-        yield from _reader(source).read(source)
+        yield from _READERS[source.suffix.lower()][0](source)
     except (OSError, MissingFile) as error:
         yield SourceDocument(source, 0, str(source), error=str(error))
 
 
 def count_documents(source: Path) -> int:
     """How many documents a file has, without reading their text as such; 1 for one that cannot be read."""
-    count = getattr(_reader(source), "count", None)
+    count = _READERS[source.suffix.lower()][1]
     try:
         return count(source) if count else 1
     except (OSError, MissingFile, ValueError):

@@ -60,6 +60,7 @@ _DOCUMENT = (
     "id, key, title, metadata, content_hash, stored_ms, first_row, row_count, text_bytes, payload_bytes"
 )
 _FREE_PAGES, _FREE_SHARE, _PAGES_A_TURN = 1024, 0.25, 4096
+_PATIENCE_S = 30
 _COMMITTED = struct.Struct("<QI")
 
 
@@ -139,11 +140,12 @@ class Database:
                 f"BEGIN; {_TABLES} INSERT INTO state VALUES (1, {', '.join(map(str, state))}); COMMIT;"
             )
             self.note_commit(state[0])
+            sync_folder(path.parent)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={self._mode}", uri=True, isolation_level=None,
-            check_same_thread=False, timeout=30,
+            check_same_thread=False, timeout=_PATIENCE_S,
         )  # fmt: skip
         for pragma in ("synchronous = FULL", "cache_size = -16384", f"journal_size_limit = {64 << 20}"):
             connection.execute(f"PRAGMA {pragma}")
@@ -327,7 +329,12 @@ class Database:
         (pages,), (free,) = run("PRAGMA page_count").fetchone(), run("PRAGMA freelist_count").fetchone()
         if free > max(_FREE_PAGES, _FREE_SHARE * pages):
             run(f"PRAGMA incremental_vacuum({_PAGES_A_TURN})").fetchall()
-            run("PRAGMA wal_checkpoint").fetchall()  # readers keep it from nothing but the file's new length
+            for pragma in (
+                "busy_timeout = 0",
+                "wal_checkpoint(TRUNCATE)",
+                f"busy_timeout = {_PATIENCE_S * 1000}",
+            ):
+                run(f"PRAGMA {pragma}").fetchall()  # where somebody reads, the file gets shorter another time
 
     def note_commit(self, revision: int) -> None:
         """To be called once a batch is committed, before it is acknowledged.
@@ -506,6 +513,15 @@ def disk_errors(doing: str) -> Iterator[None]:
                 f"the store's files are damaged while {doing} ({error}): run `memory-service doctor`"
             ) from error
         raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -46,7 +46,7 @@ from memory_service.stores.filters import Filter, matches
 from memory_service.stores.folder_lock import FolderLock
 from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
-from memory_service.stores.local.sqlite import Database, disk_errors
+from memory_service.stores.local.sqlite import Database, disk_errors, sync_folder
 
 DATA_FORMAT = 2
 _REGISTER = "store.json"
@@ -129,11 +129,7 @@ class LocalStore(Store):
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(self.path)
         self._bases, self._next_number = bases, next_number
 
     def _read_register(self) -> None:

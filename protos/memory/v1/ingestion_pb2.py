@@ -27,7 +27,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from protos.memory.v1 import filter_pb2 as memory_dot_v1_dot_filter__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/ingestion.proto\x12\tmemory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x16memory/v1/filter.proto\"j\n\rIngestRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.memory.v1.IngestStartH\x00\x12%\n\x04item\x18\x02 \x01(\x0b\x32\x15.memory.v1.IngestItemH\x00\x42\t\n\x07message\"\x90\x01\n\x0bIngestStart\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\rJ\x04\x08\x05\x10\x06\"\x83\x01\n\nIngestItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\'\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x03 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"\x9a\x01\n\x08\x44ocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x33\n\x08metadata\x18\x04 \x03(\x0b\x32!.memory.v1.Document.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe4\x01\n\x10PreparedDocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x30\n\nreferences\x18\x03 \x03(\x0b\x32\x1c.memory.v1.PreparedReference\x12;\n\x08metadata\x18\x04 \x03(\x0b\x32).memory.v1.PreparedDocument.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x11PreparedReference\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tembedding\x18\x02 \x01(\x0c\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\xd9\x01\n\x0eIngestResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.memory.v1.IngestStartedH\x00\x12\x32\n\x0c\x61\x63knowledged\x18\x02 \x01(\x0b\x32\x1a.memory.v1.AcknowledgementH\x00\x12,\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1a.memory.v1.DocumentFailureH\x00\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x19.memory.v1.IngestProgressH\x00\x42\t\n\x07message\"_\n\rIngestStarted\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x1c\n\x14\x64ocument_limit_bytes\x18\x02 \x01(\x04\x12\x18\n\x10reference_tokens\x18\x03 \x01(\r\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.memory.v1.IngestOutcome\x12\x17\n\x0freference_count\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\"\xf1\x01\n\rUpsertRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\r\x12\'\n\x08\x64ocument\x18\x05 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x06 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"B\n\x0eUpsertResponse\x12\x30\n\x0c\x61\x63knowledged\x18\x01 \x01(\x0b\x32\x1a.memory.v1.Acknowledgement\"\x8c\x02\n\x0f\x44ocumentFailure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12:\n\x08metadata\x18\x06 \x03(\x0b\x32(.memory.v1.DocumentFailure.MetadataEntry\x12\"\n\x06status\x18\x07 \x01(\x0b\x32\x12.google.rpc.Status\x12\x11\n\tretryable\x18\x08 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x0eIngestProgress\x12\x16\n\x0eitems_received\x18\x01 \x01(\x04\x12\x16\n\x0eitems_answered\x18\x02 \x01(\x04\x12\x1a\n\x12references_written\x18\x03 \x01(\x04\"a\n\rDeleteRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\x12!\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x11.memory.v1.Filter\"G\n\x0e\x44\x65leteResponse\x12\x19\n\x11\x64ocuments_deleted\x18\x01 \x01(\r\x12\x1a\n\x12references_deleted\x18\x02 \x01(\x04\"W\n\x12GetDocumentRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x13\n\x0breturn_text\x18\x03 \x01(\x08\"\xa0\x02\n\x13GetDocumentResponse\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12>\n\x08metadata\x18\x03 \x03(\x0b\x32,.memory.v1.GetDocumentResponse.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\x0c\x12-\n\tstored_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nreferences\x18\x06 \x03(\x0b\x32\x1a.memory.v1.StoredReference\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\x0fStoredReference\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\x14\n\x0c\x63hunk_number\x18\x02 \x01(\r\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"C\n\x12GetVersionsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"C\n\x13GetVersionsResponse\x12,\n\x08versions\x18\x01 \x03(\x0b\x32\x1a.memory.v1.DocumentVersion\"p\n\x0f\x44ocumentVersion\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\x0c\x12\x17\n\x0freference_count\x18\x03 \x01(\r\x12\x18\n\x10memories_written\x18\x04 \x01(\x08\"\xae\x01\n\x14ListDocumentsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x12\n\nkey_prefix\x18\x02 \x01(\t\x12\x16\n\tafter_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\t\x12!\n\x06\x66ilter\x18\x06 \x01(\x0b\x32\x11.memory.v1.FilterB\x0c\n\n_after_key\"_\n\x15ListDocumentsResponse\x12-\n\tdocuments\x18\x01 \x03(\x0b\x32\x1a.memory.v1.DocumentVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*a\n\rMemoryWriting\x12\x1e\n\x1aMEMORY_WRITING_UNSPECIFIED\x10\x00\x12\x16\n\x12MEMORY_WRITING_NOW\x10\x01\x12\x18\n\x14MEMORY_WRITING_LATER\x10\x02*\x85\x01\n\rIngestOutcome\x12\x1e\n\x1aINGEST_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15INGEST_OUTCOME_STORED\x10\x01\x12\x1b\n\x17INGEST_OUTCOME_REPLACED\x10\x02\x12\x1c\n\x18INGEST_OUTCOME_UNCHANGED\x10\x03\x32\xbc\x03\n\tIngestion\x12\x41\n\x06Ingest\x12\x18.memory.v1.IngestRequest\x1a\x19.memory.v1.IngestResponse(\x01\x30\x01\x12=\n\x06Upsert\x12\x18.memory.v1.UpsertRequest\x1a\x19.memory.v1.UpsertResponse\x12=\n\x06\x44\x65lete\x12\x18.memory.v1.DeleteRequest\x1a\x19.memory.v1.DeleteResponse\x12L\n\x0bGetDocument\x12\x1d.memory.v1.GetDocumentRequest\x1a\x1e.memory.v1.GetDocumentResponse\x12L\n\x0bGetVersions\x12\x1d.memory.v1.GetVersionsRequest\x1a\x1e.memory.v1.GetVersionsResponse\x12R\n\rListDocuments\x12\x1f.memory.v1.ListDocumentsRequest\x1a .memory.v1.ListDocumentsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19memory/v1/ingestion.proto\x12\tmemory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x16memory/v1/filter.proto\"j\n\rIngestRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.memory.v1.IngestStartH\x00\x12%\n\x04item\x18\x02 \x01(\x0b\x32\x15.memory.v1.IngestItemH\x00\x42\t\n\x07message\"\x90\x01\n\x0bIngestStart\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\rJ\x04\x08\x05\x10\x06\"\x83\x01\n\nIngestItem\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\'\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x03 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"\x9a\x01\n\x08\x44ocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x33\n\x08metadata\x18\x04 \x03(\x0b\x32!.memory.v1.Document.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf7\x01\n\x10PreparedDocument\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x30\n\nreferences\x18\x03 \x03(\x0b\x32\x1c.memory.v1.PreparedReference\x12;\n\x08metadata\x18\x04 \x03(\x0b\x32).memory.v1.PreparedDocument.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\x12\x11\n\tcontinued\x18\x06 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x11PreparedReference\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\tembedding\x18\x02 \x01(\x0c\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\xd9\x01\n\x0eIngestResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.memory.v1.IngestStartedH\x00\x12\x32\n\x0c\x61\x63knowledged\x18\x02 \x01(\x0b\x32\x1a.memory.v1.AcknowledgementH\x00\x12,\n\x06\x66\x61iled\x18\x03 \x01(\x0b\x32\x1a.memory.v1.DocumentFailureH\x00\x12-\n\x08progress\x18\x04 \x01(\x0b\x32\x19.memory.v1.IngestProgressH\x00\x42\t\n\x07message\"_\n\rIngestStarted\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x1c\n\x14\x64ocument_limit_bytes\x18\x02 \x01(\x04\x12\x18\n\x10reference_tokens\x18\x03 \x01(\r\"\x93\x01\n\x0f\x41\x63knowledgement\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12)\n\x07outcome\x18\x03 \x01(\x0e\x32\x18.memory.v1.IngestOutcome\x12\x17\n\x0freference_count\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\x0c\"\xf1\x01\n\rUpsertRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x19\n\x11\x63reate_if_missing\x18\x02 \x01(\x08\x12\x30\n\x0ememory_writing\x18\x03 \x01(\x0e\x32\x18.memory.v1.MemoryWriting\x12\x16\n\x0eoverlap_tokens\x18\x04 \x01(\r\x12\'\n\x08\x64ocument\x18\x05 \x01(\x0b\x32\x13.memory.v1.DocumentH\x00\x12/\n\x08prepared\x18\x06 \x01(\x0b\x32\x1b.memory.v1.PreparedDocumentH\x00\x42\t\n\x07\x63ontent\"B\n\x0eUpsertResponse\x12\x30\n\x0c\x61\x63knowledged\x18\x01 \x01(\x0b\x32\x1a.memory.v1.Acknowledgement\"\x8c\x02\n\x0f\x44ocumentFailure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12:\n\x08metadata\x18\x06 \x03(\x0b\x32(.memory.v1.DocumentFailure.MetadataEntry\x12\"\n\x06status\x18\x07 \x01(\x0b\x32\x12.google.rpc.Status\x12\x11\n\tretryable\x18\x08 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x0eIngestProgress\x12\x16\n\x0eitems_received\x18\x01 \x01(\x04\x12\x16\n\x0eitems_answered\x18\x02 \x01(\x04\x12\x1a\n\x12references_written\x18\x03 \x01(\x04\"a\n\rDeleteRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\x12!\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x11.memory.v1.Filter\"G\n\x0e\x44\x65leteResponse\x12\x19\n\x11\x64ocuments_deleted\x18\x01 \x01(\r\x12\x1a\n\x12references_deleted\x18\x02 \x01(\x04\"W\n\x12GetDocumentRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x14\n\x0c\x64ocument_key\x18\x02 \x01(\t\x12\x13\n\x0breturn_text\x18\x03 \x01(\x08\"\xa0\x02\n\x13GetDocumentResponse\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12>\n\x08metadata\x18\x03 \x03(\x0b\x32,.memory.v1.GetDocumentResponse.MetadataEntry\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\x0c\x12-\n\tstored_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nreferences\x18\x06 \x03(\x0b\x32\x1a.memory.v1.StoredReference\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\x0fStoredReference\x12\x11\n\tmemory_id\x18\x01 \x01(\x06\x12\x14\n\x0c\x63hunk_number\x18\x02 \x01(\r\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"C\n\x12GetVersionsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"C\n\x13GetVersionsResponse\x12,\n\x08versions\x18\x01 \x03(\x0b\x32\x1a.memory.v1.DocumentVersion\"p\n\x0f\x44ocumentVersion\x12\x14\n\x0c\x64ocument_key\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\x0c\x12\x17\n\x0freference_count\x18\x03 \x01(\r\x12\x18\n\x10memories_written\x18\x04 \x01(\x08\"\xae\x01\n\x14ListDocumentsRequest\x12\x16\n\x0eknowledge_base\x18\x01 \x01(\t\x12\x12\n\nkey_prefix\x18\x02 \x01(\t\x12\x16\n\tafter_key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\t\x12!\n\x06\x66ilter\x18\x06 \x01(\x0b\x32\x11.memory.v1.FilterB\x0c\n\n_after_key\"_\n\x15ListDocumentsResponse\x12-\n\tdocuments\x18\x01 \x03(\x0b\x32\x1a.memory.v1.DocumentVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*a\n\rMemoryWriting\x12\x1e\n\x1aMEMORY_WRITING_UNSPECIFIED\x10\x00\x12\x16\n\x12MEMORY_WRITING_NOW\x10\x01\x12\x18\n\x14MEMORY_WRITING_LATER\x10\x02*\x85\x01\n\rIngestOutcome\x12\x1e\n\x1aINGEST_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15INGEST_OUTCOME_STORED\x10\x01\x12\x1b\n\x17INGEST_OUTCOME_REPLACED\x10\x02\x12\x1c\n\x18INGEST_OUTCOME_UNCHANGED\x10\x03\x32\xbc\x03\n\tIngestion\x12\x41\n\x06Ingest\x12\x18.memory.v1.IngestRequest\x1a\x19.memory.v1.IngestResponse(\x01\x30\x01\x12=\n\x06Upsert\x12\x18.memory.v1.UpsertRequest\x1a\x19.memory.v1.UpsertResponse\x12=\n\x06\x44\x65lete\x12\x18.memory.v1.DeleteRequest\x1a\x19.memory.v1.DeleteResponse\x12L\n\x0bGetDocument\x12\x1d.memory.v1.GetDocumentRequest\x1a\x1e.memory.v1.GetDocumentResponse\x12L\n\x0bGetVersions\x12\x1d.memory.v1.GetVersionsRequest\x1a\x1e.memory.v1.GetVersionsResponse\x12R\n\rListDocuments\x12\x1f.memory.v1.ListDocumentsRequest\x1a .memory.v1.ListDocumentsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,10 +42,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._loaded_options = None
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_MEMORYWRITING']._serialized_start=3280
-  _globals['_MEMORYWRITING']._serialized_end=3377
-  _globals['_INGESTOUTCOME']._serialized_start=3380
-  _globals['_INGESTOUTCOME']._serialized_end=3513
+  _globals['_MEMORYWRITING']._serialized_start=3299
+  _globals['_MEMORYWRITING']._serialized_end=3396
+  _globals['_INGESTOUTCOME']._serialized_start=3399
+  _globals['_INGESTOUTCOME']._serialized_end=3532
   _globals['_INGESTREQUEST']._serialized_start=122
   _globals['_INGESTREQUEST']._serialized_end=228
   _globals['_INGESTSTART']._serialized_start=231
@@ -57,49 +57,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOCUMENT_METADATAENTRY']._serialized_start=619
   _globals['_DOCUMENT_METADATAENTRY']._serialized_end=666
   _globals['_PREPAREDDOCUMENT']._serialized_start=669
-  _globals['_PREPAREDDOCUMENT']._serialized_end=897
+  _globals['_PREPAREDDOCUMENT']._serialized_end=916
   _globals['_PREPAREDDOCUMENT_METADATAENTRY']._serialized_start=619
   _globals['_PREPAREDDOCUMENT_METADATAENTRY']._serialized_end=666
-  _globals['_PREPAREDREFERENCE']._serialized_start=899
-  _globals['_PREPAREDREFERENCE']._serialized_end=968
-  _globals['_INGESTRESPONSE']._serialized_start=971
-  _globals['_INGESTRESPONSE']._serialized_end=1188
-  _globals['_INGESTSTARTED']._serialized_start=1190
-  _globals['_INGESTSTARTED']._serialized_end=1285
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1288
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1435
-  _globals['_UPSERTREQUEST']._serialized_start=1438
-  _globals['_UPSERTREQUEST']._serialized_end=1679
-  _globals['_UPSERTRESPONSE']._serialized_start=1681
-  _globals['_UPSERTRESPONSE']._serialized_end=1747
-  _globals['_DOCUMENTFAILURE']._serialized_start=1750
-  _globals['_DOCUMENTFAILURE']._serialized_end=2018
+  _globals['_PREPAREDREFERENCE']._serialized_start=918
+  _globals['_PREPAREDREFERENCE']._serialized_end=987
+  _globals['_INGESTRESPONSE']._serialized_start=990
+  _globals['_INGESTRESPONSE']._serialized_end=1207
+  _globals['_INGESTSTARTED']._serialized_start=1209
+  _globals['_INGESTSTARTED']._serialized_end=1304
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1307
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1454
+  _globals['_UPSERTREQUEST']._serialized_start=1457
+  _globals['_UPSERTREQUEST']._serialized_end=1698
+  _globals['_UPSERTRESPONSE']._serialized_start=1700
+  _globals['_UPSERTRESPONSE']._serialized_end=1766
+  _globals['_DOCUMENTFAILURE']._serialized_start=1769
+  _globals['_DOCUMENTFAILURE']._serialized_end=2037
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_start=619
   _globals['_DOCUMENTFAILURE_METADATAENTRY']._serialized_end=666
-  _globals['_INGESTPROGRESS']._serialized_start=2020
-  _globals['_INGESTPROGRESS']._serialized_end=2112
-  _globals['_DELETEREQUEST']._serialized_start=2114
-  _globals['_DELETEREQUEST']._serialized_end=2211
-  _globals['_DELETERESPONSE']._serialized_start=2213
-  _globals['_DELETERESPONSE']._serialized_end=2284
-  _globals['_GETDOCUMENTREQUEST']._serialized_start=2286
-  _globals['_GETDOCUMENTREQUEST']._serialized_end=2373
-  _globals['_GETDOCUMENTRESPONSE']._serialized_start=2376
-  _globals['_GETDOCUMENTRESPONSE']._serialized_end=2664
+  _globals['_INGESTPROGRESS']._serialized_start=2039
+  _globals['_INGESTPROGRESS']._serialized_end=2131
+  _globals['_DELETEREQUEST']._serialized_start=2133
+  _globals['_DELETEREQUEST']._serialized_end=2230
+  _globals['_DELETERESPONSE']._serialized_start=2232
+  _globals['_DELETERESPONSE']._serialized_end=2303
+  _globals['_GETDOCUMENTREQUEST']._serialized_start=2305
+  _globals['_GETDOCUMENTREQUEST']._serialized_end=2392
+  _globals['_GETDOCUMENTRESPONSE']._serialized_start=2395
+  _globals['_GETDOCUMENTRESPONSE']._serialized_end=2683
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_start=619
   _globals['_GETDOCUMENTRESPONSE_METADATAENTRY']._serialized_end=666
-  _globals['_STOREDREFERENCE']._serialized_start=2666
-  _globals['_STOREDREFERENCE']._serialized_end=2752
-  _globals['_GETVERSIONSREQUEST']._serialized_start=2754
-  _globals['_GETVERSIONSREQUEST']._serialized_end=2821
-  _globals['_GETVERSIONSRESPONSE']._serialized_start=2823
-  _globals['_GETVERSIONSRESPONSE']._serialized_end=2890
-  _globals['_DOCUMENTVERSION']._serialized_start=2892
-  _globals['_DOCUMENTVERSION']._serialized_end=3004
-  _globals['_LISTDOCUMENTSREQUEST']._serialized_start=3007
-  _globals['_LISTDOCUMENTSREQUEST']._serialized_end=3181
-  _globals['_LISTDOCUMENTSRESPONSE']._serialized_start=3183
-  _globals['_LISTDOCUMENTSRESPONSE']._serialized_end=3278
-  _globals['_INGESTION']._serialized_start=3516
-  _globals['_INGESTION']._serialized_end=3960
+  _globals['_STOREDREFERENCE']._serialized_start=2685
+  _globals['_STOREDREFERENCE']._serialized_end=2771
+  _globals['_GETVERSIONSREQUEST']._serialized_start=2773
+  _globals['_GETVERSIONSREQUEST']._serialized_end=2840
+  _globals['_GETVERSIONSRESPONSE']._serialized_start=2842
+  _globals['_GETVERSIONSRESPONSE']._serialized_end=2909
+  _globals['_DOCUMENTVERSION']._serialized_start=2911
+  _globals['_DOCUMENTVERSION']._serialized_end=3023
+  _globals['_LISTDOCUMENTSREQUEST']._serialized_start=3026
+  _globals['_LISTDOCUMENTSREQUEST']._serialized_end=3200
+  _globals['_LISTDOCUMENTSRESPONSE']._serialized_start=3202
+  _globals['_LISTDOCUMENTSRESPONSE']._serialized_end=3297
+  _globals['_INGESTION']._serialized_start=3535
+  _globals['_INGESTION']._serialized_end=3979
 # @@protoc_insertion_point(module_scope)

@@ -82,7 +82,7 @@ class Document(_message.Message):
     def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., text: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PreparedDocument(_message.Message):
-    __slots__ = ("key", "title", "references", "metadata", "content_hash")
+    __slots__ = ("key", "title", "references", "metadata", "content_hash", "continued")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,12 +95,14 @@ class PreparedDocument(_message.Message):
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    CONTINUED_FIELD_NUMBER: _ClassVar[int]
     key: str
     title: str
     references: _containers.RepeatedCompositeFieldContainer[PreparedReference]
     metadata: _containers.ScalarMap[str, str]
     content_hash: bytes
-    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ...) -> None: ...
+    continued: bool
+    def __init__(self, key: _Optional[str] = ..., title: _Optional[str] = ..., references: _Optional[_Iterable[_Union[PreparedReference, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., content_hash: _Optional[bytes] = ..., continued: _Optional[bool] = ...) -> None: ...
 
 class PreparedReference(_message.Message):
     __slots__ = ("text", "embedding", "payload")

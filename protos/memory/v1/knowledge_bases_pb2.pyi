@@ -114,7 +114,7 @@ class GetStatisticsResponse(_message.Message):
     def __init__(self, document_count: _Optional[int] = ..., reference_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., text_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., unwritten_document_count: _Optional[int] = ...) -> None: ...
 
 class ExportKnowledgeBaseRequest(_message.Message):
-    __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id")
+    __slots__ = ("name", "after_id", "revision", "limit", "model_id", "codec_id", "memory_format_id", "embedder_id", "while_written")
     NAME_FIELD_NUMBER: _ClassVar[int]
     AFTER_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class ExportKnowledgeBaseRequest(_message.Message):
     CODEC_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FORMAT_ID_FIELD_NUMBER: _ClassVar[int]
     EMBEDDER_ID_FIELD_NUMBER: _ClassVar[int]
+    WHILE_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     after_id: int
     revision: int
@@ -131,7 +132,8 @@ class ExportKnowledgeBaseRequest(_message.Message):
     codec_id: str
     memory_format_id: str
     embedder_id: str
-    def __init__(self, name: _Optional[str] = ..., after_id: _Optional[int] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ...) -> None: ...
+    while_written: bool
+    def __init__(self, name: _Optional[str] = ..., after_id: _Optional[int] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ..., model_id: _Optional[str] = ..., codec_id: _Optional[str] = ..., memory_format_id: _Optional[str] = ..., embedder_id: _Optional[str] = ..., while_written: _Optional[bool] = ...) -> None: ...
 
 class ExportKnowledgeBaseResponse(_message.Message):
     __slots__ = ("head", "page")

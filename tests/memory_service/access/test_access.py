@@ -112,7 +112,7 @@ def test_the_key_of_the_commands_goes_with_calls_of_every_kind(
     time.sleep(LOOK_AGAIN_S * 1.2)
     create(with_key(guarded.nobody.channel, secret), "kb")
     monkeypatch.setenv("MEMORY_SERVICE_CLIENT_API_KEY", secret)
-    with Connection().blocking_channel(guarded.address) as channel:
+    with Connection().channel(guarded.address) as channel:
         client = Client(channel)
         assert names(client) == ["kb"]
         assert client.ingest("kb", document("a", "A."))[1].HasField("acknowledged")

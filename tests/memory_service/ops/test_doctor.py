@@ -12,8 +12,7 @@ import pytest
 
 from memory_service.access.keys import changing
 from memory_service.errors import StoreUnavailable
-from memory_service.ops.doctor import IDS, Finding, check_service, check_store
-from memory_service.ops.doctor_files import check_files
+from memory_service.ops.doctor import IDS, Finding, check_files, check_service, check_store
 from memory_service.settings import Settings
 from memory_service.stores import StoreOptions, open_store
 from memory_service.stores.address import parse_address
@@ -157,7 +156,7 @@ def test_what_will_be_wrong_soon_is_said(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_not_said_to_be_open_elsewhere() -> None:
     (finding,) = check_store("clickhouse://127.0.0.1:1/none")
     assert finding.state == "bad"
-    assert "is the server up" in finding.remedy
+    assert "are server, address and password" in finding.remedy
 
 
 @pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
@@ -204,7 +203,7 @@ def test_tables_from_before_the_first_release_are_refused_by_name(tmp_path: Path
     assert finding.state == "bad"
 
 
-async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_path: Path) -> None:
+def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     with running(tmp_path, HashEncoder(), store=store) as (client, _):
         client.ingest("harmed", sent("a", "A."))
@@ -213,10 +212,10 @@ async def test_a_service_is_asked_for_its_health_its_model_and_its_damage(tmp_pa
     data.write_bytes(data.read_bytes()[:-20_000])
     with running(tmp_path, HashEncoder(), store=store, health_interval_s=0.1) as (_, server):
         address = f"127.0.0.1:{server.port}"
-        (bad,) = [finding for finding in await check_service(address, OURS) if finding.state == "bad"]
+        (bad,) = [finding for finding in check_service(address, OURS) if finding.state == "bad"]
         assert bad.what == "knowledge base harmed"
         assert "restore it from a backup" in bad.remedy
         others = {**OURS, "codec_id": "0" * 64}
         assert "not the bundle's codec_id" in next(
-            f.found for f in await check_service(address, others) if f.what == "model"
+            f.found for f in check_service(address, others) if f.what == "model"
         )

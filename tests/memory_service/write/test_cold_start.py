@@ -36,7 +36,7 @@ def unwritten(client: Client, kb: str) -> int:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -173,3 +173,30 @@ def test_a_document_stored_without_memories_is_written_by_a_stream_that_wants_th
         now = client.ingest("kb", document("a", "One."))[1].acknowledged
         assert (now.outcome, now.content_hash) == (pb.INGEST_OUTCOME_REPLACED, first.content_hash)
         assert (encoder.encoded, unwritten(client, "kb")) == (1, 0)
+
+
+def test_a_knowledge_base_dropped_meanwhile_does_not_stop_the_others(tmp_path: Path) -> None:
+    encoder = Gated()
+    with running(tmp_path, encoder, warm_up=False, store=f"file://{tmp_path}", cold_wait_s=0.1) as (
+        client,
+        server,
+    ):
+        for kb in ("kb", "kept"):
+            texts = [f"Text {n}." for n in range(40)]  # with vectors: the model is busy with the first
+            references = [
+                pb.PreparedReference(text=text, embedding=vector_of(text).tobytes()) for text in texts
+            ]
+            ingest_later(
+                client, kb, *[pb.PreparedDocument(key=one.text, references=[one]) for one in references]
+            )
+        assert hits_near(client, "Text 39.") == []  # asked for, and the model is busy
+        client.bases.DeleteKnowledgeBase(
+            knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb"), timeout=60
+        )
+        encoder.let_go.set()
+        wait_until(lambda: unwritten(client, "kept") == 0)
+        found = client.retrieve("kept", vector_of("Text 3.")[None], k=1).results[0].hits
+        assert [hit.payload for hit in found] == [payload_of("Text 3.", identity_of("test").model_id)]
+        states = {one.base.name: one for one in server._late.progress()}
+        assert (states["kept"].written, states["kept"].failed, states["kept"].problem) == (40, 0, "")
+        assert not states["kb"].running

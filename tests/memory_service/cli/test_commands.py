@@ -88,9 +88,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
     assert f"interrupted: {stored} of 400 documents done, run the same command again to go on" in err
     assert 0 < stored < 400
     rest = command(running, "ingest", facts, "--kb", "many")
-    assert (
-        rest.stdout == f"400 documents: {stored} skipped, {400 - stored} stored; {400 - stored} references\n"
-    )
+    assert rest.stdout == f"400 documents: {400 - stored} stored, {stored} unchanged; 400 references\n"
     assert "document_count: 400" in command(running, "kb", "show", "many").stdout
 
 
@@ -111,7 +109,7 @@ def test_near_duplicates_are_left_out_and_memories_may_come_later(running: Servi
 def test_a_deleted_knowledge_base_is_filled_again_in_full(running: Service, tmp_path: Path) -> None:
     facts = write_jsonl(tmp_path / "f.jsonl", [{"key": "a", "text": "Fact."}, {"key": "bad", "text": ""}])
     assert command(running, "ingest", facts, "--kb", "twice").exit_code == 1
-    assert "1 skipped" in command(running, "ingest", facts, "--kb", "twice").stdout
+    assert "1 unchanged" in command(running, "ingest", facts, "--kb", "twice").stdout
     assert command(running, "kb", "delete", "twice", "--yes").exit_code == 0
     assert "1 stored" in command(running, "ingest", facts, "--kb", "twice").stdout
 
@@ -157,6 +155,28 @@ def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) 
     missing = command(running, "ingest", tmp_path / "none.jsonl")
     assert missing.exit_code == 1
     assert "does not exist" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--bundle", "none"], "no bundle at none"),
+        (["--bundle", "none", "--model", "nowhere"], "nowhere"),
+        (["--bundle", "none", "--store", "ftp://x"], "ftp://x"),
+        ([], "no embedder"),
+    ],
+)
+def test_serve_names_what_is_missing_before_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(
+        app, ["serve", "--listen", "127.0.0.1:0", "--store", "file:///tmp/x", *options]
+    )
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
+    assert says in refused.stderr
+    assert "listening" not in refused.output
 
 
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:

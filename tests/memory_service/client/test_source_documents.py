@@ -6,7 +6,6 @@ import pytest
 
 from memory_model.errors import InvalidInput, MissingFile
 from memory_service.client.formats import count_documents, find_sources, read_documents
-from memory_service.client.journal import Journal
 
 
 def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None:
@@ -48,25 +47,3 @@ def test_only_known_files_are_sources(tmp_path: Path) -> None:
     for nothing in ("none.txt", "*.csv"):
         with pytest.raises(MissingFile):
             find_sources([tmp_path / nothing])
-
-
-def test_a_journal_is_of_one_file_as_it_is_and_one_knowledge_base_as_created(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
-    source.write_text("1\n2\n3\n4\n")
-
-    def journal(created: str = "monday") -> Journal:
-        return Journal(tmp_path / "journals", source, "localhost:1", "kb", created)
-
-    first = journal()
-    for number, failed in ((0, False), (2, False), (1, True)):
-        first.answer(number, failed=failed)
-    first.save()
-    assert [journal().has(number) for number in range(4)] == [True, False, True, False]
-    assert not journal("tuesday").has(0)
-    first.path.write_text("{broken")
-    assert not journal().has(0)
-    first.answer(1, failed=False)
-    first.save()
-    assert journal().has(1)
-    source.write_text("changed")
-    assert not journal().has(0)

@@ -1,0 +1,89 @@
+"""`memory-service kb`: knowledge bases of a running service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_model.printable import printable
+from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.connection import connected
+from memory_service.settings import DEFAULT_ADDRESS
+from protos.memory.v1 import knowledge_bases_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2_grpc
+
+kb_app = typer.Typer(no_args_is_help=True, help="Knowledge bases: create, list, show, delete.")
+BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowledge base")]
+
+_SHOWN = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension")
+_COUNTED = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes")
+
+
+@contextlib.contextmanager
+def _bases(address: str) -> Iterator[knowledge_bases_pb2_grpc.KnowledgeBasesStub]:
+    with errors_for_people(), connected(address) as channel:
+        yield knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+
+
+def _state(base: pb.KnowledgeBase) -> str:
+    return pb.KnowledgeBaseState.Name(base.state).removeprefix("KNOWLEDGE_BASE_STATE_").lower()
+
+
+@kb_app.command("create")
+def create(
+    name: BaseName,
+    description: Annotated[str, typer.Option(help="for people")] = "",
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Create an empty knowledge base for the model the service runs."""
+    with _bases(address) as stub:
+        stub.CreateKnowledgeBase(
+            pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30
+        )
+    typer.echo(f"created {name}")
+
+
+@kb_app.command("list")
+def show_all(address: Address = DEFAULT_ADDRESS) -> None:
+    """List all knowledge bases."""
+    with _bases(address) as stub:
+        response = stub.ListKnowledgeBases(pb.ListKnowledgeBasesRequest(), timeout=30)
+    table = Table("name", "state", "model", "created", "description")
+    for base in response.knowledge_bases:
+        created = base.created_at.ToJsonString()
+        table.add_row(plain(base.name), _state(base), base.model_id[:12], created, plain(base.description))
+    Console().print(table)
+
+
+@kb_app.command("show")
+def show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
+    """Show ids, state and counts of a knowledge base."""
+    with _bases(address) as stub:
+        base = stub.GetKnowledgeBase(pb.GetKnowledgeBaseRequest(name=name), timeout=30).knowledge_base
+        lines = [f"{field}: {getattr(base, field)}" for field in _SHOWN]
+        lines += [f"created_at: {base.created_at.ToJsonString()}", f"state: {_state(base)}"]
+        lines += [f"problem: {base.problem}"] if base.problem else []
+        if base.state != pb.KNOWLEDGE_BASE_STATE_DAMAGED:  # nobody can count what is left of that
+            counts = stub.GetStatistics(pb.GetStatisticsRequest(name=name), timeout=60)
+            lines += [f"{field}: {getattr(counts, field)}" for field in _COUNTED]
+            lines += [f"without_memories_yet: {counts.unwritten_document_count}"]
+    typer.echo(printable("\n".join(lines)))
+
+
+@kb_app.command("delete")
+def delete(
+    name: BaseName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Delete a knowledge base with everything in it."""
+    if not yes:
+        typer.confirm(f"delete knowledge base {name} with all its documents?", abort=True)
+    with _bases(address) as stub:
+        stub.DeleteKnowledgeBase(pb.DeleteKnowledgeBaseRequest(name=name), timeout=120)
+    typer.echo(f"deleted {name}")

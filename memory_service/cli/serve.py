@@ -1,0 +1,71 @@
+"""`memory-service serve` and `memory-service migrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from memory_service.cli.terminal import errors_for_people
+from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
+from memory_service.stores.address import parse_address
+
+Store = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…"),
+]
+Config = Annotated[Optional[Path], typer.Option(envvar=CONFIG_VARIABLE, help="TOML file of settings")]  # noqa: UP045
+
+
+def serve(
+    listen: Annotated[
+        str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
+    ] = None,
+    store: Store = None,
+    port_file: Annotated[Path | None, typer.Option(help="file that gets the port when ready")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="edge bundle to serve and to embed with")] = None,
+    embedder: Annotated[Path | None, typer.Option(help="folder of the embedder")] = None,
+    model: Annotated[Path | None, typer.Option(help="model folder that writes memories")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="file of API keys; without, callers are not checked")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="let other machines in without authentication")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
+    from memory_service.api.server import run, serve_until_signal
+    from memory_service.ops.logs import configure_logs, logger
+    from memory_service.write.encoder import ModelEncoder, require_files
+
+    given = {
+        "listen": listen, "store": store, "port_file": port_file, "bundle": bundle, "embedder": embedder,
+        "model": model, "keys": keys, "insecure": insecure,
+    }  # fmt: skip
+    with errors_for_people():
+        settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
+        configure_logs(settings.log_level, settings.log_format)
+        address = parse_address(settings.store)
+        require_files(settings)  # before it listens: what is missing is said at once
+        logger().info(
+            "loading", model=str(settings.model or "packaged"), store=str(address)
+        )  # takes seconds: do not be silent
+        run(serve_until_signal(settings, lambda: ModelEncoder(settings)))
+
+
+def migrate(store: Store = None, config: Config = None) -> None:
+    """Bring a store to this version's format and end; `serve` does the same when it starts."""
+    from memory_service.ops.logs import configure_logs
+    from memory_service.stores import open_store
+
+    with errors_for_people():
+        settings = load_settings(config, {"store": store} if store else {})
+        configure_logs(settings.log_level, settings.log_format)
+        opened = open_store(settings.store, settings.store_options())
+        try:
+            count = len(opened.knowledge_bases())
+        finally:
+            opened.close()
+        typer.echo(f"{parse_address(settings.store)} is up to date, {count} knowledge bases")

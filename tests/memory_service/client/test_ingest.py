@@ -1,0 +1,112 @@
+"""The ingestion client against real services that go away, or whose store does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory_service.client.connection import RemoteError
+from memory_service.client.ingest import Ingestion
+from memory_service.client.rows import Destination, Row
+from memory_service.errors import StoreUnavailable
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import knowledge_bases_pb2
+from tests.memory_service.encoders import HashEncoder
+from tests.memory_service.processes import client_of, service
+from tests.memory_service.running import document, running
+
+
+def rows(count: int) -> Iterator[Row]:
+    for n in range(count):
+        yield Row("facts", f"line {n}", f"k{n}", pb.IngestItem(document=document(f"k{n}", f"Fact {n}.")))
+
+
+def counted(to: Destination, count: int) -> Counter[str]:
+    return Counter(row.outcome for row in Ingestion(to).run(rows(count)))
+
+
+def test_a_store_that_is_away_for_a_while_fails_no_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (_, server):
+        to = Destination(f"127.0.0.1:{server.port}", "default")
+        store, left = server.store, [3]
+        assert store is not None
+        write = store.write
+
+        def away(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise StoreUnavailable("the server restarts")
+            return write(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store, "write", away)
+        empty = Row("facts", "", "empty", pb.IngestItem(document=document("empty", " ")))
+        unread = Row("facts", "", "unread").failed("UNREADABLE", "not UTF-8")
+        outcomes = [row.outcome for row in Ingestion(to).run([empty, unread, *rows(300)])]
+        assert Counter(outcomes) == {"stored": 300, "failed": 2}
+        assert left[0] < 0
+        assert counted(to, 320) == {"unchanged": 300, "stored": 20}
+
+
+def test_what_fails_again_and_again_fails_in_the_end_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", ingest_batch_references=1) as (
+        _,
+        server,
+    ):
+        to = Destination(f"127.0.0.1:{server.port}", "default")
+        store = server.store
+        assert store is not None
+        write = store.write
+
+        def away(base: object, documents: list[object]) -> object:
+            if any(one.key == "k1" for one in documents):  # type: ignore[attr-defined]
+                raise StoreUnavailable("a broken disk")
+            return write(base, documents)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store, "write", away)
+        done = {row.key: row for row in Ingestion(to, attempts=2).run(rows(5))}
+        assert Counter(row.outcome for row in done.values()) == {"stored": 4, "failed": 1}
+        assert (done["k1"].reason, done["k1"].message) == ("STORE_UNAVAILABLE", "a broken disk")
+
+
+def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    found: list[Counter[str]] = []
+    to = Destination(address, "default")
+    with service(tmp_path, engine="file", seconds_per_reference=0.01, MEMORY_SERVICE_LISTEN=address) as first:
+        client = threading.Thread(target=lambda: found.append(counted(to, 300)))
+        client.start()
+        with client_of(first) as stubs:
+            request = knowledge_bases_pb2.GetStatisticsRequest(name="default")
+            while stubs.bases.GetStatistics(request, timeout=60).document_count == 0:
+                pass
+        first.process.kill()
+        first.process.wait(60)
+        with (
+            service(tmp_path, engine="file", MEMORY_SERVICE_LISTEN=address) as second,
+            client_of(second) as stubs,
+        ):
+            client.join(120)
+            assert stubs.bases.GetStatistics(request, timeout=60).document_count == 300
+    assert found[0].total() == 300
+    assert set(found[0]) <= {"stored", "unchanged"}
+
+
+def test_a_service_that_refuses_or_stays_away_ends_it(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (_, server),
+        pytest.raises(RemoteError, match="nowhere"),
+    ):
+        counted(Destination(f"127.0.0.1:{server.port}", "nowhere"), 3)
+    with pytest.raises(RemoteError, match="no memory service answers"):
+        list(Ingestion(Destination("127.0.0.1:1", "default"), attempts=2).run(rows(3)))
