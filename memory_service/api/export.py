@@ -57,10 +57,7 @@ class Export:
         if count == 0:
             return None
         memories = self._store.memories(self._base, after_id=self._after_id, count=count)
-        if (
-            not self._while_written
-            and self._store.revision(self._base).number != self._revision.number
-        ):
+        if not self._while_written and self._store.revision(self._base) != self._revision:
             raise self._changed()
         if not memories:
             return None
