@@ -29,10 +29,8 @@ from memory_service.stores.identity import WriterIdentity, require_readable
 from memory_service.write.vectors import read_vectors
 from protos.memory.v1 import filter_pb2, retrieval_pb2
 
-MAX_TEXTS = 32
-MAX_TEXT_BYTES = 8192
-MAX_FILTER_BYTES = 65536
-MAX_FILTER_VALUES = 1000
+_MAX_TEXTS, _MAX_TEXT_BYTES = 32, 8192
+_MAX_FILTER_BYTES, _MAX_FILTER_VALUES = 65536, 1000
 _MAX_EQUAL = 16
 _MAX_WORDS = 512
 _BOUNDS = ("at_least", "above", "at_most", "below")
@@ -63,7 +61,10 @@ async def read_query(
     )
     count = len(texts) if vectors is None else len(vectors)
     k = request.k or memories_per_chunk
-    _require_room(request, count, k, "query_texts" if texts else "query_vectors", settings)
+    _require_at_most(MAX_QUERIES, count, "query vectors", "query_vectors")
+    _require_at_most(settings.max_k, k, "memories for a query", "k")
+    _require_at_most(MAX_HITS, k * count, f"hits ({count} queries for {k} memories each)", "k")
+    _require_at_most(MAX_HELD_IDS, len(request.held_ids), "held_ids", "held_ids")
     words = [query_words(text) for text in texts] or _words(request, count)
     drop, minimum_score = _bounds(request)
     filters = _filters(request)
@@ -79,16 +80,18 @@ async def read_query(
 
 def read_filter(message: filter_pb2.Filter, field: str = "filter") -> Filter:
     """The filter of a message; raises BadRequest, which names the part that is wrong below `field`."""
-    if (size := message.ByteSize()) > MAX_FILTER_BYTES:
-        raise BadRequest(f"a filter of {size} bytes, at most {MAX_FILTER_BYTES}", field=field)
+    _require_at_most(_MAX_FILTER_BYTES, message.ByteSize(), "bytes of a filter", field)
     found = _condition(message, field, 1)
     parts = list(conditions(found))
-    if len(parts) > MAX_CONDITIONS:
-        raise BadRequest(f"a filter of {len(parts)} conditions, at most {MAX_CONDITIONS}", field=field)
+    _require_at_most(MAX_CONDITIONS, len(parts), "conditions of a filter", field)
     values = sum(len(part.values) for part in parts if isinstance(part, In))
-    if values > MAX_FILTER_VALUES:
-        raise BadRequest(f"a filter of {values} values, at most {MAX_FILTER_VALUES}", field=field)
+    _require_at_most(_MAX_FILTER_VALUES, values, "values of a filter", field)
     return found
+
+
+def _require_at_most(most: int, found: int, what: str, field: str) -> None:
+    if found > most:
+        raise BadRequest(f"{found} {what}, at most {most} in one request", field=field)
 
 
 def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
@@ -99,32 +102,14 @@ def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
             "query_texts go without query_vectors, dimension and query_words: send either texts or vectors",
             field="query_texts",
         )
-    if len(texts) > MAX_TEXTS:
-        raise BadRequest(f"{len(texts)} query texts in one request, at most {MAX_TEXTS}", field="query_texts")
+    _require_at_most(_MAX_TEXTS, len(texts), "query texts", "query_texts")
     for place, text in enumerate(texts):
-        field, size = f"query_texts[{place}]", len(text.encode())
         if not text.strip():
-            raise BadRequest(f"query text {place} is empty", field=field)
-        if size > MAX_TEXT_BYTES:
-            raise BadRequest(f"query text {place} has {size} bytes, at most {MAX_TEXT_BYTES}", field=field)
-    return texts
-
-
-def _require_room(
-    request: retrieval_pb2.RetrieveRequest, count: int, k: int, field: str, settings: Settings
-) -> None:
-    """Raises BadRequest for more queries, hits or held ids than one request may have."""
-    if count > MAX_QUERIES:
-        raise BadRequest(f"{count} queries in one request, at most {MAX_QUERIES}", field=field)
-    if k > settings.max_k:
-        raise BadRequest(f"k is {k}, at most {settings.max_k}", field="k")
-    if k * count > MAX_HITS:
-        raise BadRequest(
-            f"{count} queries for {k} memories each, at most {MAX_HITS} hits in one request",
-            field="k",
+            raise BadRequest(f"query text {place} is empty", field=f"query_texts[{place}]")
+        _require_at_most(
+            _MAX_TEXT_BYTES, len(text.encode()), "bytes of a query text", f"query_texts[{place}]"
         )
-    if len(request.held_ids) > MAX_HELD_IDS:
-        raise BadRequest(f"{len(request.held_ids)} held_ids, at most {MAX_HELD_IDS}", field="held_ids")
+    return texts
 
 
 def _words(request: retrieval_pb2.RetrieveRequest, count: int) -> list[Sequence[int]]:
@@ -134,8 +119,7 @@ def _words(request: retrieval_pb2.RetrieveRequest, count: int) -> list[Sequence[
             f"query_words of {len(words)} queries for {count} query vectors: send one entry each, or none",
             field="query_words",
         )
-    if any(len(query) > _MAX_WORDS for query in words):
-        raise BadRequest(f"a query of more than {_MAX_WORDS} words", field="query_words")
+    _require_at_most(_MAX_WORDS, max(map(len, words), default=0), "words of a query", "query_words")
     return words
 
 
@@ -152,11 +136,7 @@ def _bounds(request: retrieval_pb2.RetrieveRequest) -> tuple[float | None, float
 
 def _filters(request: retrieval_pb2.RetrieveRequest) -> Filter | None:
     """`filter` and `metadata_filter`, joined by and."""
-    if len(request.metadata_filter) > _MAX_EQUAL:
-        raise BadRequest(
-            f"a filter of {len(request.metadata_filter)} values, at most {_MAX_EQUAL}",
-            field="metadata_filter",
-        )
+    _require_at_most(_MAX_EQUAL, len(request.metadata_filter), "values of a filter", "metadata_filter")
     equal = equal_to(request.metadata_filter)
     if not request.HasField("filter"):
         return equal
