@@ -52,7 +52,6 @@ class Day:
         documents.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
         command: Sequence[object] = (
             PROGRAMS / "memory-service", "ingest", documents, "--address", self.service.address,
-            "--journals", self.folder / "journals",
         )  # fmt: skip
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

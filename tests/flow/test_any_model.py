@@ -105,7 +105,7 @@ def test_documents_become_memories_of_this_model_which_the_client_reads(
     documents.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     program = Path(sys.executable).parent / "memory-service"
     done = subprocess.run(
-        [program, "ingest", documents, "--address", service.address, "--journals", folder / "journals"],
+        [program, "ingest", documents, "--address", service.address],
         capture_output=True, text=True,
     )  # fmt: skip
     assert "3 stored; 3 references" in done.stdout, done.stderr

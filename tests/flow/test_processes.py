@@ -47,7 +47,7 @@ class Flow:
     def ingest(self) -> str:
         done = self.program(
             *("memory-service", "ingest", self.documents),
-            *("--address", self.service.address, "--journals", self.folder / "journals"),
+            *("--address", self.service.address),
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -102,7 +102,6 @@ def test_without_memory_the_device_does_not_know(flow: Flow) -> None:
 
 
 def test_the_same_documents_again_change_nothing(flow: Flow) -> None:
-    (flow.folder / "journals").rename(flow.folder / "journals-of-the-first-run")
     assert "3 unchanged" in flow.ingest()
 
 
