@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.cli.terminal import Address, errors_for_people, plain
 from memory_service.client.ingest import Ingestion
-from memory_service.client.near_duplicates import NearDuplicates
 from memory_service.client.rows import Destination, Row, read_rows
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -45,13 +45,6 @@ def ingest(
     overlap: Annotated[
         int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
     ] = 0,
-    near_duplicates: Annotated[
-        float,
-        typer.Option(
-            "--drop-near-duplicates", min=0, max=1,
-            help="leave out documents that share more of their runs of words with an earlier one, such as 0.9; 0: none",
-        ),
-    ] = 0.0,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(help="who writes memories: the service, or workers of a Ray cluster for it"),
@@ -72,20 +65,19 @@ def ingest(
 
     console = Console(stderr=True, highlight=False)
     with errors_for_people():
-        near = NearDuplicates(near_duplicates) if near_duplicates else None
         sources = find_sources(files)
         shown = Shown(console, sum(count_documents(source) for source in sources))
         to = Destination(address, kb, overlap, _WRITING[memories])
         if engine == "local" and store is not None:
             raise InvalidInput("--store is for --engine ray: here the service writes to its own")
-        if engine == "ray" and (memories == "later" or near is not None):
-            raise InvalidInput("--memories later and --drop-near-duplicates are for --engine local")
+        if engine == "ray" and memories == "later":
+            raise InvalidInput("--memories later is for --engine local")
         to.require(create=create)
         try:
             if engine == "local":
                 ingestion = Ingestion(to)
                 with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(ingestion.run(_rows(sources, near)))
+                    shown.all(ingestion.run(row for source in sources for row in read_rows(source)))
             else:
                 given = {"model": model, "bundle": bundle, "store": store}
                 with shown.progress:
@@ -106,26 +98,17 @@ def ingest(
         raise typer.Exit(1)
 
 
-def _rows(sources: list[Path], near: NearDuplicates | None) -> Iterator[Row]:
-    for source in sources:
-        for row in read_rows(source):
-            text = row.item.document.text if row.item is not None else ""
-            twin = near.twin(row.key, text) if near and text else ""
-            yield row.done("duplicate", message=f"nearly equals {twin}") if twin else row
-
-
 def _with_ray(
     sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int
 ) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
-    from memory_service.client.ray import ModelOfSettings, Workers, ingest_with_ray
+    from memory_service.client.ray import Workers, ingest_with_ray, load_encoder
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
     direct = settings.of_store() if given["store"] else None
     crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)
-    with contextlib.closing(
-        ingest_with_ray(sources, to, ModelOfSettings(settings.of_writing()), crew, direct)
-    ) as rows:
+    load = functools.partial(load_encoder, settings.of_writing())
+    with contextlib.closing(ingest_with_ray(sources, to, load, crew, direct)) as rows:
         yield from rows
 
 
@@ -175,10 +158,6 @@ class Shown:
             if row.outcome == "failed":
                 line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            elif row.outcome == "duplicate":
-                self.progress.console.print(
-                    f"left out {plain(row.where)}: {plain(row.message)}", soft_wrap=True
-                )
             self.progress.update(self._task, advance=1, more=f"{self.references} references")
 
     def say_how_far(self) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from memory_service.client.connection import connected
+from memory_service.client.connection import connected, details_of
 from memory_service.client.formats import SourceDocument, read_documents
+from memory_service.stores.identity import WriterIdentity
 from memory_service.write.content_hash import text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import (
@@ -32,7 +33,7 @@ _OUTCOMES = {
 class Row:
     """One document. source, place: the file and where in it, for people; item: the document, gone at the end.
 
-    outcome: empty while it is on its way; then stored, replaced, unchanged, duplicate, or failed with its reason.
+    outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason.
     """
 
     source: str
@@ -61,9 +62,9 @@ class Row:
         parts = [self.source, self.place, f"key {self.key}" if self.key != self.source else ""]
         return ", ".join(part for part in parts if part)
 
-    def done(self, outcome: str, references: int = 0, message: str = "") -> Row:
+    def done(self, outcome: str, references: int = 0) -> Row:
         """With its outcome."""
-        return replace(self, item=None, outcome=outcome, references=references, message=message)
+        return replace(self, item=None, outcome=outcome, references=references)
 
     def failed(self, reason: str, message: str) -> Row:
         """Refused."""
@@ -72,7 +73,8 @@ class Row:
     def answered(self, response: pb.IngestResponse) -> Row:
         """With the service's answer."""
         if response.HasField("failed"):
-            return self.failed(response.failed.reason, response.failed.message)
+            status = response.failed.status
+            return self.failed(details_of(status)[0], status.message)
         acknowledged = response.acknowledged
         return self.done(_OUTCOMES.get(acknowledged.outcome, "stored"), acknowledged.reference_count)
 
@@ -102,6 +104,13 @@ class Destination:
             knowledge_base=self.knowledge_base, memory_writing=self.memory_writing,
             overlap_tokens=self.overlap_tokens,
         )  # fmt: skip
+
+    def identity(self) -> WriterIdentity:
+        """Of the model that the service runs."""
+        made = self.describe()
+        return WriterIdentity(
+            made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, made.dimension
+        )
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs."""

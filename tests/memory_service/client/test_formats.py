@@ -13,9 +13,7 @@ from pyarrow import parquet
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from memory_model.errors import InvalidInput
 from memory_service.client.formats import SourceDocument, count_documents, read_documents
-from memory_service.client.near_duplicates import NearDuplicates
 
 
 def read(path: Path) -> list[SourceDocument]:
@@ -132,19 +130,6 @@ def test_what_is_written_as_csv_is_read(
     with file.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([("key", "text"), *rows])
     assert [(d.key, d.text) for d in read(file)] == rows
-
-
-def test_near_duplicates_are_found_and_newer_versions_are_none() -> None:
-    near = NearDuplicates(0.8)
-    text = " ".join(f"word{n}" for n in range(200))
-    assert near.twin("a", text) == ""
-    assert near.twin("b", text.replace("word100", "other")) == "a"
-    assert near.twin("a", text + " more") == ""
-    assert near.twin("c", " ".join(f"text{n}" for n in range(200))) == ""
-    assert near.twin("d", "Short.") == ""
-    assert near.twin("e", "short.") == "d"
-    with pytest.raises(InvalidInput):
-        NearDuplicates(1.5)
 
 
 def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_path: Path) -> None:

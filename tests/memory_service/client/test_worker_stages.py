@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_model.errors import ModelMismatch
 from memory_service.client.connection import RemoteError
-from memory_service.client.ray import Prepare, Send, Store, Write, rows_of, table_of
+from memory_service.client.ray import Send, Store, Write, rows_of, table_of
 from memory_service.client.rows import Destination, Row, read_rows
 from memory_service.stores import open_store
 from memory_service.write.encoder import EncodedReferences
@@ -47,7 +47,7 @@ def through(rows: Sequence[Row], to: Destination, folder: Path) -> list[Row]:
     """All stages; between them rows are tables, as between Ray's workers."""
     model = HashModel(folder)
     order = {row.where: number for number, row in enumerate(rows)}
-    for stage in (Prepare(to, model), Write(to, model), Send(to)):
+    for stage in (Write(to, model), Send(to)):
         rows = rows_of(table_of(stage(rows)))
     return sorted(rows, key=lambda row: order[row.where])
 
@@ -122,7 +122,7 @@ def test_workers_write_to_a_store_that_several_may_write_to(
     items = [document(key, text) for key, text in (("a", "One."), ("b", "Two."), ("a", "Three."))]
     rows = [Row("x", "", item.key, pb.IngestItem(document=item)) for item in items]
     model = HashModel(tmp_path)
-    written = Write(to, model)(Prepare(to, model)(rows))
+    written = Write(to, model)(rows)
     store = open_store(f"chdb://{tmp_path}/store")
     base = store.create("direct", "", IDENTITY)
     store.close()
@@ -165,7 +165,7 @@ def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(
     nowhere = Destination(address, "nowhere")
     item = pb.IngestItem(document=document("k", "Text."))
     row = Row("x", "", "k", item)
-    for stage in (Prepare(nowhere, HashModel(tmp_path)), Send(nowhere)):
+    for stage in (Write(nowhere, HashModel(tmp_path)), Send(nowhere)):
         with pytest.raises(RemoteError, match="nowhere"):
             stage([row])
 
