@@ -16,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.destination import Destination
+from memory_service.client.formats import read_documents
 from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Destination, Row, read_rows
+from memory_service.client.rows import Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -77,7 +79,7 @@ def ingest(
             if engine == "local":
                 ingestion = Ingestion(to)
                 with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(ingestion.run(row for source in sources for row in read_rows(source)))
+                    shown.all(ingestion.run(row for source in sources for row in read_documents(source)))
             else:
                 given = {"model": model, "bundle": bundle, "store": store}
                 with shown.progress:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.client.connection import RemoteError, details_of, remote_error
-from memory_service.client.rows import pieces
+from memory_service.client.destination import pieces
 from memory_service.errors import StoreUnavailable
 from memory_service.stores.digest import digest
 from memory_service.stores.identity import WriterIdentity, require_same

@@ -41,7 +41,7 @@ def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: i
     import torch
 
     torch.set_num_threads(threads)
-    configure_logs("warning", "json")
+    configure_logs("warning")
     values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
     run(_serve(ready, Settings(**values)))
 
