@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.cli.terminal import Address, errors_for_people, plain
 from memory_service.client.destination import Destination
-from memory_service.client.formats import read_documents
+from memory_service.client.formats import count_documents, find_sources, read_documents
 from memory_service.client.ingest import Ingestion
 from memory_service.client.rows import Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
@@ -62,19 +63,19 @@ def ingest(
     """Write documents into a knowledge base; run the same command again to go on after Ctrl-C.
 
     Documents that are stored unchanged cost no work. Lost connections and a store that is away are waited for.
-    """
-    from memory_service.client.formats import count_documents, find_sources
 
+    For example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
+    """
     console = Console(stderr=True, highlight=False)
     with errors_for_people():
-        sources = find_sources(files)
-        shown = Shown(console, sum(count_documents(source) for source in sources))
-        to = Destination(address, kb, overlap, _WRITING[memories])
         if engine == "local" and store is not None:
             raise InvalidInput("--store is for --engine ray: here the service writes to its own")
         if engine == "ray" and memories == "later":
             raise InvalidInput("--memories later is for --engine local")
+        sources = find_sources(files)
+        to = Destination(address, kb, overlap, _WRITING[memories])
         to.require(create=create)
+        shown = _Shown(console, sum(count_documents(source) for source in sources))
         try:
             if engine == "local":
                 ingestion = Ingestion(to)
@@ -87,16 +88,14 @@ def ingest(
         except KeyboardInterrupt:
             shown.interrupted = True
         except Memory3Error:
-            shown.say_how_far()
+            console.print(f"{shown.how_far}, run the same command again to go on")
             raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(shown.outcomes.items()))
     typer.echo(f"{shown.total} documents: {counts or 'nothing to do'}; {shown.references} references")
     if shown.interrupted:
-        console.print(
-            f"interrupted: {shown.done} of {shown.total} documents done, run the same command again to go on"
-        )
+        console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
-    if shown.outcomes.get("failed"):
+    if shown.outcomes["failed"]:
         raise typer.Exit(1)
 
 
@@ -115,7 +114,7 @@ def _with_ray(
 
 
 @contextlib.contextmanager
-def _interrupting(ingestion: Ingestion, shown: Shown) -> Iterator[None]:
+def _interrupting(ingestion: Ingestion, shown: _Shown) -> Iterator[None]:
     """The first Ctrl-C stops after what is under way, the second at once."""
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
@@ -132,39 +131,31 @@ def _interrupting(ingestion: Ingestion, shown: Shown) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class Shown:
+class _Shown:
     """Counts, and what a person sees meanwhile: a bar with the time that is left, and every document that failed."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.total = total
         self.references = 0
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
         self.interrupted = False
-        columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"),
-            TimeRemainingColumn(),
-        )  # fmt: skip
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console)
-        self._task = self.progress.add_task("documents", total=total, more="")
+        self._task = self.progress.add_task("documents", total=total)
 
     @property
-    def done(self) -> int:
-        """Documents that have their outcome."""
-        return sum(self.outcomes.values())
+    def how_far(self) -> str:
+        """How many documents have their outcome."""
+        return f"{self.outcomes.total()} of {self.total} documents done"
 
     def all(self, rows: Iterator[Row]) -> None:
         """Shows every row as it comes."""
         for row in rows:
-            self.outcomes[row.outcome] = self.outcomes.get(row.outcome, 0) + 1
+            self.outcomes[row.outcome] += 1
             self.references += row.references
             if row.outcome == "failed":
                 line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            self.progress.update(self._task, advance=1, more=f"{self.references} references")
-
-    def say_how_far(self) -> None:
-        """What an error left done."""
-        if self.done:
-            self.progress.console.print(
-                f"{self.done} of {self.total} documents done: run the same command again to go on"
+            self.progress.update(
+                self._task, advance=1, description=f"documents, {self.references} references"
             )
