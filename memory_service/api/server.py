@@ -135,7 +135,7 @@ class Server:
         catalogue = Catalogue(store, encoder.description)
         guard = WriteGuard(store, self.disk, self._quota_of)
         there = {base.name for base in store.knowledge_bases()}
-        if DEFAULT_KNOWLEDGE_BASE not in there and not settings.store_read_only:
+        if DEFAULT_KNOWLEDGE_BASE not in there:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(catalogue, guard, encoder, threads, settings, self._draining)

@@ -76,7 +76,7 @@ class LateMemories:
     def start(self) -> None:
         """Begins with what an earlier process left."""
         for base in self._catalogue.store.knowledge_bases():
-            if not (base.problem or self._catalogue.mismatch(base) or self._settings.store_read_only):
+            if not (base.problem or self._catalogue.mismatch(base)):
                 self.look_at(base)
 
     async def stop(self) -> None:

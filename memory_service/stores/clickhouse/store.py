@@ -17,7 +17,6 @@ import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
@@ -33,6 +32,7 @@ from memory_service.stores import (
     StoreOptions,
     Written,
     require_sound,
+    unknown_document,
 )
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.clickhouse.bases import Bases
@@ -58,7 +58,7 @@ class ClickHouseStore(Store):
         Raises StoreUnavailable, or KnowledgeBaseDamaged for the store's own tables.
         """
         self._engine = engine = Engine(address, options)
-        self._search = Search(engine, options.payload_cache_bytes)
+        self._search = Search(engine)
         self._sweep_after_s = options.sweep_after_s
         try:
             with engine_errors("opening the store"):
@@ -162,9 +162,7 @@ class ClickHouseStore(Store):
             stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
             references = [(int(memory_id), texts[memory_id]) for memory_id in ids]
             return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references)
-        raise DocumentNotFound(
-            f"knowledge base {base.name!r} has no document {key[:200]!r}", document_key=key
-        )
+        raise unknown_document(base, key)
 
     def keys(
         self,
