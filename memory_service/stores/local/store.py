@@ -151,18 +151,15 @@ class LocalStore(Store):
                 self._bases = {**self._bases, base.name: replace(base, problem=problem_text(problems))}
 
     def knowledge_bases(self) -> list[KnowledgeBase]:
-        """See Store."""
         return [base for _, base in sorted(self._bases.items())]
 
     def knowledge_base(self, name: str) -> KnowledgeBase:
-        """See Store."""
         bases = self._bases
         if name not in bases:
             raise unknown_knowledge_base(name, list(bases))
         return bases[name]
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
-        """See Store."""
         with self._change:
             if name in self._bases:
                 raise KnowledgeBaseExists(
@@ -182,7 +179,6 @@ class LocalStore(Store):
             return base
 
     def drop(self, base: KnowledgeBase) -> None:
-        """See Store."""
         with self._change:
             left = {name: one for name, one in self._bases.items() if one.number != base.number}
             self._write_register(left, self._next_number)  # from here on the folder is nobody's
@@ -209,7 +205,6 @@ class LocalStore(Store):
     # Reading
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        """See Store."""
         with self._of(base) as opened:
             return opened.retrieve(query)
 
@@ -219,7 +214,6 @@ class LocalStore(Store):
             yield snapshot
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
-        """See Store."""
         with self._reading(base) as snapshot:
             return {
                 key: StoredVersion(one.content_hash, tuple(memory_id for memory_id, _ in snapshot.texts(one)))
@@ -227,7 +221,6 @@ class LocalStore(Store):
             }
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        """See Store."""
         with self._reading(base) as snapshot:
             if (found := snapshot.documents([key]).get(key)) is None:
                 raise unknown_document(base, key)
@@ -236,12 +229,10 @@ class LocalStore(Store):
         return StoredDocument(key, found.title, found.metadata, found.content_hash, stored_at, texts)
 
     def revision(self, base: KnowledgeBase) -> Revision:
-        """See Store."""
         with self._reading(base) as snapshot:
             return snapshot.revision()
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
-        """See Store."""
         with self._reading(base) as snapshot:
             return snapshot.memories(after_id, count)
 
@@ -259,12 +250,10 @@ class LocalStore(Store):
             return snapshot.keys(prefix, after_key or "", count, filter)
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """See Store."""
         with self._reading(base) as snapshot:
             return snapshot.unwritten(count)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        """See Store."""
         with self._reading(base) as snapshot:
             documents, references, payload_bytes, text_bytes, unwritten = snapshot.sums()
             files = [path.stat() for path in self._folder(base.number).iterdir() if path.is_file()]
@@ -272,7 +261,6 @@ class LocalStore(Store):
         return Statistics(documents, references, payload_bytes, text_bytes, stored_bytes, unwritten)
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """See Store."""
         if problem := self.knowledge_base(base.name).problem:
             return [problem]
         with self._of(base) as opened:
@@ -281,12 +269,10 @@ class LocalStore(Store):
     # Writing
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
-        """See Store."""
         with self._of(base) as opened:
             return opened.write(documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
-        """See Store."""
         with self._of(base) as opened:
             return opened.delete(keys)
 
@@ -314,7 +300,6 @@ class LocalStore(Store):
             self._wake.clear()
 
     def close(self) -> None:
-        """See Store."""
         self._closing = True
         with self._change:
             for opened in self._open.values():
