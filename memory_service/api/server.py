@@ -129,7 +129,7 @@ class Server:
         runtime = Runtime(settings, catalogue, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
         there = {base.name for base in store.knowledge_bases()}
-        if DEFAULT_KNOWLEDGE_BASE not in there and not settings.store_read_only:
+        if DEFAULT_KNOWLEDGE_BASE not in there:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)

@@ -35,7 +35,7 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.client.connection import RemoteError, details_of, remote_error
 from memory_service.client.destination import pieces
 from memory_service.errors import StoreUnavailable
-from memory_service.stores.digest import digest
+from memory_service.stores import digest
 from memory_service.stores.identity import WriterIdentity, require_same
 from protos.memory.v1 import (
     ingestion_pb2,

@@ -36,8 +36,6 @@ CALL_SECONDS = Histogram(
 )
 UNDER_WAY = Gauge("calls_under_way", "Calls being answered", ["method"], **_OURS)
 WAITING = Gauge("retrievals_waiting", "Retrievals that wait for a thread or are in the store", **_OURS)
-CACHE_BYTES = Gauge("cache_bytes", "Size of a cache", ["cache"], **_OURS)
-CACHE_LOOKUPS = Counter("cache_lookups", "Entries looked up", ["cache", "outcome"], **_OURS)
 DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], **_OURS)
 REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
 READY = Gauge("ready", "1 when retrieval is served", **_OURS)

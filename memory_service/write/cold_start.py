@@ -67,8 +67,7 @@ class LateMemories:
 
     def look_at(self, base: KnowledgeBase) -> None:
         """There may be documents without memories in `base`."""
-        settings = self._runtime.settings
-        if settings.write_in_background and not settings.store_read_only:
+        if self._runtime.settings.write_in_background:
             self._backlog(base).look()
 
     def progress(self, base: KnowledgeBase) -> Progress:

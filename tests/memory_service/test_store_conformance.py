@@ -12,8 +12,7 @@ import pytest
 
 from memory_model.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
-from memory_service.stores import Query, Revision
-from memory_service.stores.digest import digest
+from memory_service.stores import Query, Revision, digest
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, equal_to, matches
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened

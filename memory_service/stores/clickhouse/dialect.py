@@ -8,7 +8,7 @@ that the rows of one commit stay one block; what names knowledge bases and migra
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,7 +173,7 @@ class Dialect:
         raw = np.ascontiguousarray(vector, "<f4").tobytes()  # as bytes it is a third faster than as text
         return f"cosineDistance(embedding, reinterpret(${name}$, 'Array(Float32)'))", {f"${name}$": raw}
 
-    def vectors(self, vectors: Sequence[np.ndarray]) -> Mapping[str, Sequence[Any]]:
+    def vectors(self, vectors: Sequence[np.ndarray]) -> dict[str, list[Any]]:
         """The column of an insert that holds vectors."""
         if self.myscale:
             return {"embedding": [vector.tolist() for vector in vectors]}
