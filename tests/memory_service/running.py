@@ -78,7 +78,12 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    values = {"listen": "127.0.0.1:0", "store": f"chdb://{folder}", "shutdown_grace_s": 5.0, **settings}
+    values = {
+        "listen": "127.0.0.1:0",
+        "store": f"file://{folder / 'store'}",
+        "shutdown_grace_s": 5.0,
+        **settings,
+    }
     made = Settings(**values)
 
     async def start() -> Server:

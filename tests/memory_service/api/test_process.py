@@ -50,7 +50,7 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
     replica = in_this_process(tmp_path, HashEncoder(), store=f"file://{tmp_path}/replica", warm_up=False)
     with (
         replica as (other, beside),
-        service(tmp_path, seconds_per_reference=0.02) as running,
+        service(tmp_path, engine="chdb", seconds_per_reference=0.02) as running,
         client_of(running) as client,
     ):
         for each in (client, other):
@@ -116,7 +116,7 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
     assert codes.count(grpc.StatusCode.OK) > 0
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
     assert "Traceback" not in (tmp_path / "log").read_text()
-    with service(tmp_path) as running, client_of(running) as client:
+    with service(tmp_path, engine="chdb") as running, client_of(running) as client:
         assert keys_in(client) == sorted(["first", *acknowledged])
         rest: list[str] = []
         assert ingest_until_it_ends(client, 90, rest) is None

@@ -1,4 +1,4 @@
-"""What needs a server of its own: the engine allows one store at a time in a process."""
+"""What needs a server of its own."""
 
 from __future__ import annotations
 
