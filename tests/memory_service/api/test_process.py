@@ -123,13 +123,14 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
         assert keys_in(client) == sorted(["first", *(f"d{n}" for n in range(90))])
 
 
-def test_a_second_process_on_the_same_store_says_so(tmp_path: Path) -> None:
+def test_a_second_process_on_the_same_store_says_so_and_does_not_listen(tmp_path: Path) -> None:
     with (
-        service(tmp_path),
+        service(tmp_path) as first,
         pytest.raises(AssertionError, match="in use by another process"),
         service(tmp_path),
     ):
         pass
+    assert [event["event"] for event in events(first)].count("listening") == 1
 
 
 def test_a_client_that_goes_away_leaves_no_half_document(tmp_path: Path) -> None:
