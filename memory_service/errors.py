@@ -142,28 +142,28 @@ class Unauthenticated(ServiceError):
         self.key_id, self.tenant = key_id, tenant
 
 
-class CertificateUnknown(ServiceError):
+class _Denied(ServiceError):
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class CertificateUnknown(_Denied):
     """The client certificate is valid, and the key file grants its identity nothing."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
 
-
-class ScopeTooSmall(ServiceError):
+class ScopeTooSmall(_Denied):
     """The caller's scope on the knowledge base does not include this call."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
+
+class _NotPossible(ServiceError):
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class BundleNotConfigured(ServiceError):
+class BundleNotConfigured(_NotPossible):
     """The service was started without an edge bundle."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
 
-
-class MemoriesUnwritten(ServiceError):
+class MemoriesUnwritten(_NotPossible):
     """Some memories of the knowledge base are not written yet."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class KnowledgeBaseDamaged(ServiceError):

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import grpc
@@ -133,7 +133,11 @@ class Server:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)
-        services = _Started(self._grpc)
+        # A server that has started takes generic handlers only; the others, for the same methods, are left out.
+        services = SimpleNamespace(
+            add_generic_rpc_handlers=self._grpc.add_generic_rpc_handlers,
+            add_registered_method_handlers=lambda service, handlers: None,
+        )
         retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late), services)
         ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), services)
         knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime), services)
@@ -143,8 +147,10 @@ class Server:
         late.start()
         self._access.state = "open"
         await self._health.watch(store, self.disk, catalogue)
-        if settings.port_file is not None:
-            _write_atomically(settings.port_file, f"{self.port}\n")
+        if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
+            temporary = file.with_name(f".{file.name}.{os.getpid()}")
+            temporary.write_text(f"{self.port}\n", encoding="utf-8")
+            temporary.replace(file)
         logger().info(
             "serving", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
             store=str(parse_address(settings.store)),  # shown without its password
@@ -209,18 +215,6 @@ class Server:
             await asyncio.wait_for(self._accounting.wait_until_idle(), _PUTTING_AWAY_S)
 
 
-class _Started:
-    """A server that has started, for the generated `add_…_to_server`: it takes generic handlers only."""
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: dict[str, grpc.RpcMethodHandler]
-    ) -> None:
-        """The generic handlers do the same."""
-
-
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", settings.message_limit_bytes),
@@ -237,29 +231,18 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     return options
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    """Writes a file that others wait for: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """As asyncio.run, on uvloop where it is installed: it spends less on each wake-up, several a call."""
-    _keep_freed_memory()
+    # Keeps glibc from giving a response's 200 kB back to the system, to fault them in again for the next: 0.25 ms.
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, _KEPT_BYTES)
     try:
         import uvloop
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-def _keep_freed_memory() -> None:
-    """Keeps glibc from giving a response's 200 kB back to the system, to fault them in again for the next: 0.25 ms."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            libc.mallopt(option, _KEPT_BYTES)
 
 
 def keep_what_is_loaded() -> None:
