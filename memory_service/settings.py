@@ -127,7 +127,6 @@ class Settings(BaseSettings):
     reflection: bool = Field(True, description="answer gRPC reflection")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
 
     def of_writing(self) -> dict[str, Any]:
         """The settings that say which model writes memories and how, for another process; paths are absolute."""

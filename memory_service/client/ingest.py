@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 
 from memory_service.client.connection import Connection, RemoteError, details_of, remote_error
-from memory_service.client.rows import Destination, Row, pieces
+from memory_service.client.destination import Destination, pieces
+from memory_service.client.rows import Row
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 

@@ -32,8 +32,8 @@ from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.client.connection import RemoteError, remote_error
-from memory_service.client.rows import pieces
+from memory_service.client.connection import RemoteError, details_of, remote_error
+from memory_service.client.destination import pieces
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import digest
 from memory_service.stores.identity import WriterIdentity, require_same
@@ -401,10 +401,11 @@ class Restore:
             for response in self._ingestion.Ingest(messages(), timeout=_TIMEOUT_S):
                 if response.HasField("failed"):
                     failed = response.failed
-                    code = next(c for c in grpc.StatusCode if c.value[0] == failed.code)
+                    reason, _ = details_of(failed.status)
+                    code = next(c for c in grpc.StatusCode if c.value[0] == failed.status.code)
                     again = ": run it again with --resume" if failed.retryable else ""
                     raise RemoteError(
-                        f"document {failed.document_key!r}: {failed.message}{again}", code, failed.reason
+                        f"document {failed.document_key!r}: {failed.status.message}{again}", code, reason
                     )
                 if response.HasField("acknowledged"):
                     window.release()

@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from memory_service.api.server import Server
+from memory_service.client.connection import details_of
 from memory_service.settings import Settings
 from memory_service.stores import open_store
 from memory_service.write.encoder import Encoder
@@ -107,6 +108,11 @@ class Refusal:
     @property
     def reason(self) -> str:
         return self.details[error_details_pb2.ErrorInfo].reason
+
+
+def reason_of(failed: ingestion_pb2.DocumentFailure) -> str:
+    """Of a document that was refused in a stream."""
+    return details_of(failed.status)[0]
 
 
 def refusal(error: grpc.RpcError) -> Refusal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,32 +72,6 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     two.sweep(3600.0)
     sql = f"SELECT count() FROM system.parts WHERE active AND partition_id = '{base.number}'"
     assert two._engine.rows(sql)[0][0] == 0
-
-
-def test_an_unknown_name_is_not_waited_for_while_the_server_stalls(
-    stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, _ = stores
-    time.sleep(0.1)  # the list was read just now
-    answered = threading.Event()
-    monkeypatch.setattr(store._bases, "refresh", lambda: answered.wait(60))
-    began = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="not answered yet"):
-            store.knowledge_base("nobody")
-    assert time.monotonic() - began < 1.0
-    answered.set()
-    monkeypatch.undo()
-    with pytest.raises(KnowledgeBaseNotFound):
-        eventually_known(store)
-
-
-def eventually_known(store: Store) -> None:
-    """Asks until the server has answered."""
-    for _ in range(100):
-        with contextlib.suppress(StoreUnavailable):
-            store.knowledge_base("nobody")
-        time.sleep(0.01)
 
 
 def test_of_several_who_create_one_name_at_once_one_does(url: str) -> None:

@@ -21,7 +21,7 @@ from protos.memory.v1 import retrieval_pb2
 from tests.memory_service.api.test_operations import eventually, status
 from tests.memory_service.broken_line import Line, line_to
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import Client, document, refusal, running
+from tests.memory_service.running import Client, document, reason_of, refusal, running
 from tests.memory_service.stored import PASSWORD, clickhouse_server
 
 REFUSALS = {
@@ -54,8 +54,8 @@ class Service:
                 key = answer.acknowledged.document_key
                 self.acknowledged[key] = texts[key]
             else:
-                self.count(f"failed {answer.failed.reason}")
-                assert answer.failed.reason == "STORE_UNAVAILABLE", answer
+                self.count(f"failed {reason_of(answer.failed)}")
+                assert reason_of(answer.failed) == "STORE_UNAVAILABLE", answer
         return len(self.acknowledged) - before
 
     def ask(self, text: str, timeout_s: float | None = 60) -> grpc.StatusCode:

@@ -261,5 +261,4 @@ class ClickHouseStore(Store):
         if self._engine.folder is not None:
             with contextlib.suppress(Memory3Error, OSError):  # it is compared where it is there
                 note_documents(self._engine, self._engine.folder)
-        self._bases.close()
         self._engine.close()

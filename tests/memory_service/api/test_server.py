@@ -14,12 +14,12 @@ from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import document, ingest_requests, refusal, running
+from tests.memory_service.running import document, ingest_requests, reason_of, refusal, running
 
 
 def outcome(response: pb.IngestResponse) -> object:
     kind = response.WhichOneof("message")
-    return response.failed.reason if kind == "failed" else response.acknowledged.outcome
+    return reason_of(response.failed) if kind == "failed" else response.acknowledged.outcome
 
 
 class Moody(HashEncoder):
