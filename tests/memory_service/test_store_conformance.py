@@ -93,7 +93,7 @@ def test_search_agrees_with_comparing_every_vector(place: OpenedStore) -> None:
     assert right >= 0.97 * 30 * 5  # an engine's index is approximate and keeps bfloat16
 
 
-@every_store
+@every_store_slowly
 def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedStore) -> None:
     base = place.new_base()
     one, two = document("a", "one"), document("b", "two")
@@ -111,7 +111,7 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
     assert [hit.document_key for hit in near] == ["a"]
 
 
-@every_store
+@every_store_slowly
 def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
     base = place.new_base()
     documents = [
@@ -164,7 +164,7 @@ def test_words_order_the_nearest(place: OpenedStore) -> None:
         assert hits[0].rank_score > hits[0].score
 
 
-@every_store
+@every_store_slowly
 def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> None:
     base = place.new_base()
     assert place.store.revision(base) == Revision(place.store.revision(base).number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import uuid
@@ -89,7 +90,7 @@ class Engine:
                 host=address.host, port=address.port, secure=address.secure, username=address.user,
                 password=self._options.password or address.password, database=database or address.database,
                 settings=settings, pool_mgr=self._connections, connect_timeout=_CONNECT_TIMEOUT_S,
-                send_receive_timeout=self._options.timeout_s, compress=False,  # codes do not compress
+                send_receive_timeout=math.ceil(self._options.timeout_s), compress=False,  # codes do not compress
                 autogenerate_session_id=False,  # calls are independent of each other
             )  # fmt: skip
         else:
