@@ -267,7 +267,7 @@ class Store(ABC):
 
     @abstractmethod
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """Everything wrong with it, one sentence each; `deep` reads every payload and compares its CRC-32C."""
+        """Everything wrong with it, one sentence each; `deep` reads everything and compares its checksums."""
 
     def ping(self) -> None:
         """Returns when the store answers; raises StoreUnavailable. Stores on another machine ask it."""

@@ -18,45 +18,27 @@ from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, Local
 from memory_service.stores.local.snapshot import Snapshot
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.stored import IDENTITY, document, keys_near
+from tests.memory_service.test_random_damage import RULES, harm, written
 
-RULES = LocalRules(save_share=0.0)
 COPIES = ["index.faiss", "committed"]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of two knowledge bases, with an index, replaced and deleted documents."""
-    folder = tmp_path_factory.mktemp("written")
-    store = LocalStore(folder, RULES)
-    for name in ("harmed", "sound"):
-        base = store.create(name, "", IDENTITY)
-        store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(30)])
-        store.write(base, [document("d1", "other"), document("longer", "one", "two")])
-        store.delete(base, ["d2"])
-    store.close()
+    folder = tmp_path_factory.mktemp("whole")
+    written("file", folder)
     return folder
-
-
-def harm(file: Path, how: str, chance: random.Random) -> None:
-    content = bytearray(file.read_bytes())
-    if how == "delete":
-        file.unlink()
-        return
-    if how == "truncate":
-        content = content[: chance.randrange(len(content))]
-    else:
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    file.write_bytes(content)
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
 def test_harm_to_the_data_is_found_and_refuses_that_knowledge_base_alone(
-    written: Path, tmp_path: Path, how: str
+    whole: Path, tmp_path: Path, how: str
 ) -> None:
     chance = random.Random(how)
     for turn in range(1 if how == "delete" else 6):
-        folder = shutil.copytree(written, tmp_path / str(turn))
-        harm(folder / "kb-000001" / "documents.sqlite3", how, chance)
+        folder = shutil.copytree(whole, tmp_path / str(turn))
+        harm(folder / "kb-000001" / "documents.sqlite3", chance, how)
         store = LocalStore(folder, RULES)
         try:
             refused = store.knowledge_base("harmed")
@@ -80,11 +62,9 @@ def test_harm_to_the_data_is_found_and_refuses_that_knowledge_base_alone(
 
 @pytest.mark.parametrize("name", COPIES)
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
-def test_harm_to_what_can_be_made_again_is_no_loss(
-    written: Path, tmp_path: Path, name: str, how: str
-) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
-    harm(folder / "kb-000001" / name, how, random.Random(7))
+def test_harm_to_what_can_be_made_again_is_no_loss(whole: Path, tmp_path: Path, name: str, how: str) -> None:
+    folder = shutil.copytree(whole, tmp_path / "store")
+    harm(folder / "kb-000001" / name, random.Random(7), how)
     for _ in range(2):
         store = LocalStore(folder, RULES)
         base = store.knowledge_base("harmed")
@@ -97,15 +77,15 @@ def test_harm_to_what_can_be_made_again_is_no_loss(
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
-def test_a_harmed_list_of_knowledge_bases_is_said(written: Path, tmp_path: Path, how: str) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
-    harm(folder / "store.json", how, random.Random(3))
+def test_a_harmed_list_of_knowledge_bases_is_said(whole: Path, tmp_path: Path, how: str) -> None:
+    folder = shutil.copytree(whole, tmp_path / "store")
+    harm(folder / "store.json", random.Random(3), how)
     with pytest.raises(StoreUnavailable, match=r"store\.json"):
         LocalStore(folder, RULES)
 
 
-def test_a_journal_that_is_lost_after_a_crash_is_found(written: Path, tmp_path: Path) -> None:
-    store = LocalStore(shutil.copytree(written, tmp_path / "first"), RULES)
+def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Path) -> None:
+    store = LocalStore(shutil.copytree(whole, tmp_path / "first"), RULES)
     base = store.knowledge_base("harmed")
     store.write(base, [document("new", "new")])
     crashed = shutil.copytree(tmp_path / "first", tmp_path / "second")  # as kill -9 leaves it
@@ -129,9 +109,9 @@ def flip(folder: Path, what: bytes) -> None:
 
 
 def test_every_payload_is_compared_when_it_is_read(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
+    folder = shutil.copytree(whole, tmp_path / "store")
     flip(folder, document("d0", "text 0").references[0].payload[50:70])
     monkeypatch.setattr(
         LocalKnowledgeBase, "maintain", lambda base: []
@@ -144,9 +124,9 @@ def test_every_payload_is_compared_when_it_is_read(
 
 
 def test_a_knowledge_base_dropped_during_its_background_check_stays_dropped(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
+    folder = shutil.copytree(whole, tmp_path / "store")
     flip(folder, b"text 20")
     checking, go_on, changes = threading.Event(), threading.Event(), Snapshot.changes
 

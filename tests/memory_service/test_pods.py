@@ -25,7 +25,7 @@ def violations(outcome: Outcome) -> tuple[list[str], list[str], list[str]]:
 
 
 def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, seed=1, seconds=5.0, pods=2, kill_every_s=2.0, stall_s=0.8)
+    outcome = run(tmp_path, seed=1, seconds=4.0, pods=2, kill_every_s=2.0, stall_s=0.5)
     print(f"{HEAD}\n{outcome.row}")
     assert violations(outcome) == NOTHING
     assert outcome.counts["acknowledged"]

@@ -7,11 +7,9 @@ is now and try again. So each has seen all names before its own, and no name is 
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
@@ -25,7 +23,6 @@ _PAUSE_S = 0.05
 # Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
 _START_CHECK_BYTES = 8 << 30
 _READ_LATELY_S = 0.05
-_LOOK_S = 0.2
 _WITHOUT_PARTITION = "all"  # what the engine calls all of a table that has none
 
 
@@ -40,8 +37,6 @@ class Bases:
         self._numbers: set[int] = set()
         self._lock = threading.Lock()
         self._read_at = 0.0
-        self._thread = ThreadPoolExecutor(1, "store-bases")
-        self._looking: Future[object] | None = None
         self.refresh()
         if engine.dialect.shared:
             return
@@ -83,27 +78,13 @@ class Bases:
         return [base for _, base in sorted(self._by_name.items())]
 
     def named(self, name: str) -> KnowledgeBase:
-        """The one of this name, which another process may just have made; raises KnowledgeBaseNotFound.
-
-        StoreUnavailable where a server does not say so within 0.2 s.
-        """
-        unknown = name not in self._by_name
-        if unknown and self._engine.dialect.shared and time.monotonic() > self._read_at + _READ_LATELY_S:
-            self._look()
-        if (base := self._by_name.get(name)) is None:
+        """The one of this name, which another process may just have made; raises KnowledgeBaseNotFound."""
+        base = self._by_name.get(name)
+        if base is None and self._engine.dialect.shared and time.monotonic() > self._read_at + _READ_LATELY_S:
+            base = self.refresh().get(name)
+        if base is None:
             raise unknown_knowledge_base(name, list(self._by_name))
         return base
-
-    def _look(self) -> None:
-        """Reads the records again in a thread; callers may be an event loop, so none waits long for a slow server."""
-        pending, self._looking = self._looking, None
-        if pending is None:
-            pending = self._thread.submit(self.refresh)
-            with contextlib.suppress(TimeoutError):
-                pending.result(_LOOK_S)
-        if not pending.done():
-            self._looking = pending
-            raise StoreUnavailable("the store's server has not answered yet which knowledge bases there are")
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
         """A new one; raises KnowledgeBaseExists."""
@@ -143,10 +124,6 @@ class Bases:
         dropped = {str(number) for number in self._numbers} - living
         for partition in sorted({partition for _, partition in self._partitions()} & dropped):
             self._drop_partitions(partition)
-
-    def close(self) -> None:
-        """Ends the thread that looks for new ones."""
-        self._thread.shutdown()
 
     def bytes_on_disk(self, base: KnowledgeBase) -> int:
         """What all its tables take on disk, compressed."""

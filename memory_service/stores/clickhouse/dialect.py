@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.stores import StoreOptions
-from memory_service.stores.address import StoreAddress
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
 
 MYSCALE_INDEX = "SCANN"
@@ -57,13 +55,6 @@ class Dialect:
             raise InvalidInput(
                 f"insert quorum {self.insert_quorum!r}: expected 'auto' or a number of replicas"
             )
-
-    @classmethod
-    def of(cls, address: StoreAddress, options: StoreOptions) -> Dialect:
-        """The dialect of an address; raises InvalidInput for options that do not go with it."""
-        return cls(
-            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
-        )
 
     @property
     def myscale(self) -> bool:

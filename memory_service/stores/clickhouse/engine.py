@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import uuid
@@ -56,7 +57,9 @@ class Engine:
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
         """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
-        self.dialect = Dialect.of(address, options)
+        self.dialect = Dialect(
+            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
+        )
         self._address = address
         self._options = options
         self._lock = threading.Lock()
@@ -89,7 +92,7 @@ class Engine:
                 host=address.host, port=address.port, secure=address.secure, username=address.user,
                 password=self._options.password or address.password, database=database or address.database,
                 settings=settings, pool_mgr=self._connections, connect_timeout=_CONNECT_TIMEOUT_S,
-                send_receive_timeout=self._options.timeout_s, compress=False,  # codes do not compress
+                send_receive_timeout=math.ceil(self._options.timeout_s), compress=False,  # codes do not compress
                 autogenerate_session_id=False,  # calls are independent of each other
             )  # fmt: skip
         else:
