@@ -20,7 +20,6 @@ from protos.memory.v1 import (
     models_pb2_grpc,
 )
 
-_KEYS_ASKED = 1000
 _OVERHEAD_BYTES = 1 << 16
 
 
@@ -69,18 +68,15 @@ class Destination:
                 bases.CreateKnowledgeBase(new, timeout=30)
 
     def without_unchanged(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows; documents that the knowledge base has, with their memories, are done."""
+        """The rows, at most 1000; documents that the knowledge base has, with their memories, are done."""
         keys = sorted({row.key for row in rows if row.item is not None and row.key})
         stored: dict[str, pb.DocumentVersion] = {}
         if keys:
             with connected(self.address) as channel:
                 stub = ingestion_pb2_grpc.IngestionStub(channel)
-                for begin in range(0, len(keys), _KEYS_ASKED):
-                    request = pb.GetVersionsRequest(
-                        knowledge_base=self.knowledge_base, document_keys=keys[begin : begin + _KEYS_ASKED]
-                    )
-                    response = stub.GetVersions(request, timeout=60)
-                    stored |= {version.document_key: version for version in response.versions}
+                request = pb.GetVersionsRequest(knowledge_base=self.knowledge_base, document_keys=keys)
+                versions = stub.GetVersions(request, timeout=60).versions
+                stored = {version.document_key: version for version in versions}
         return [self._unchanged(row, stored.get(row.key)) for row in rows]
 
     def _unchanged(self, row: Row, version: pb.DocumentVersion | None) -> Row:
