@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from memory_model.errors import Memory3Error
@@ -18,7 +19,6 @@ from memory_service.stores.clickhouse.engine import Engine
 
 _ATTEMPTS = 3
 _NOTE = "documents.json"
-_SUM = "toString(sum(toUInt128(version)))"
 
 
 def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
@@ -33,18 +33,22 @@ def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[s
         problems = _differences(engine, base)
         if not problems or before == _newest(engine, base):
             break
-    if engine.folder is not None:
-        problems += _lost_parts(engine, base) or _lost_since_closed(engine, base, engine.folder)
+    if engine.folder is not None and not problems:
+        try:
+            problems = _lost_parts(engine, base) or _lost_since_closed(engine, base, engine.folder)
+        except Memory3Error as error:
+            problems = [f"table documents cannot be read: {error}"]
     if files and not problems:
         problems = _changed_files(engine, base)
     return problems
 
 
-def note_documents(engine: Engine, folder: Path) -> None:
-    """Writes down the sum of the newest versions of each knowledge base's documents, which only ever grows."""
+def note_documents(engine: Engine, folder: Path, bases: Sequence[KnowledgeBase]) -> None:
+    """Writes down the sum of the newest versions of each sound knowledge base's documents, which only ever grows."""
     sums = _noted(folder)
-    for kb, found in engine.rows(f"SELECT toString(kb), {_SUM} FROM documents FINAL GROUP BY kb"):
-        sums[kb] = max(sums.get(kb, 0), int(found))
+    for base in bases:
+        if not base.problem:
+            sums[str(base.number)] = _sum_of_versions(engine, base)
     temporary = folder / f".{_NOTE}.new"
     temporary.write_text(json.dumps(sums))
     temporary.replace(folder / _NOTE)
@@ -57,10 +61,14 @@ def _noted(folder: Path) -> dict[str, int]:
     return {}
 
 
+def _sum_of_versions(engine: Engine, base: KnowledgeBase) -> int:
+    sql = f"SELECT toString(sum(toUInt128(version))) FROM documents FINAL WHERE kb = {base.number}"
+    return int(engine.rows(sql)[0][0])
+
+
 def _lost_since_closed(engine: Engine, base: KnowledgeBase, folder: Path) -> list[str]:
     """Whether documents are gone, or older versions of them are back."""
-    sum_now = engine.rows(f"SELECT {_SUM} FROM documents FINAL WHERE kb = {base.number}")[0][0]
-    lost = int(sum_now) < _noted(folder).get(str(base.number), 0)
+    lost = _sum_of_versions(engine, base) < _noted(folder).get(str(base.number), 0)
     return ["documents that were there when the store was closed are lost"] if lost else []
 
 

@@ -241,5 +241,5 @@ class ClickHouseStore(Store):
         self._upkeep.join(60)
         if self._engine.folder is not None:
             with contextlib.suppress(Memory3Error, OSError):  # it is compared where it is there
-                note_documents(self._engine, self._engine.folder)
+                note_documents(self._engine, self._engine.folder, self._bases.all())
         self._engine.close()
