@@ -62,7 +62,7 @@ _LISTS_OF_OBJECTS = re.compile(
 )
 SET_BY_CHART = frozenset(
     {"listen", "port_file", "store", "store_cluster", "store_password", "keys", "tls_certificate", "tls_key",
-     "tls_client_ca", "insecure", "metrics_listen", "log_format", "bundle"}
+     "tls_client_ca", "insecure", "metrics_listen", "bundle"}
 )  # fmt: skip
 
 

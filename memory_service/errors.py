@@ -2,35 +2,21 @@
 
 The reason is the class's name in capitals, such as STORE_FULL; clients depend on it.
 
-    ServiceError                     INTERNAL
-      BadRequest                     INVALID_ARGUMENT, also its reason: a value is wrong; `field` names it
-        MalformedRequest             the bytes are no message of the contract, or a string is not UTF-8
-        WrongVectorSize              the vector bytes do not fill rows of the embedder's dimension
-        VectorNotFinite              a vector holds NaN or infinity, or is zero and has no direction
-        DocumentEmpty                there is no text in the document
-        DocumentTooLarge             its text is longer than the service's limit
-        PayloadCorrupt               the bytes of a ready memory are not one
-      KnowledgeBaseNotFound          NOT_FOUND: no knowledge base has this name
-      DocumentNotFound               NOT_FOUND: no document has this key
-      BundleFileNotFound             NOT_FOUND: the bundle's manifest names no such file
-      KnowledgeBaseExists            ALREADY_EXISTS: the name is taken
-      KnowledgeBaseChanged           ABORTED, retryable: it was written to since the export began
-      Unauthenticated                UNAUTHENTICATED: no API key, or none that is known and active
-      CertificateUnknown             PERMISSION_DENIED: a valid client certificate without a grant
-      ScopeTooSmall                  PERMISSION_DENIED: the caller may read or write, but not do this
-      BundleNotConfigured            FAILED_PRECONDITION: the service was started without an edge bundle
-      MemoriesUnwritten              FAILED_PRECONDITION: a cold start is not over, so there is no whole export
-      KnowledgeBaseDamaged           DATA_LOSS: the store holds less or other than was written; the others go on
-      QuotaExceeded                  RESOURCE_EXHAUSTED: the tenant would store more than it may
-      Overloaded                     RESOURCE_EXHAUSTED, retryable: too many requests wait
-      RateExceeded                   RESOURCE_EXHAUSTED, retryable: the tenant calls more often than it may
-      StoreFull                      RESOURCE_EXHAUSTED, retryable: the disk is full
-      DiskWatermarkReached           RESOURCE_EXHAUSTED, retryable: the disk is nearly full (DISK_WATERMARK)
-      NotReady                       UNAVAILABLE, retryable: the service loads its store and model
-      ShuttingDown                   UNAVAILABLE, retryable: SIGTERM came
-      StoreUnavailable               UNAVAILABLE, retryable: the store cannot be opened or does not answer
-      DeadlineExceeded               DEADLINE_EXCEEDED: the client's deadline, or ours where it sent none
-      EncodingFailed                 INTERNAL: the model could not turn a reference into a memory
+    ServiceError              INTERNAL
+      BadRequest              INVALID_ARGUMENT, also its reason; `field` names the value
+        MalformedRequest, WrongVectorSize, VectorNotFinite, DocumentEmpty, DocumentTooLarge, PayloadCorrupt
+      KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound          NOT_FOUND
+      KnowledgeBaseExists     ALREADY_EXISTS
+      KnowledgeBaseChanged    ABORTED, retryable
+      Unauthenticated         UNAUTHENTICATED
+      CertificateUnknown, ScopeTooSmall                                    PERMISSION_DENIED
+      BundleNotConfigured, MemoriesUnwritten                               FAILED_PRECONDITION
+      KnowledgeBaseDamaged    DATA_LOSS
+      QuotaExceeded           RESOURCE_EXHAUSTED
+      Overloaded, RateExceeded, StoreFull, DiskWatermarkReached            RESOURCE_EXHAUSTED, retryable
+      NotReady, ShuttingDown, StoreUnavailable                             UNAVAILABLE, retryable
+      DeadlineExceeded        DEADLINE_EXCEEDED
+      EncodingFailed          INTERNAL
 
 Retryable errors carry RetryInfo: the same request may succeed after `retry_after_s`. All others are final.
 The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
@@ -42,41 +28,32 @@ from __future__ import annotations
 import re
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from memory_model.errors import (
-    CodecMismatch,
-    CorruptFile,
-    EmbedderMismatch,
-    FormatMismatch,
-    IdentityMismatch,
-    InvalidInput,
-    Memory3Error,
-    ModelMismatch,
-)
+from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error
 
 ERROR_DOMAIN = "memory.v1"
 _MESSAGE_CHARACTERS = 600
 _VALUE_CHARACTERS = 200
 
 
-class ServiceError(Memory3Error):
-    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo.
+def _reason_of(error: type[Exception]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).upper()
 
-    status: sent as it is, where an error passes on one that was made already.
-    """
+
+class ServiceError(Memory3Error):
+    """Root of the service's errors; `details` become the metadata of google.rpc.ErrorInfo."""
 
     code = grpc.StatusCode.INTERNAL
     reason = "INTERNAL"
     retry_after_s: float | None = None
-    status: status_pb2.Status | None = None
 
     def __init_subclass__(cls) -> None:
         """Sets the reason, unless the class has one of its own."""
         if "reason" not in vars(cls):
-            cls.reason = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
+            cls.reason = _reason_of(cls)
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -165,28 +142,28 @@ class Unauthenticated(ServiceError):
         self.key_id, self.tenant = key_id, tenant
 
 
-class CertificateUnknown(ServiceError):
+class _Denied(ServiceError):
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class CertificateUnknown(_Denied):
     """The client certificate is valid, and the key file grants its identity nothing."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
 
-
-class ScopeTooSmall(ServiceError):
+class ScopeTooSmall(_Denied):
     """The caller's scope on the knowledge base does not include this call."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
+
+class _NotPossible(ServiceError):
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class BundleNotConfigured(ServiceError):
+class BundleNotConfigured(_NotPossible):
     """The service was started without an edge bundle."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
 
-
-class MemoriesUnwritten(ServiceError):
+class MemoriesUnwritten(_NotPossible):
     """Some memories of the knowledge base are not written yet."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class KnowledgeBaseDamaged(ServiceError):
@@ -257,21 +234,13 @@ class EncodingFailed(ServiceError):
     """The model could not turn a reference into a memory."""
 
 
-_MISMATCH_REASONS: dict[type[IdentityMismatch], str] = {
-    ModelMismatch: "MODEL_MISMATCH",
-    CodecMismatch: "CODEC_MISMATCH",
-    FormatMismatch: "FORMAT_MISMATCH",
-    EmbedderMismatch: "EMBEDDER_MISMATCH",
-}
-
-
 def described(error: BaseException) -> tuple[grpc.StatusCode, str, str, dict[str, str]]:
     """(status code, reason, message, metadata) of any error; of a bug nothing but that it is one."""
     if isinstance(error, ServiceError):
         field = {"field": error.field} if isinstance(error, BadRequest) and error.field else {}
         return error.code, error.reason, str(error), {**error.details, **field}
     if isinstance(error, IdentityMismatch):
-        reason = _MISMATCH_REASONS.get(type(error), "IDENTITY_MISMATCH")
+        reason = _reason_of(type(error))  # such as MODEL_MISMATCH
         metadata = {"found": error.found, "expected": error.expected}
         return grpc.StatusCode.FAILED_PRECONDITION, reason, str(error), metadata
     if isinstance(error, InvalidInput):
@@ -289,8 +258,6 @@ def retryable(error: BaseException) -> bool:
 
 def to_status(error: BaseException) -> status_pb2.Status:
     """The error as google.rpc.Status with ErrorInfo, and BadRequest or RetryInfo where they apply."""
-    if isinstance(error, ServiceError) and error.status is not None:
-        return error.status
     code, reason, message, metadata = described(error)
     # Status and details travel as headers, of which a client takes 8 KB.
     message = message[:_MESSAGE_CHARACTERS]
@@ -302,9 +269,9 @@ def to_status(error: BaseException) -> status_pb2.Status:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, ServiceError) and error.retry_after_s is not None:
-        delay = duration_pb2.Duration()
-        delay.FromNanoseconds(int(error.retry_after_s * 1e9))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(int(error.retry_after_s * 1e9))
+        details.append(retry)
     packed = []
     for detail in details:
         packed.append(any_pb2.Any())

@@ -50,7 +50,6 @@ class Settings(BaseSettings):
         default_factory=default_store,
         description="chdb:///path, file:///path, clickhouse[s]://user@host/database or myscale[s]://…",
     )
-    store_read_only: bool = Field(False, description="file:// only: another process writes, this one reads")
     store_password: SecretStr = Field(SecretStr(""), description="in place of one in the store's address")
     store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
     store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
@@ -118,7 +117,6 @@ class Settings(BaseSettings):
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
     max_k: int = Field(100, ge=1, le=1000, description="most memories a query may ask for")
     rerank_candidates: int = Field(50, ge=1, le=1000, description="nearest by vector that words put in order")
-    payload_cache_bytes: int = Field(256 << 20, ge=0, description="payloads in memory, of engines; 0: none")
     max_waiting_retrievals: int = Field(256, ge=1, description="more are refused with OVERLOADED")
     default_deadline_s: float = Field(30.0, gt=0, description="for requests that come without a deadline")
     shutdown_grace_s: float = Field(20.0, ge=0, description="time after SIGTERM for requests under way")
@@ -129,7 +127,6 @@ class Settings(BaseSettings):
     reflection: bool = Field(True, description="answer gRPC reflection")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
 
     def of_writing(self) -> dict[str, Any]:
         """The settings that say which model writes memories and how, for another process; paths are absolute."""
@@ -144,11 +141,10 @@ class Settings(BaseSettings):
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""
         return StoreOptions(
-            read_connections=self.read_connections, read_only=self.store_read_only,
-            password=self.store_password.get_secret_value(),
+            read_connections=self.read_connections, password=self.store_password.get_secret_value(),
             cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
-            payload_cache_bytes=self.payload_cache_bytes, max_threads=self.store_max_threads,
-            insert_quorum=self.store_insert_quorum, sweep_after_s=self.store_sweep_after_s,
+            max_threads=self.store_max_threads, insert_quorum=self.store_insert_quorum,
+            sweep_after_s=self.store_sweep_after_s,
         )  # fmt: skip
 
     @classmethod

@@ -138,9 +138,10 @@ class ServiceLink:
                     }  # fmt: skip
                 elif kind == "failed":
                     failed = response.failed
+                    reason, _, retry_after_s = status_details(failed.status)
                     yield {
-                        "state": "failed", "reason": failed.reason.lower(), "message": failed.message,
-                        "retry_after_s": status_details(failed.status)[2] if failed.retryable else None,
+                        "state": "failed", "reason": reason.lower(), "message": failed.status.message,
+                        "retry_after_s": retry_after_s if failed.retryable else None,
                     }  # fmt: skip
         except grpc.RpcError as error:
             raise call_error(error, self.address, INGEST_S) from error

@@ -99,16 +99,10 @@ class Catalogue:
         _require(held, scope, name)
         return base
 
-    def open(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
-        """The knowledge base to read or write; empty means the default one.
-
-        Raises what `find` raises, or the mismatch of the first id in which its writer differs from our encoder.
-        The store itself refuses a damaged one.
-        """
-        base = self.find(access, name, scope)
+    def require_ours(self, access: Access, base: KnowledgeBase) -> None:
+        """Raises the mismatch of the first id in which the writer of the knowledge base differs from our encoder."""
         what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
         require_same(base.identity, self.encoder.identity, what)
-        return base
 
     def all(self, access: Access) -> list[KnowledgeBase]:
         """Those that the caller may see, by name; damaged ones too."""

@@ -126,11 +126,11 @@ class KeyFile(_Record):
         """The file with this key revoked; raises InvalidInput when there is none, nothing when it is already."""
         if not any(key.id == key_id for key in self.keys):
             raise InvalidInput(f"no key has the id {key_id[:40]!r}: see `memory-service keys list`")
-        revoked = {"revoked_at": datetime.now(timezone.utc)}
-        keys = (
-            key.model_copy(update=revoked) if key.id == key_id and key.revoked_at is None else key
+        now = datetime.now(timezone.utc)
+        keys = [
+            key.model_copy(update={"revoked_at": key.revoked_at or now}) if key.id == key_id else key
             for key in self.keys
-        )
+        ]
         return self.model_copy(update={"keys": tuple(keys)})
 
     def with_certificate(self, identity: str, tenant: str, grants: dict[str, str]) -> KeyFile:
@@ -145,13 +145,9 @@ class KeyFile(_Record):
 
     def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
         """The file with the tenant's quota; raises InvalidInput for a name that is none."""
+        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
         values = self.model_dump()
-        values["quotas"][tenant] = {
-            "references": references,
-            "bytes": size_bytes,
-            "requests_per_s": requests_per_s,
-        }
-        file: KeyFile = _made(KeyFile, **values)
+        file: KeyFile = _made(KeyFile, **{**values, "quotas": {**values["quotas"], tenant: quota}})
         return file
 
 
@@ -191,15 +187,14 @@ class WatchedFiles:
         return self._states != before
 
     def _stat(self) -> list[tuple[int, int, int] | None]:
-        return [_state_of(path) for path in self._paths]
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        states: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+                states.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                states.append(None)
+        return states
 
 
 class KeyRing:

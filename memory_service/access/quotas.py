@@ -6,8 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,18 +58,15 @@ class Rates:
         self._buckets[tenant] = (left - 1.0, now)
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """What a tenant stores, or a batch adds to it."""
 
     references: int = 0
     bytes: int = 0
 
-    def __add__(self, more: Use) -> Use:
-        return Use(self.references + more.references, self.bytes + more.bytes)
-
-    def __sub__(self, less: Use) -> Use:
-        return Use(self.references - less.references, self.bytes - less.bytes)
+    def plus(self, more: Use, sign: int = 1) -> Use:
+        """Both together; sign -1: the difference."""
+        return Use(self.references + sign * more.references, self.bytes + sign * more.bytes)
 
 
 class WriteGuard:
@@ -105,7 +101,7 @@ class WriteGuard:
         with self._lock:
             if tenant in self._uses:
                 use, counted_at = self._uses[tenant]
-                self._uses[tenant] = use + more, counted_at
+                self._uses[tenant] = use.plus(more), counted_at
 
     def forget(self, base: KnowledgeBase) -> None:
         """After documents of `base`, or all of it, were deleted: the store counts again when it matters."""
@@ -122,7 +118,9 @@ class WriteGuard:
             if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
                 use = self._count(tenant)
                 self._uses[tenant] = use, self._clock()
-            excess = _excess(use, more, quota) and _excess(use, more - self._replaced(base, documents), quota)
+            excess = _excess(use, more, quota) and _excess(
+                use, more.plus(self._replaced(base, documents), -1), quota
+            )
             for name in ("references", "bytes"):
                 TENANT_USE.labels(tenant, name).set(getattr(use, name))
                 TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
@@ -148,8 +146,11 @@ class WriteGuard:
         return Use(counts.references, counts.payload_bytes + counts.text_bytes + vectors_bytes)
 
     def _count(self, tenant: str) -> Use:
-        bases = [base for base in self._store.knowledge_bases() if tenant_of(base.name) == tenant]
-        return sum((self._stored(base) for base in bases if not base.problem), Use())
+        use = Use()
+        for base in self._store.knowledge_bases():
+            if tenant_of(base.name) == tenant and not base.problem:
+                use = use.plus(self._stored(base))
+        return use
 
 
 def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:

@@ -29,7 +29,11 @@ class Security:
     def of(settings: Settings) -> Security:
         """As the settings say; raises InvalidInput, MissingFile, CorruptFile."""
         keys = KeyRing(settings.keys) if settings.keys is not None else None
-        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        certificate, key, client_ca = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+        if (certificate is None) != (key is None):
+            raise InvalidInput("TLS needs both tls_certificate and tls_key: set both or neither")
+        if certificate is None and client_ca is not None:
+            raise InvalidInput("tls_client_ca checks clients within TLS: set tls_certificate and tls_key too")
         if keys is None and settings.tls_client_ca is not None:
             raise InvalidInput(
                 "tls_client_ca says who may connect, and no key file says what they may do: set keys, and add each"
@@ -40,10 +44,12 @@ class Security:
                 f"{settings.listen} lets other machines in without authentication: set keys (`memory-service keys"
                 " create`), listen on 127.0.0.1, or pass --insecure on a network that you trust"
             )
-        if keys is not None and files is None and not is_loopback(settings.listen):
+        if keys is not None and certificate is None and not is_loopback(settings.listen):
             advice = "set tls_certificate and tls_key, unless a proxy in front of this service has TLS"
             logger().warning("keys_in_plain_text", listen=settings.listen, advice=advice)
-        return Security(keys, Certificates(files) if files is not None else None)
+        if certificate is None or key is None:
+            return Security(keys, None)
+        return Security(keys, Certificates(certificate, key, client_ca))
 
     def add_port(self, server: grpc.aio.Server, listen: str) -> int:
         """Opens the port; raises RuntimeError as grpc does when the address is taken."""
@@ -60,70 +66,43 @@ def is_loopback(listen: str) -> bool:
     return host == "localhost" or listen.startswith("unix:")
 
 
-@dataclass(frozen=True)
-class TlsFiles:
-    """certificate, key: PEM. client_ca: PEM of the authorities whose clients may connect; None: everybody may."""
+class Certificates:
+    """Gives gRPC the TLS files anew when they change; half a replacement is left until it is whole."""
 
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+        """PEM files; client_ca: of the authorities whose clients may connect. Raises MissingFile, CorruptFile."""
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._paths = [certificate, key, *([client_ca] if client_ca else [])]
+        self._lock = threading.Lock()
+        self._watched = WatchedFiles(*self._paths)
+        self._first = self._configuration()
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """All of them."""
-        return (self.certificate, self.key, *([self.client_ca] if self.client_ca else []))
-
-    def checked(self) -> None:
-        """Raises MissingFile, CorruptFile, also when key and certificate are no pair: gRPC would not say so."""
-        for path in self.paths:
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        """What gRPC takes; raises also when key and certificate are no pair, which gRPC would not say."""
+        for path in self._paths:
             if not os.access(path, os.R_OK):
                 raise MissingFile(f"TLS file {path} is not there or cannot be read")
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate, self.key, password="")
+            context.load_cert_chain(self._certificate, self._key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise CorruptFile(
-                f"{self.certificate} and {self.key} are no PEM certificate and its key without a passphrase: {error}"
+                f"{self._certificate} and {self._key} are no PEM certificate and its key without a passphrase: {error}"
             ) from error
-        if self.client_ca is not None:
+        ca = None
+        if self._client_ca is not None:
             try:
-                ssl.create_default_context(cafile=str(self.client_ca))
+                ssl.create_default_context(cafile=str(self._client_ca))
             except ssl.SSLError as error:
-                raise CorruptFile(f"{self.client_ca} holds no PEM certificate of an authority") from error
-
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What gRPC takes, read anew."""
-        self.checked()
-        ca = self.client_ca.read_bytes() if self.client_ca is not None else None
-        pairs = [(self.key.read_bytes(), self.certificate.read_bytes())]
+                raise CorruptFile(f"{self._client_ca} holds no PEM certificate of an authority") from error
+            ca = self._client_ca.read_bytes()
+        pairs = [(self._key.read_bytes(), self._certificate.read_bytes())]
         return grpc.ssl_server_certificate_configuration(pairs, ca)
-
-
-def tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
-    """The files of the settings, or None for a service without TLS; raises InvalidInput for half of them."""
-    if certificate is None and key is None:
-        if client_ca is not None:
-            raise InvalidInput("tls_client_ca checks clients within TLS: set tls_certificate and tls_key too")
-        return None
-    if certificate is None or key is None:
-        raise InvalidInput("TLS needs both tls_certificate and tls_key: set both or neither")
-    return TlsFiles(certificate, key, client_ca)
-
-
-class Certificates:
-    """Gives gRPC the files anew when they change; half a replacement is left until it is whole."""
-
-    def __init__(self, files: TlsFiles) -> None:
-        """Raises MissingFile, CorruptFile."""
-        self._files = files
-        self._lock = threading.Lock()
-        self._watched = WatchedFiles(*files.paths)
-        self._first = files.configuration()
 
     def credentials(self) -> grpc.ServerCredentials:
         """For `add_secure_port`, which calls `changed` at every handshake, on threads of gRPC's own."""
         return grpc.dynamic_ssl_server_credentials(
-            self._first, self.changed, require_client_authentication=self._files.client_ca is not None
+            self._first, self.changed, require_client_authentication=self._client_ca is not None
         )
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
@@ -132,11 +111,11 @@ class Certificates:
             if not self._watched.changed():
                 return None
             try:
-                configuration = self._files.configuration()
+                configuration = self._configuration()
             except (OSError, MissingFile, CorruptFile) as error:
                 logger().error("certificate_not_read_again", problem=str(error))
                 return None
-            logger().info("certificate_read_again", certificate=str(self._files.certificate))
+            logger().info("certificate_read_again", certificate=str(self._certificate))
             return configuration
 
 

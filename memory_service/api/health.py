@@ -47,7 +47,16 @@ class Health:
     async def watch(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
         """Looks once, then keeps looking until `close`."""
         await self._look(store, disk, catalogue)
-        self._watching = asyncio.create_task(self._keep_looking(store, disk, catalogue))
+
+        async def keep_looking() -> None:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                try:
+                    await self._look(store, disk, catalogue)
+                except Exception as error:
+                    logger().error("health_not_looked_at", exc_info=error)
+
+        self._watching = asyncio.create_task(keep_looking())
 
     async def drain(self) -> None:
         """NOT_SERVING for good."""
@@ -60,14 +69,6 @@ class Health:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
-
-    async def _keep_looking(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                await self._look(store, disk, catalogue)
-            except Exception as error:
-                logger().error("health_not_looked_at", exc_info=error)
 
     async def _look(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
         problem = await self._problem(store)

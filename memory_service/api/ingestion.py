@@ -2,99 +2,86 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
-import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory_service.access.authorization import Catalogue, Scope
-from memory_service.access.quotas import WriteGuard
+from memory_service.access.authorization import Scope
 from memory_service.api.interceptors import Call
-from memory_service.errors import BadRequest, ServiceError, ShuttingDown
+from memory_service.errors import BadRequest, retryable, to_status
 from memory_service.ops.metrics import DOCUMENTS
 from memory_service.ops.tracing import span
 from memory_service.read.query import read_filter
-from memory_service.settings import Settings
-from memory_service.stores import StoredVersion
+from memory_service.stores import KnowledgeBase, StoredVersion
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.content_hash import is_unwritten, real_hash
-from memory_service.write.encoder import Encoder
-from memory_service.write.pipeline import IngestStream, Threads
+from memory_service.write.document import Document
+from memory_service.write.pipeline import IngestStream
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
 _MAX_KEYS = 1000
 
 
-class _Refused(ServiceError):
-    """The document of an Upsert was refused, with the status of its failure."""
-
-    def __init__(self, failed: pb.DocumentFailure) -> None:
-        super().__init__(failed.message)
-        self.code = next(code for code in grpc.StatusCode if code.value[0] == failed.code)
-        self.reason, self.details, self.status = failed.reason, dict(failed.metadata), failed.status
-
-
 class Ingestion(ingestion_pb2_grpc.IngestionServicer):
-    """The write path. `draining` is set when the service is told to stop: streams then finish the batch at hand."""
+    """The write path, and what is stored of documents; methods are specified in ingestion.proto."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        guard: WriteGuard,
-        encoder: Encoder,
-        threads: Threads,
-        settings: Settings,
-        draining: asyncio.Event,
-        late: LateMemories,
-    ) -> None:
-        self._catalogue = catalogue
-        self._guard = guard
-        self._encoder = encoder
-        self._threads = threads
-        self._settings = settings
-        self._draining = draining
+    def __init__(self, runtime: Runtime, late: LateMemories) -> None:
+        self._runtime = runtime
         self._late = late
-        self._read = functools.partial(asyncio.get_running_loop().run_in_executor, threads.read)
 
     async def Ingest(
         self, request_iterator: AsyncIterator[pb.IngestRequest], call: Call
     ) -> AsyncGenerator[pb.IngestResponse, None]:
-        """See ingestion.proto."""
-        stream = IngestStream(
-            call.access, self._catalogue, self._guard, self._encoder, self._threads, self._settings, self._draining
-        )  # fmt: skip
-        async with contextlib.aclosing(stream.responses(request_iterator)) as responses:
-            try:
-                async for response in responses:
-                    _note(response, call)
-                    yield response
-            finally:
-                if stream.base is not None:
-                    self._late.look_at(stream.base)
+        """Documents into one knowledge base."""
+        async with self._opened(request_iterator, call) as (stream, base):
+            started = pb.IngestStarted(
+                knowledge_base=call.knowledge_base,
+                document_limit_bytes=self._runtime.settings.document_limit_bytes,
+                reference_tokens=self._runtime.encoder.description.reference_tokens,
+            )
+            yield pb.IngestResponse(started=started)
+            async with contextlib.aclosing(stream.batches(base)) as batches:
+                async for batch in batches:
+                    for document in batch:
+                        yield _answer(document, call)
+                    yield pb.IngestResponse(progress=stream.progress)
 
     async def Upsert(self, request: pb.UpsertRequest, call: Call) -> pb.UpsertResponse:
-        """See ingestion.proto."""
-        async with contextlib.aclosing(self.Ingest(_stream_of_one(request), call)) as responses:
-            async for response in responses:
-                if response.HasField("failed"):
-                    raise _Refused(response.failed)
-                if response.HasField("acknowledged"):
-                    return pb.UpsertResponse(acknowledged=response.acknowledged)
-        raise ShuttingDown("the service stops; send the document again")
+        """One document; raises the error for which it is refused."""
+        async with self._opened(_stream_of_one(request), call) as (stream, base):
+            [[document]] = [batch async for batch in stream.batches(base)]
+        answer = _answer(document, call)
+        if document.error is not None:
+            raise document.error
+        return pb.UpsertResponse(acknowledged=answer.acknowledged)
+
+    @contextlib.asynccontextmanager
+    async def _opened(
+        self, requests: AsyncIterator[pb.IngestRequest], call: Call
+    ) -> AsyncIterator[tuple[IngestStream, KnowledgeBase]]:
+        stream = IngestStream(self._runtime, call.access, requests)
+        try:
+            base = await stream.open()
+            call.knowledge_base = call.access.seen_name(base.name) or ""
+            try:
+                yield stream, base
+            finally:
+                self._late.look_at(base)
+        finally:
+            stream.close()
 
     async def Delete(self, request: pb.DeleteRequest, call: Call) -> pb.DeleteResponse:
-        """See ingestion.proto."""
+        """Removes documents by key or by filter."""
         condition = read_filter(request.filter) if request.HasField("filter") else None
         if condition and request.document_keys:
             raise BadRequest("document_keys and filter are both set: send one of them", field="filter")
         keys = [] if condition else _keys(request.document_keys)
-        base = self._catalogue.open(call.access, request.knowledge_base, Scope.WRITE)
-        store, deleted = self._catalogue.store, pb.DeleteResponse()
+        base = await self._runtime.open(call.access, request.knowledge_base, Scope.WRITE)
+        store, deleted = self._runtime.store, pb.DeleteResponse()
 
         def delete_page(after: str | None) -> str | None:
             """In the writer's thread, so that nothing is replaced between filter and deletion."""
@@ -102,26 +89,24 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             if not page:
                 return None
             documents, references = store.delete(base, page)
-            self._guard.forget(base)
+            self._runtime.guard.forget(base)
             deleted.documents_deleted += documents
             deleted.references_deleted += references
             return page[-1] if condition else None
 
-        write = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads.write)
         with span("store.delete"):
-            last = await write(delete_page, None)
+            last = await self._runtime.run("write", delete_page, None)
             while last is not None:
-                last = await write(delete_page, last)
+                last = await self._runtime.run("write", delete_page, last)
         return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:
-        """See ingestion.proto."""
-        base = self._catalogue.open(call.access, request.knowledge_base)
-        document = await self._read(self._catalogue.store.document, base, request.document_key)
+        """One document with its references."""
+        base = await self._runtime.open(call.access, request.knowledge_base)
+        document = await self._runtime.run("read", self._runtime.store.document, base, request.document_key)
         stored_at = Timestamp()
         stored_at.FromDatetime(document.stored_at)
         ids = [memory_id for memory_id, _ in document.references]
-        content_hash = real_hash(document.key, document.content_hash, ids)
         references = [
             pb.StoredReference(
                 memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None
@@ -130,25 +115,26 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         ]
         return pb.GetDocumentResponse(
             document_key=document.key, title=document.title, metadata=document.metadata,
-            content_hash=content_hash, stored_at=stored_at, references=references,
+            content_hash=real_hash(document.key, document.content_hash, ids), stored_at=stored_at,
+            references=references,
         )  # fmt: skip
 
     async def GetVersions(self, request: pb.GetVersionsRequest, call: Call) -> pb.GetVersionsResponse:
-        """See ingestion.proto."""
+        """Which versions of documents are stored."""
         keys = _keys(request.document_keys)
-        base = self._catalogue.open(call.access, request.knowledge_base)
-        stored = await self._read(self._catalogue.store.versions, base, keys)
+        base = await self._runtime.open(call.access, request.knowledge_base)
+        stored = await self._runtime.run("read", self._runtime.store.versions, base, keys)
         there = [key for key in dict.fromkeys(keys) if key in stored]
         return pb.GetVersionsResponse(versions=[_version(key, stored[key]) for key in there])
 
     async def ListDocuments(self, request: pb.ListDocumentsRequest, call: Call) -> pb.ListDocumentsResponse:
-        """See ingestion.proto."""
+        """A page of documents in the order of their keys."""
         if request.count > _MAX_KEYS:
             raise BadRequest(f"a page of {request.count} documents, at most {_MAX_KEYS}", field="count")
         condition = read_filter(request.filter) if request.HasField("filter") else None
-        after, count = _after(request), request.count or _MAX_KEYS
-        base = self._catalogue.open(call.access, request.knowledge_base)
-        store = self._catalogue.store
+        first, count = _first_after(request), request.count or _MAX_KEYS
+        base = await self._runtime.open(call.access, request.knowledge_base)
+        store = self._runtime.store
 
         def page(after: str | None) -> pb.ListDocumentsResponse:
             while True:
@@ -163,7 +149,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
                     return pb.ListDocumentsResponse(documents=documents, next_page_token=token)
                 after = keys[-1]  # all of them were deleted meanwhile, which is no end of the list
 
-        return await self._read(page, after)
+        return await self._runtime.run("read", page, first)
 
 
 async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRequest]:
@@ -178,7 +164,34 @@ async def _stream_of_one(request: pb.UpsertRequest) -> AsyncIterator[pb.IngestRe
     yield pb.IngestRequest(item=pb.IngestItem(document=document, prepared=prepared))
 
 
-def _after(request: pb.ListDocumentsRequest) -> str | None:
+def _answer(document: Document, call: Call) -> pb.IngestResponse:
+    """What became of a document, which is counted for the metrics and the audit log."""
+    response, key = pb.IngestResponse(), document.key
+    if document.error is not None:
+        outcome = "failed"
+        response.failed.sequence, response.failed.document_key = document.sequence, key
+        response.failed.status.CopyFrom(to_status(document.error))
+        response.failed.retryable = retryable(document.error)
+    else:
+        kind, count = pb.INGEST_OUTCOME_UNCHANGED, 0
+        if document.unchanged is not None:
+            count = len(document.unchanged.memory_ids)
+        elif (written := document.written) is not None:
+            count = written.reference_count
+            if not written.unchanged:
+                kind = pb.INGEST_OUTCOME_REPLACED if written.replaced else pb.INGEST_OUTCOME_STORED
+        outcome = pb.IngestOutcome.Name(kind).removeprefix("INGEST_OUTCOME_").lower()
+        done = pb.Acknowledgement(
+            sequence=document.sequence, document_key=key, outcome=kind, reference_count=count,
+            content_hash=document.content_hash,
+        )  # fmt: skip
+        response.acknowledged.CopyFrom(done)
+    call.outcomes[outcome] += 1
+    DOCUMENTS.labels(outcome).inc()
+    return response
+
+
+def _first_after(request: pb.ListDocumentsRequest) -> str | None:
     """The key after which a page begins; a token is the last key of the page before in base64."""
     if not request.page_token:
         return request.after_key if request.HasField("after_key") else None
@@ -188,18 +201,6 @@ def _after(request: pb.ListDocumentsRequest) -> str | None:
         return base64.b64decode(request.page_token, altchars=b"-_", validate=True).decode()
     except ValueError:
         raise BadRequest("page_token is none that this service made", field="page_token") from None
-
-
-def _note(response: pb.IngestResponse, call: Call) -> None:
-    """Counts an answer to a document, for the metrics and the audit log."""
-    kind = response.WhichOneof("message")
-    if kind == "started":
-        call.knowledge_base = response.started.knowledge_base
-    elif kind in ("acknowledged", "failed"):
-        name = pb.IngestOutcome.Name(response.acknowledged.outcome).removeprefix("INGEST_OUTCOME_")
-        outcome = name.lower() if kind == "acknowledged" else "failed"
-        call.outcomes[outcome] += 1
-        DOCUMENTS.labels(outcome).inc()
 
 
 def _keys(keys: Sequence[str]) -> list[str]:

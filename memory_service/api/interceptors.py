@@ -101,9 +101,9 @@ class Accounting(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None or method not in METHODS:
             return handler
-        given = header(handler_call_details, REQUEST_ID)
+        given = _header(handler_call_details, REQUEST_ID)
         request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        kind = kind_of(handler)
+        kind = _kind(handler)
         behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
@@ -146,9 +146,8 @@ class Accounting(grpc.aio.ServerInterceptor):
         except asyncio.CancelledError:
             # By a client that left, which is no error, or by the end of the grace period.
             code = "CANCELLED"
-            logger().log(
-                30 if self.stopping else 20, "call_cut" if self.stopping else "client_left", method=method
-            )
+            level, event = (30, "call_cut") if self.stopping else (20, "client_left")
+            logger().log(level, event, method=method)
             raise
         except Exception as error:
             if isinstance(error, TimeoutError):
@@ -209,7 +208,7 @@ class AccessControl(grpc.aio.ServerInterceptor):
         access: Access | None = OPERATOR  # None: the client's certificate decides
         try:
             if self._keys is not None:
-                authorization = header(handler_call_details, "authorization")
+                authorization = _header(handler_call_details, "authorization")
                 by_certificate = authorization is None and self._certificates
                 access = None if by_certificate else self._keys.access_of(authorization)
             self._require_open()
@@ -220,7 +219,7 @@ class AccessControl(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
-        kind = kind_of(handler)
+        kind = _kind(handler)
         behaviour = getattr(handler, kind)
 
         async def unary(request: Any, call: Call) -> Any:
@@ -267,19 +266,16 @@ def _refusing(error: ServiceError, access: Access | None) -> grpc.RpcMethodHandl
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def header(details: grpc.HandlerCallDetails, name: str) -> str | None:
+def _header(details: grpc.HandlerCallDetails, name: str) -> str | None:
     """The last value of a header of the call; None where it is absent or no text."""
     found = [value for key, value in details.invocation_metadata or () if key == name]
     return found[-1] if found and isinstance(found[-1], str) else None
 
 
-def kind_of(handler: Any) -> str:
+def _kind(handler: Any) -> str:
     """`unary_unary`, `unary_stream`, `stream_unary` or `stream_stream`."""
-    request, response = (
-        ("unary", "stream")[bool(streams)]
-        for streams in (handler.request_streaming, handler.response_streaming)
-    )
-    return f"{request}_{response}"
+    streams = (handler.request_streaming, handler.response_streaming)
+    return "_".join("stream" if one else "unary" for one in streams)
 
 
 def _decoder(deserializer: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:

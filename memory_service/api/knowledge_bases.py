@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
 
+import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory_service.access.authorization import Access, Catalogue, Scope
-from memory_service.access.quotas import WriteGuard
-from memory_service.api.export import Export
+from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
-from memory_service.settings import Settings
-from memory_service.stores import KnowledgeBase
+from memory_service.errors import KnowledgeBaseChanged, MemoriesUnwritten
+from memory_service.stores import KnowledgeBase, StoredMemory
 from memory_service.stores.identity import require_readable
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
 
+_PAGE_BYTES = 1 << 20
+_PAGE_MEMORIES = 256
+
 
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
-    """The knowledge bases of the store. What changes the store runs in the writers' thread."""
+    """The knowledge bases of the store; methods are specified in knowledge_bases.proto."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        guard: WriteGuard,
-        readers: Executor,
-        writers: Executor,
-        settings: Settings,
-    ) -> None:
-        self._catalogue = catalogue
-        self._guard = guard
-        run = asyncio.get_running_loop().run_in_executor
-        self._read, self._write = functools.partial(run, readers), functools.partial(run, writers)
-        self._settings = settings
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
 
     async def CreateKnowledgeBase(
         self, request: pb.CreateKnowledgeBaseRequest, call: Call
     ) -> pb.CreateKnowledgeBaseResponse:
-        """See knowledge_bases.proto."""
-        base = await self._write(self._catalogue.create, call.access, request.name, request.description)
+        """An empty one of the service's model."""
+        create = self._runtime.catalogue.create
+        base = await self._runtime.run("write", create, call.access, request.name, request.description)
         return pb.CreateKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
 
     async def GetKnowledgeBase(
         self, request: pb.GetKnowledgeBaseRequest, call: Call
     ) -> pb.GetKnowledgeBaseResponse:
-        """See knowledge_bases.proto."""
-        base = self._catalogue.find(call.access, request.name)
+        """Its ids and state."""
+        base = await self._runtime.find(call.access, request.name)
         return pb.GetKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
 
     async def ListKnowledgeBases(
         self, request: pb.ListKnowledgeBasesRequest, call: Call
     ) -> pb.ListKnowledgeBasesResponse:
-        """See knowledge_bases.proto."""
-        bases = self._catalogue.all(call.access)
+        """Those that the caller may see."""
+        bases = self._runtime.catalogue.all(call.access)
         return pb.ListKnowledgeBasesResponse(
             knowledge_bases=[self._message(base, call.access) for base in bases]
         )
@@ -63,16 +54,16 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     async def DeleteKnowledgeBase(
         self, request: pb.DeleteKnowledgeBaseRequest, call: Call
     ) -> pb.DeleteKnowledgeBaseResponse:
-        """See knowledge_bases.proto."""
-        base = self._catalogue.find(call.access, request.name, Scope.ADMIN)
-        await self._write(self._catalogue.store.drop, base)
-        self._guard.forget(base)
+        """With all that is in it."""
+        base = await self._runtime.find(call.access, request.name, Scope.ADMIN)
+        await self._runtime.run("write", self._store.drop, base)
+        self._runtime.guard.forget(base)
         return pb.DeleteKnowledgeBaseResponse()
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, call: Call) -> pb.GetStatisticsResponse:
-        """See knowledge_bases.proto."""
-        base = self._catalogue.find(call.access, request.name)
-        counts = await self._read(self._catalogue.store.statistics, base)
+        """Counts and bytes."""
+        base = await self._runtime.find(call.access, request.name)
+        counts = await self._runtime.run("read", self._store.statistics, base)
         return pb.GetStatisticsResponse(
             document_count=counts.documents, reference_count=counts.references, payload_bytes=counts.payload_bytes,
             text_bytes=counts.text_bytes, stored_bytes=counts.stored_bytes,
@@ -82,27 +73,53 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     async def ExportKnowledgeBase(
         self, request: pb.ExportKnowledgeBaseRequest, call: Call
     ) -> AsyncIterator[pb.ExportKnowledgeBaseResponse]:
-        """See knowledge_bases.proto."""
-        base = self._catalogue.open(call.access, request.name)
+        """All memories, page by page in the order of their ids, as of one revision.
+
+        Raises KnowledgeBaseChanged, and MemoriesUnwritten before a cold start is over.
+        """
+        run, store = self._runtime.run, self._store
+        base = await self._runtime.open(call.access, request.name)
         require_readable(
             base.identity, model_id=request.model_id, codec_id=request.codec_id,
             memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
         )  # fmt: skip
-        after_id = request.after_id if request.HasField("after_id") else None
-        export = Export(
-            self._catalogue.store, base, after_id, request.revision, request.limit, request.while_written
-        )
-        head = await self._read(export.head)
-        head.knowledge_base.CopyFrom(self._message(base, call.access))
-        head.rerank_candidates = self._settings.rerank_candidates
+        revision = await run("read", store.revision, base)
+        if request.revision and revision.number != request.revision:
+            raise _changed(base)
+        counts = await run("read", store.statistics, base)
+        if counts.unwritten_documents:
+            raise MemoriesUnwritten(
+                f"knowledge base {base.name!r} has {counts.unwritten_documents} documents whose memories are"
+                " still to be written: try again when `memory-service kb show` counts none",
+                knowledge_base=base.name, documents=counts.unwritten_documents,
+            )  # fmt: skip
+        head = pb.ExportHead(
+            knowledge_base=self._message(base, call.access), revision=revision.number,
+            memory_count=revision.memories, id_digest=revision.digest, payload_bytes=counts.payload_bytes,
+            text_bytes=counts.text_bytes, rerank_candidates=self._runtime.settings.rerank_candidates,
+        )  # fmt: skip
         yield pb.ExportKnowledgeBaseResponse(head=head)
-        while page := await self._read(export.page):
-            yield pb.ExportKnowledgeBaseResponse(page=page)
+        per_memory = (counts.payload_bytes + counts.text_bytes) // max(counts.references, 1)
+        most = min(max(_PAGE_BYTES // (per_memory + 4 * base.identity.dimension), 1), _PAGE_MEMORIES)
+        left = request.limit or None
+        after_id = request.after_id if request.HasField("after_id") else None
+
+        def page() -> pb.ExportPage:
+            count = most if left is None else min(most, left)
+            memories = store.memories(base, after_id=after_id, count=count) if count else []
+            if count and not request.while_written and store.revision(base) != revision:
+                raise _changed(base)
+            return pb.ExportPage(memories=map(_exported, memories))
+
+        while memories := (exported := await run("read", page)).memories:
+            after_id = memories[-1].memory_id
+            left = None if left is None else left - len(memories)
+            yield pb.ExportKnowledgeBaseResponse(page=exported)
 
     def _message(self, base: KnowledgeBase, access: Access) -> pb.KnowledgeBase:
         created_at = Timestamp()
         created_at.FromDatetime(base.created_at)
-        mismatch = self._catalogue.mismatch(base)
+        mismatch = self._runtime.catalogue.mismatch(base)
         state = pb.KNOWLEDGE_BASE_STATE_READY
         if base.problem:
             state = pb.KNOWLEDGE_BASE_STATE_DAMAGED
@@ -114,3 +131,19 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
             created_at=created_at, state=state, problem=base.problem or mismatch,
         )  # fmt: skip
+
+
+def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:
+    return KnowledgeBaseChanged(
+        f"knowledge base {base.name!r} was written to since its export began: start anew",
+        knowledge_base=base.name,
+    )
+
+
+def _exported(memory: StoredMemory) -> pb.ExportedMemory:
+    return pb.ExportedMemory(
+        memory_id=memory.memory_id, document_key=memory.document_key, title=memory.title,
+        chunk_number=memory.chunk_number, text=memory.text,
+        vector=np.ascontiguousarray(memory.vector, "<f4").tobytes(),
+        payload=bytes(memory.payload), payload_crc32c=memory.crc32c,
+    )  # fmt: skip

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
 from pathlib import Path
 
 from memory_model.errors import CorruptFile, MissingFile
 from memory_service import __version__
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
-from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES, Settings
-from memory_service.write.encoder import EncoderDescription
+from memory_service.settings import MAX_HELD_IDS, MAX_HITS, MAX_QUERIES
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import models_pb2, models_pb2_grpc
 
 _MANIFEST = "manifest.json"
@@ -25,14 +23,15 @@ PING_INTERVAL_MS = 10_000
 class Models(models_pb2_grpc.ModelsServicer):
     """Describes the encoder and serves the bundle's files, as the manifest names them."""
 
-    def __init__(self, description: EncoderDescription, settings: Settings, readers: Executor) -> None:
-        self._description = description
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._description = description = runtime.encoder.description
+        settings = runtime.settings
         self._bundle = settings.bundle
         self._limits = models_pb2.Limits(
             request_bytes=settings.message_limit_bytes, payload_bytes=description.payload_bytes, k=settings.max_k,
             queries=MAX_QUERIES, hits=MAX_HITS, held_ids=MAX_HELD_IDS, ping_interval_ms=PING_INTERVAL_MS,
         )  # fmt: skip
-        self._readers = readers
 
     async def Describe(self, request: models_pb2.DescribeRequest, call: Call) -> models_pb2.DescribeResponse:
         """See models.proto."""
@@ -49,8 +48,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         self, request: models_pb2.FetchBundleRequest, call: Call
     ) -> AsyncIterator[models_pb2.FetchBundleResponse]:
         """See models.proto."""
-        loop = asyncio.get_running_loop()
-        path = await loop.run_in_executor(self._readers, self._file, request.file or _MANIFEST)
+        path = await self._runtime.run("read", self._file, request.file or _MANIFEST)
         size = path.stat().st_size
         if request.offset > size:
             raise BadRequest(
@@ -60,7 +58,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         with path.open("rb") as file:
             file.seek(offset)
             while True:
-                data = await loop.run_in_executor(self._readers, file.read, _PIECE_BYTES)
+                data = await self._runtime.run("read", file.read, _PIECE_BYTES)
                 if not data and offset != request.offset:
                     return
                 yield models_pb2.FetchBundleResponse(data=data, offset=offset, file_bytes=size)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import numpy as np
 
-from memory_service.access.authorization import Catalogue
 from memory_service.api.interceptors import Call
 from memory_service.errors import Overloaded
 from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
 from memory_service.ops.tracing import span
 from memory_service.read.query import read_query
-from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.encoder import Encoder
-from memory_service.write.pipeline import Threads
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import retrieval_pb2 as pb
 from protos.memory.v1 import retrieval_pb2_grpc
 
@@ -25,30 +21,25 @@ from protos.memory.v1 import retrieval_pb2_grpc
 class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
     """The read path. Lives on the event loop; only the store call leaves it."""
 
-    def __init__(
-        self, catalogue: Catalogue, encoder: Encoder, threads: Threads, settings: Settings, late: LateMemories
-    ) -> None:
-        self._catalogue = catalogue
-        self._encoder = encoder
-        self._threads = threads
-        self._settings = settings
+    def __init__(self, runtime: Runtime, late: LateMemories) -> None:
+        self._runtime = runtime
         self._late = late
         self._waiting = 0
 
     async def Retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
         """See retrieval.proto."""
-        arrived_ns = time.perf_counter_ns()
-        if self._waiting >= self._settings.max_waiting_retrievals:
+        arrived_ns, runtime = time.perf_counter_ns(), self._runtime
+        if self._waiting >= runtime.settings.max_waiting_retrievals:
             REFUSED.labels(Overloaded.reason).inc()
             raise Overloaded(
                 f"{self._waiting} retrievals wait already: try again a little later", waiting=self._waiting
             )
-        base = self._catalogue.open(call.access, request.knowledge_base)
         self._waiting += 1
         WAITING.inc()
         try:
-            per_chunk = self._catalogue.encoder.memories_per_chunk
-            query = await read_query(request, base.identity, self._settings, per_chunk, self._embedded)
+            base = await runtime.open(call.access, request.knowledge_base)
+            per_chunk = runtime.encoder.description.memories_per_chunk
+            query = await read_query(request, base.identity, runtime.settings, per_chunk, self._embedded)
             with span("store.retrieve", queries=len(query.vectors)):
                 retrieved, queue_us = await self._search(base, query)
             if b"" in retrieved.payloads.values():
@@ -58,13 +49,12 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             WAITING.dec()
         response = response_of(retrieved)
         total_us = (time.perf_counter_ns() - arrived_ns) // 1000
-        times = (retrieved.search_us, retrieved.fetch_us, total_us, queue_us, retrieved.rank_us)
-        observe_retrieval(*times)
-        response.server_times.CopyFrom(
-            pb.ServerTimes(
-                search_us=times[0], fetch_us=times[1], total_us=times[2], queue_us=times[3], rank_us=times[4]
-            )
-        )
+        times = pb.ServerTimes(
+            search_us=retrieved.search_us, fetch_us=retrieved.fetch_us, total_us=total_us, queue_us=queue_us,
+            rank_us=retrieved.rank_us,
+        )  # fmt: skip
+        observe_retrieval(times)
+        response.server_times.CopyFrom(times)
         return response
 
     async def _search(self, base: KnowledgeBase, query: Query) -> tuple[Retrieved, int]:
@@ -72,17 +62,15 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
 
         def search() -> tuple[Retrieved, int]:
             began_ns = time.perf_counter_ns()
-            return self._catalogue.store.retrieve(base, query), time.perf_counter_ns() - began_ns
+            return self._runtime.store.retrieve(base, query), time.perf_counter_ns() - began_ns
 
         asked_ns = time.perf_counter_ns()
-        retrieved, in_store_ns = await asyncio.get_running_loop().run_in_executor(self._threads.read, search)
+        retrieved, in_store_ns = await self._runtime.run("read", search)
         return retrieved, (time.perf_counter_ns() - asked_ns - in_store_ns) // 1000
 
     async def _embedded(self, texts: list[str]) -> np.ndarray:
         """Unit vectors of texts, float32 [n, dimension]."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads.embed, self._encoder.embed, texts
-        )
+        return await self._runtime.run("embed", self._runtime.encoder.embed, texts)
 
 
 def response_of(retrieved: Retrieved) -> pb.RetrieveResponse:

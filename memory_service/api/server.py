@@ -9,8 +9,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import grpc
@@ -40,7 +39,7 @@ from memory_service.stores import Query, Store, open_store
 from memory_service.stores.address import parse_address
 from memory_service.write.cold_start import LateMemories
 from memory_service.write.encoder import Encoder
-from memory_service.write.pipeline import Threads
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import (
     ingestion_pb2_grpc,
     knowledge_bases_pb2_grpc,
@@ -52,9 +51,8 @@ from protos.memory.v1 import (
 _LAST_ANSWERS_S = 0.5
 _FIRST_PAUSE_S = 0.02
 _PAUSE_S = 0.1
-_MOST_PAUSES = 5
+_MOST_PAUSES = 6
 _PUTTING_AWAY_S = 5.0
-_NO_QUOTA = Quota()
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 32 << 20
 
@@ -66,20 +64,20 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         """Raises InvalidInput, MissingFile, CorruptFile when the settings do not go together."""
-        self.port = 0
+        self.port = self.metrics_port = 0
+        self.store: Store | None = None
         self._settings = settings
         self._security = Security.of(settings)
-        self._default_quota = Quota(
-            references=settings.quota_references, bytes=settings.quota_bytes,
-            requests_per_s=settings.quota_requests_per_s,
-        )  # fmt: skip
+        self._draining = asyncio.Event()
+        self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()
         tracing = self._closing.enter_context(contextlib.closing(Tracing(settings.traces_endpoint)))
-        self._health = Health(settings.health_interval_s)
         audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
         if audit is not None:
             self._closing.callback(audit.close)
-        self.metrics_port = 0
+        address = parse_address(settings.store)
+        self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
+        self._health = Health(settings.health_interval_s)
         self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
         self._access = AccessControl(
             self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None
@@ -88,16 +86,17 @@ class Server:
         self._grpc = grpc.aio.server(
             interceptors=[*traced, self._accounting, self._access], options=_options(settings)
         )
-        self._draining = asyncio.Event()
-        self._late: LateMemories | None = None
-        self.store: Store | None = None
-        address = parse_address(settings.store)
-        self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
 
     def _quota_of(self, tenant: str) -> Quota:
         """The tenant's quota: its own or the settings'; the operator has none."""
         own = self._security.keys.quota_of(tenant) if self._security.keys is not None else None
-        return own or (self._default_quota if tenant else _NO_QUOTA)
+        if own is not None or not tenant:
+            return own or Quota()
+        settings = self._settings
+        return Quota(
+            references=settings.quota_references, bytes=settings.quota_bytes,
+            requests_per_s=settings.quota_requests_per_s,
+        )  # fmt: skip
 
     async def listen(self) -> None:
         """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""
@@ -125,60 +124,55 @@ class Server:
             await self.listen()
         settings = self._settings
         self.store = self._closing.enter_context(contextlib.closing(store))
-        counts = {"read": settings.read_connections, "write": 1, "prepare": 1, "encode": 1, "embed": 1}
-        threads = Threads(
-            **{
-                name: self._closing.enter_context(ThreadPoolExecutor(count, name))
-                for name, count in counts.items()
-            }
-        )
         catalogue = Catalogue(store, encoder.description)
         guard = WriteGuard(store, self.disk, self._quota_of)
+        runtime = Runtime(settings, catalogue, guard, encoder, self._draining)
+        self._closing.callback(runtime.close)
         there = {base.name for base in store.knowledge_bases()}
-        if DEFAULT_KNOWLEDGE_BASE not in there and not settings.store_read_only:
+        if DEFAULT_KNOWLEDGE_BASE not in there:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
-        late = self._late = LateMemories(catalogue, guard, encoder, threads, settings, self._draining)
-        services = _Started(self._grpc)
-        retrieval = Retrieval(catalogue, encoder, threads, settings, late)
-        retrieval_pb2_grpc.add_RetrievalServicer_to_server(retrieval, services)
-        ingestion = Ingestion(catalogue, guard, encoder, threads, settings, self._draining, late)
-        ingestion_pb2_grpc.add_IngestionServicer_to_server(ingestion, services)
-        bases = KnowledgeBases(catalogue, guard, threads.read, threads.write, settings)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(bases, services)
-        models = Models(encoder.description, settings, threads.read)
-        models_pb2_grpc.add_ModelsServicer_to_server(models, services)
-        operations_pb2_grpc.add_OperationsServicer_to_server(
-            Operations(catalogue, late, threads.read), services
+        late = self._late = LateMemories(runtime)
+        # A server that has started takes generic handlers only; the others, for the same methods, are left out.
+        services = SimpleNamespace(
+            add_generic_rpc_handlers=self._grpc.add_generic_rpc_handlers,
+            add_registered_method_handlers=lambda service, handlers: None,
         )
-        for base in store.knowledge_bases():
-            if problem := base.problem or catalogue.mismatch(base):
-                logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
-        if settings.warm_up:
-            await self._warm_up(catalogue, encoder, threads)
+        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late), services)
+        ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), services)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime), services)
+        models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), services)
+        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), services)
+        await self._warm_up(runtime)
         late.start()
         self._access.state = "open"
         await self._health.watch(store, self.disk, catalogue)
-        if settings.port_file is not None:
-            write_atomically(settings.port_file, f"{self.port}\n")
+        if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
+            temporary = file.with_name(f".{file.name}.{os.getpid()}")
+            temporary.write_text(f"{self.port}\n", encoding="utf-8")
+            temporary.replace(file)
         logger().info(
             "serving", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
             store=str(parse_address(settings.store)),  # shown without its password
             keys=self._security.keys is not None, tls=self._security.certificates is not None,
         )  # fmt: skip
 
-    async def _warm_up(self, catalogue: Catalogue, encoder: Encoder, threads: Threads) -> None:
-        """Uses the model and the indices once, so that the first call does not pay for it."""
-        run = asyncio.get_running_loop().run_in_executor
-        await run(threads.encode, encoder.encode, ["The first reference."])
+    async def _warm_up(self, runtime: Runtime) -> None:
+        """Uses the model and the indices once, so that the first call does not pay for it; names refused ones."""
+        encoder, store, warm_up = runtime.encoder, runtime.store, self._settings.warm_up
+        if warm_up:
+            await runtime.run("encode", encoder.encode, ["The first reference."])
         vector = np.zeros((1, encoder.description.identity.dimension), np.float32)
         vector[0, 0] = 1.0
-        for base in catalogue.store.knowledge_bases():
-            if not base.problem and not catalogue.mismatch(base):
-                try:
-                    await run(threads.read, catalogue.store.retrieve, base, Query(vector, 1))
-                except Memory3Error as error:
-                    logger().error("not_warmed_up", knowledge_base=base.name, problem=str(error))
+        for base in store.knowledge_bases():
+            problem = base.problem or runtime.catalogue.mismatch(base)
+            try:
+                if warm_up and not problem:
+                    await runtime.run("read", store.retrieve, base, Query(vector, 1))
+            except Memory3Error as error:
+                problem = str(error)
+            if problem:
+                logger().error("knowledge_base_refused", knowledge_base=base.name, problem=problem)
 
     async def stop(self) -> None:
         """NOT_SERVING, no new calls, those under way get their grace, then the store is closed. Idempotent."""
@@ -187,7 +181,15 @@ class Server:
         logger().info("draining", grace_s=self._settings.shutdown_grace_s)
         await self._health.drain()
         await asyncio.sleep(self._settings.shutdown_delay_s)
-        await self._turn_away()
+        # New calls are refused until clients pause: gRPC cancels what arrives while a connection closes, unretryably.
+        self._access.state = "closed"
+        refused, pause_s = -1, _FIRST_PAUSE_S
+        for _ in range(_MOST_PAUSES):
+            if self._access.turned_away == refused:
+                break
+            refused = self._access.turned_away
+            await asyncio.sleep(pause_s)
+            pause_s = _PAUSE_S
         self._draining.set()
         await self._end_calls()
         await self._health.close()
@@ -195,17 +197,6 @@ class Server:
             await self._late.stop()
         await asyncio.to_thread(self._closing.close)
         logger().info("stopped")
-
-    async def _turn_away(self) -> None:
-        """Refuses new calls until clients pause: gRPC cancels what arrives while a connection closes, unretryably."""
-        self._access.state = "closed"
-        await asyncio.sleep(_FIRST_PAUSE_S)
-        refused = 0
-        for _ in range(_MOST_PAUSES):
-            if self._access.turned_away == refused:
-                break
-            refused = self._access.turned_away
-            await asyncio.sleep(_PAUSE_S)
 
     async def _end_calls(self) -> None:
         """Ends what is under way after its grace, and closes the port."""
@@ -224,18 +215,6 @@ class Server:
             await asyncio.wait_for(self._accounting.wait_until_idle(), _PUTTING_AWAY_S)
 
 
-class _Started:
-    """A server that has started, for the generated `add_…_to_server`: it takes generic handlers only."""
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: dict[str, grpc.RpcMethodHandler]
-    ) -> None:
-        """The generic handlers do the same."""
-
-
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", settings.message_limit_bytes),
@@ -252,29 +231,18 @@ def _options(settings: Settings) -> list[tuple[str, Any]]:
     return options
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that others wait for: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """As asyncio.run, on uvloop where it is installed: it spends less on each wake-up, several a call."""
-    _keep_freed_memory()
+    # Keeps glibc from giving a response's 200 kB back to the system, to fault them in again for the next: 0.25 ms.
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            libc.mallopt(option, _KEPT_BYTES)
     try:
         import uvloop
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-def _keep_freed_memory() -> None:
-    """Keeps glibc from giving a response's 200 kB back to the system, to fault them in again for the next: 0.25 ms."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            libc.mallopt(option, _KEPT_BYTES)
 
 
 def keep_what_is_loaded() -> None:
@@ -284,29 +252,25 @@ def keep_what_is_loaded() -> None:
 
 
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
-    """Listens, loads model and store, serves until SIGTERM or SIGINT, then stops gracefully."""
+    """Opens the store, listens, loads the model, serves until SIGTERM or SIGINT, then stops gracefully.
+
+    Raises what `open_store` and `load_encoder` raise; without a store it does not listen.
+    """
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled.set)
     server = Server(settings)
-    await server.listen()
-    stop = asyncio.create_task(signalled.wait())
-    try:
-        loading = asyncio.create_task(asyncio.to_thread(_load, settings, load_encoder))
-        await asyncio.wait({loading, stop}, return_when=asyncio.FIRST_COMPLETED)
-        encoder, store = await loading  # also after a signal: a thread cannot be stopped
-        if signalled.is_set():
-            store.close()
-        else:
-            await server.start(encoder, store)
-            keep_what_is_loaded()
-            await stop
-    finally:
-        stop.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+    with contextlib.ExitStack() as closing:
+        store = await asyncio.to_thread(open_store, settings.store, settings.store_options())
+        closing.callback(store.close)
+        try:
+            await server.listen()
+            encoder = await asyncio.to_thread(load_encoder)
+            if not signalled.is_set():
+                closing.pop_all()
+                await server.start(encoder, store)
+                keep_what_is_loaded()
+                await signalled.wait()
+        finally:
             await server.stop()
-
-
-def _load(settings: Settings, load_encoder: Callable[[], Encoder]) -> tuple[Encoder, Store]:
-    return load_encoder(), open_store(settings.store, settings.store_options())

@@ -13,8 +13,17 @@ from memory_service.cli.serve import migrate, serve
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="The cloud half of Memory³ Edge: write documents as explicit memories, keep them, serve them to devices."
-    " Begin with `serve --bundle FOLDER`, then `ingest FILE…`, then `doctor`.",
+    help="""The cloud half of Memory³ Edge: write documents as explicit memories, keep them, serve them to devices.
+
+    \b
+    memory-model export --out bundle         what devices need, and the service's embedder
+    memory-service serve --bundle bundle     in another terminal; the commands below call it
+    memory-service ingest notes/ --kb notes  text, Markdown, HTML, PDF, CSV, JSON lines, Parquet
+    memory-service documents list notes      what is stored
+    memory-service doctor                    what is wrong, and what to do about it
+
+    Commands find the service by --address or MEMORY_SERVICE_ADDRESS and send the key MEMORY_SERVICE_CLIENT_API_KEY.
+    """,
 )
 for command in (serve, ingest, doctor, backup, restore, migrate):
     app.command()(command)

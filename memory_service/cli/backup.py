@@ -52,6 +52,5 @@ def restore(
     from memory_service.ops.backup import Archive, Restore
 
     with _with_bar("documents", address) as (channel, show):
-        archive = Archive(source)
-        made = Restore(channel, address, archive, name, resume=resume, on_progress=show).run()
+        made = Restore(channel, address, name, Archive(source), show).run(resume=resume)
     typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")

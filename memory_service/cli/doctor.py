@@ -39,7 +39,7 @@ def doctor(
 
     with errors_for_people():
         settings = load_settings(config, {"store": store} if store else {})
-        configure_logs("warning", settings.log_format)  # on stderr: what is printed here is for programs too
+        configure_logs("warning")  # on stderr: what is printed here is for programs too
         findings = check_files(settings)
         ids: Mapping[str, str] = {}
         if settings.bundle is not None:

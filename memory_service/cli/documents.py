@@ -8,7 +8,6 @@ from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from memory_model.printable import printable
 from memory_service.cli.terminal import Address, errors_for_people, plain
@@ -81,35 +80,36 @@ def delete(
         if there and not yes:
             what = f"{len(there)} documents with {references} references"
             typer.confirm(f"delete {what} from knowledge base {kb}?", abort=True)
-        documents = _delete(stub, kb, list(there), console)
+        documents = 0
+        for page in _pages(list(there)):  # what is done stays done
+            request = pb.DeleteRequest(knowledge_base=kb, document_keys=page)
+            documents += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
     typer.echo(f"deleted {documents} documents from {kb}")
     if missing:
         raise typer.Exit(1)
 
 
-def _delete(stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str], console: Console) -> int:
-    """Deletes page by page and returns how many documents there were; what is done stays done."""
-    deleted = 0
-    with Progress(console=console, transient=True) as progress:
-        for start in progress.track(range(0, len(keys), _KEYS_AT_ONCE), description="deleting"):
-            request = pb.DeleteRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
-            deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
-    return deleted
+def _pages(keys: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        yield keys[start : start + _KEYS_AT_ONCE]
 
 
 def _of_keys(
     stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]
 ) -> Iterator[pb.DocumentVersion]:
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=keys[start : start + _KEYS_AT_ONCE])
+    for page in _pages(keys):
+        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=page)
         yield from stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions
 
 
 def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Iterator[pb.DocumentVersion]:
     request = pb.ListDocumentsRequest(knowledge_base=kb, key_prefix=prefix)
-    while page := stub.ListDocuments(request, timeout=_CALL_TIMEOUT_S).documents:
-        yield from page
-        request.after_key = page[-1].document_key
+    while True:
+        page = stub.ListDocuments(request, timeout=_CALL_TIMEOUT_S)
+        yield from page.documents
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.destination import Destination
+from memory_service.client.formats import count_documents, find_sources, read_documents
 from memory_service.client.ingest import Ingestion
-from memory_service.client.near_duplicates import NearDuplicates
-from memory_service.client.rows import Destination, Row, read_rows
+from memory_service.client.rows import Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -45,13 +48,6 @@ def ingest(
     overlap: Annotated[
         int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
     ] = 0,
-    near_duplicates: Annotated[
-        float,
-        typer.Option(
-            "--drop-near-duplicates", min=0, max=1,
-            help="leave out documents that share more of their runs of words with an earlier one, such as 0.9; 0: none",
-        ),
-    ] = 0.0,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(help="who writes memories: the service, or workers of a Ray cluster for it"),
@@ -67,25 +63,24 @@ def ingest(
     """Write documents into a knowledge base; run the same command again to go on after Ctrl-C.
 
     Documents that are stored unchanged cost no work. Lost connections and a store that is away are waited for.
-    """
-    from memory_service.client.formats import count_documents, find_sources
 
+    For example: memory-service ingest notes/ 'wiki/**/*.md' --kb notes
+    """
     console = Console(stderr=True, highlight=False)
     with errors_for_people():
-        near = NearDuplicates(near_duplicates) if near_duplicates else None
-        sources = find_sources(files)
-        shown = Shown(console, sum(count_documents(source) for source in sources))
-        to = Destination(address, kb, overlap, _WRITING[memories])
         if engine == "local" and store is not None:
             raise InvalidInput("--store is for --engine ray: here the service writes to its own")
-        if engine == "ray" and (memories == "later" or near is not None):
-            raise InvalidInput("--memories later and --drop-near-duplicates are for --engine local")
+        if engine == "ray" and memories == "later":
+            raise InvalidInput("--memories later is for --engine local")
+        sources = find_sources(files)
+        to = Destination(address, kb, overlap, _WRITING[memories])
         to.require(create=create)
+        shown = _Shown(console, sum(count_documents(source) for source in sources))
         try:
             if engine == "local":
                 ingestion = Ingestion(to)
                 with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(ingestion.run(_rows(sources, near)))
+                    shown.all(ingestion.run(row for source in sources for row in read_documents(source)))
             else:
                 given = {"model": model, "bundle": bundle, "store": store}
                 with shown.progress:
@@ -93,44 +88,33 @@ def ingest(
         except KeyboardInterrupt:
             shown.interrupted = True
         except Memory3Error:
-            shown.say_how_far()
+            console.print(f"{shown.how_far}, run the same command again to go on")
             raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(shown.outcomes.items()))
     typer.echo(f"{shown.total} documents: {counts or 'nothing to do'}; {shown.references} references")
     if shown.interrupted:
-        console.print(
-            f"interrupted: {shown.done} of {shown.total} documents done, run the same command again to go on"
-        )
+        console.print(f"interrupted: {shown.how_far}, run the same command again to go on")
         raise typer.Exit(130)
-    if shown.outcomes.get("failed"):
+    if shown.outcomes["failed"]:
         raise typer.Exit(1)
-
-
-def _rows(sources: list[Path], near: NearDuplicates | None) -> Iterator[Row]:
-    for source in sources:
-        for row in read_rows(source):
-            text = row.item.document.text if row.item is not None else ""
-            twin = near.twin(row.key, text) if near and text else ""
-            yield row.done("duplicate", message=f"nearly equals {twin}") if twin else row
 
 
 def _with_ray(
     sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int
 ) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
-    from memory_service.client.ray import ModelOfSettings, Workers, ingest_with_ray
+    from memory_service.client.ray import Workers, ingest_with_ray, load_encoder
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
     direct = settings.of_store() if given["store"] else None
     crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)
-    with contextlib.closing(
-        ingest_with_ray(sources, to, ModelOfSettings(settings.of_writing()), crew, direct)
-    ) as rows:
+    load = functools.partial(load_encoder, settings.of_writing())
+    with contextlib.closing(ingest_with_ray(sources, to, load, crew, direct)) as rows:
         yield from rows
 
 
 @contextlib.contextmanager
-def _interrupting(ingestion: Ingestion, shown: Shown) -> Iterator[None]:
+def _interrupting(ingestion: Ingestion, shown: _Shown) -> Iterator[None]:
     """The first Ctrl-C stops after what is under way, the second at once."""
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
@@ -147,43 +131,31 @@ def _interrupting(ingestion: Ingestion, shown: Shown) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class Shown:
+class _Shown:
     """Counts, and what a person sees meanwhile: a bar with the time that is left, and every document that failed."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.total = total
         self.references = 0
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
         self.interrupted = False
-        columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"),
-            TimeRemainingColumn(),
-        )  # fmt: skip
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console)
-        self._task = self.progress.add_task("documents", total=total, more="")
+        self._task = self.progress.add_task("documents", total=total)
 
     @property
-    def done(self) -> int:
-        """Documents that have their outcome."""
-        return sum(self.outcomes.values())
+    def how_far(self) -> str:
+        """How many documents have their outcome."""
+        return f"{self.outcomes.total()} of {self.total} documents done"
 
     def all(self, rows: Iterator[Row]) -> None:
         """Shows every row as it comes."""
         for row in rows:
-            self.outcomes[row.outcome] = self.outcomes.get(row.outcome, 0) + 1
+            self.outcomes[row.outcome] += 1
             self.references += row.references
             if row.outcome == "failed":
                 line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            elif row.outcome == "duplicate":
-                self.progress.console.print(
-                    f"left out {plain(row.where)}: {plain(row.message)}", soft_wrap=True
-                )
-            self.progress.update(self._task, advance=1, more=f"{self.references} references")
-
-    def say_how_far(self) -> None:
-        """What an error left done."""
-        if self.done:
-            self.progress.console.print(
-                f"{self.done} of {self.total} documents done: run the same command again to go on"
+            self.progress.update(
+                self._task, advance=1, description=f"documents, {self.references} references"
             )

@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
-File = Annotated[
-    Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help="the key file that the service reads")
-]
-
+_FILE_HELP, _AUDIT_HELP = "the key file that the service reads", "file that gets a line about the change"
+File = Annotated[Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help=_FILE_HELP)]
 Audit = Annotated[
-    Path | None,
-    typer.Option(
-        "--audit-log", envvar="MEMORY_SERVICE_AUDIT_LOG", help="file that gets a line about the change"
-    ),
+    Path | None, typer.Option("--audit-log", envvar="MEMORY_SERVICE_AUDIT_LOG", help=_AUDIT_HELP)
 ]
+Tenant = Annotated[str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")]
 
 
 @contextlib.contextmanager
@@ -59,13 +55,14 @@ def create(
             metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"
         ),
     ],
-    tenant: Annotated[
-        str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's key")
-    ] = "",
+    tenant: Tenant = "",
     expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
     audit_log: Audit = None,
 ) -> None:
-    """Make a key and print it: nobody can read it again."""
+    """Make a key and print it: nobody can read it again.
+
+    For example: memory-service keys create phones --keys keys.json --grant 'notes:read'
+    """
     with errors_for_people():
         grants = _grants(grant)
         expires = timedelta(days=expires_days) if expires_days is not None else None
@@ -104,9 +101,7 @@ def certificate(
             metavar="BASE:SCOPE", help="as of `create`; without, the certificate opens nothing any more"
         ),
     ] = None,
-    tenant: Annotated[
-        str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")
-    ] = "",
+    tenant: Tenant = "",
     audit_log: Audit = None,
 ) -> None:
     """Set what clients with a certificate of this identity may do without an API key (mTLS)."""

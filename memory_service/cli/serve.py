@@ -46,7 +46,7 @@ def serve(
     }  # fmt: skip
     with errors_for_people():
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
-        configure_logs(settings.log_level, settings.log_format)
+        configure_logs(settings.log_level)
         address = parse_address(settings.store)
         require_files(settings)  # before it listens: what is missing is said at once
         logger().info(
@@ -62,7 +62,7 @@ def migrate(store: Store = None, config: Config = None) -> None:
 
     with errors_for_people():
         settings = load_settings(config, {"store": store} if store else {})
-        configure_logs(settings.log_level, settings.log_format)
+        configure_logs(settings.log_level)
         opened = open_store(settings.store, settings.store_options())
         try:
             count = len(opened.knowledge_bases())

@@ -18,43 +18,30 @@ from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
-_RETRIES = {
-    "methodConfig": [
-        {
-            "name": [{}],
-            "retryPolicy": {
-                "maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 4,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
+_RETRY_POLICY = {
+    "maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 4,
+    "retryableStatusCodes": ["UNAVAILABLE"],
 }  # fmt: skip
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", -1),
-    ("grpc.service_config", json.dumps(_RETRIES)),
+    ("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": _RETRY_POLICY}]})),
 ]
-_RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class RemoteError(Memory3Error):
     """The service refused a call or cannot be reached.
 
     reason: stable name of the error, such as MODEL_MISMATCH, or empty. retry_after_s: the service's RetryInfo, or 0.
+    retryable: the same call may succeed a little later.
     """
 
     def __init__(
         self, message: str, code: grpc.StatusCode, reason: str = "", retry_after_s: float = 0
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same call may succeed a little later."""
-        return self.code in _RETRYABLE
+        self.code, self.reason, self.retry_after_s = code, reason, retry_after_s
+        self.retryable = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 def remote_error(error: grpc.RpcError, address: str) -> RemoteError:
@@ -93,21 +80,15 @@ class Connection(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MEMORY_SERVICE_CLIENT_", extra="ignore")
 
-    api_key: SecretStr | None = Field(default=None, description="API key, `m3_…`")
-    tls: bool = Field(default=False, description="encrypt, with the system's certificate authorities")
-    ca: Path | None = Field(
-        default=None, description="PEM file of the authorities instead of them; implies tls"
-    )
-    certificate: Path | None = Field(
-        default=None, description="PEM file with which the command proves itself (mTLS)"
-    )
-    key: Path | None = Field(default=None, description="PEM file of its key")
+    api_key: SecretStr | None = Field(None, description="API key, `m3_…`")
+    tls: bool = Field(False, description="encrypt, with the system's certificate authorities")
+    ca: Path | None = Field(None, description="PEM file of the authorities instead of them; implies tls")
+    certificate: Path | None = Field(None, description="PEM file with which the command proves itself (mTLS)")
+    key: Path | None = Field(None, description="PEM file of its key")
     server_name: str = Field(
-        default="", description="name the service's certificate is for, where it is not the address"
+        "", description="name the service's certificate is for, if it is not the address"
     )
-    insecure: bool = Field(
-        default=False, description="permit the API key to travel to another machine without TLS"
-    )
+    insecure: bool = Field(False, description="permit the API key to travel to another machine without TLS")
 
     def __init__(self, **values: Any) -> None:
         """From the environment; raises InvalidInput."""
@@ -123,16 +104,6 @@ class Connection(BaseSettings):
 
     def channel(self, address: str) -> grpc.Channel:
         """A channel; calls that find no service are tried again for a while. Raises InvalidInput, MissingFile."""
-        self._check(address)
-        if self.encrypted:
-            channel = grpc.secure_channel(address, self._credentials(), options=self._options())
-        else:
-            channel = grpc.insecure_channel(address, options=self._options())
-        if self.api_key is None:
-            return channel
-        return grpc.intercept_channel(channel, KeyInterceptor(self.api_key.get_secret_value()))
-
-    def _check(self, address: str) -> None:
         if (self.certificate is None) != (self.key is None):
             raise InvalidInput(
                 "mTLS needs both MEMORY_SERVICE_CLIENT_CERTIFICATE and MEMORY_SERVICE_CLIENT_KEY"
@@ -143,12 +114,16 @@ class Connection(BaseSettings):
                 " permit it on a network that you trust (MEMORY_SERVICE_CLIENT_INSECURE=1)"
             )
 
-    def _options(self) -> list[tuple[str, Any]]:
         name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
-        return [*_OPTIONS, *name]
-
-    def _credentials(self) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
+        if self.encrypted:
+            files = [_read(self.ca), _read(self.key), _read(self.certificate)]
+            credentials = grpc.ssl_channel_credentials(*files)
+            channel = grpc.secure_channel(address, credentials, options=[*_OPTIONS, *name])
+        else:
+            channel = grpc.insecure_channel(address, options=_OPTIONS)
+        if self.api_key is None:
+            return channel
+        return grpc.intercept_channel(channel, KeyInterceptor(self.api_key.get_secret_value()))
 
 
 class KeyInterceptor(

@@ -13,13 +13,14 @@ from typing import Any
 import grpc
 
 from memory_service.client.connection import Connection, RemoteError, details_of, remote_error
-from memory_service.client.rows import Destination, Row, pieces
+from memory_service.client.destination import Destination, pieces
+from memory_service.client.rows import Row
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
 _WINDOW = 256
 """Documents that are sent and not answered."""
-_LONGEST_PAUSE_S = 8.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 
 
 class Ingestion:
@@ -71,9 +72,8 @@ class Ingestion:
                     self._refused, lost = {}, 0
                     continue
                 asked_s = [details_of(one.failed.status)[1] for one in self._refused.values()]
-                pause_s = max(
-                    pause_s, *asked_s, min(0.25 * 2**lost, _LONGEST_PAUSE_S) * random.uniform(0.5, 1)
-                )
+                own_s = min(_FIRST_PAUSE_S * 2 ** (lost - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1)
+                pause_s = max(pause_s, own_s, *asked_s)
                 self._refused = {}
                 if self._stop.wait(pause_s):
                     return

@@ -1,35 +1,38 @@
-"""`memory-service ingest --engine ray`: workers of a Ray cluster read, prepare, write and send documents.
+"""`memory-service ingest --engine ray`: workers of a Ray cluster read, write and send documents.
 
-    files -> read -> documents -> Prepare -> references -> Write -> memories -> Send, or Store -> outcomes
+    files -> read -> documents -> Write -> memories -> Send, or Store -> outcomes
 
-Read is a task for each file, the others are actors, so that tokenizer and model are loaded once; there are as many of
-each as there are workers. Ray starts a killed worker again and gives the rows it had to another one: a stage that runs
-again does no harm, since documents that are stored already are unchanged.
+Read is a task for each file, the others are actors, so that the model is loaded once; there are as many of each as
+there are workers. Ray starts a killed worker again and gives the rows it had to another one: a stage that runs again
+does no harm, since documents that are stored already are unchanged.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import pickle
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
+from memory_service.client.destination import Destination
+from memory_service.client.formats import read_documents
 from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Destination, Row, read_rows
-from memory_service.errors import DocumentEmpty, EncodingFailed, ServiceError, described
-from memory_service.ops.logs import logger
+from memory_service.client.rows import Row
+from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
-from memory_service.stores import Written, open_store
+from memory_service.stores import NewDocument, Written, open_store
 from memory_service.stores.address import parse_address
-from memory_service.stores.identity import WriterIdentity, require_same
-from memory_service.write.document import Document, checked
-from memory_service.write.encoder import Encoder, ModelEncoder, Splitter
+from memory_service.stores.identity import require_same
+from memory_service.write.document import Document
+from memory_service.write.encoder import Encoder, ModelEncoder, checked
+from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 
 if TYPE_CHECKING:
@@ -45,7 +48,6 @@ _SHARE = 0.25  # of a processor, for the stages that wait more than they work
 _FOR_THE_OTHERS = 3  # processors beside the writers': those shares, and a whole one where Ray cuts blocks
 _OBJECTS_BYTES = 1 << 30  # of a cluster of our own: some thousand documents under way
 _STORE_ATTEMPTS = 6
-_REMEDY = "give the workers the service's model, codec and bundle"
 
 
 class IngestionStopped(Memory3Error):
@@ -61,44 +63,27 @@ class Workers:
     gpus: float | None = None
 
 
-class ModelOfWorker(Protocol):
-    """How a worker comes to the model. Travels to the workers, so it is small and can be pickled."""
-
-    def splitter(self, reference_tokens: int) -> Callable[[str, str, int], list[str]]:
-        """Cuts texts as Encoder.split does."""
-
-    def encoder(self) -> Encoder:
-        """Loads the model: once in each worker that writes."""
-
-
-@dataclass(frozen=True)
-class ModelOfSettings:
-    """The model that settings name. Paths are absolute and lead to the same files on every worker."""
-
-    values: dict[str, Any]
-
-    def splitter(self, reference_tokens: int) -> Callable[[str, str, int], list[str]]:
-        """See ModelOfWorker."""
-        return Splitter.load(Settings(**self.values), reference_tokens)
-
-    def encoder(self) -> Encoder:
-        """See ModelOfWorker."""
-        return ModelEncoder(Settings(**self.values))
+def load_encoder(settings: dict[str, Any]) -> Encoder:
+    """The model of these settings, in a worker; their paths lead to the same files on every one."""
+    return ModelEncoder(Settings(**settings))
 
 
 # Stages, as the workers run them: each takes rows and gives as many back
 
 
-class Prepare:
-    """Leaves out what is stored, cuts the rest into references."""
+class Write:
+    """Leaves out what is stored; splits, embeds and writes the rest."""
 
-    def __init__(self, to: Destination, model: ModelOfWorker) -> None:
+    def __init__(self, to: Destination, load: Callable[[], Encoder]) -> None:
+        """Loads the model; raises an IdentityMismatch where the service runs another one."""
         self._to = to
-        self._split = model.splitter(to.describe().reference_tokens)
+        self._encoder = load()
+        ours = self._encoder.description.identity
+        require_same(to.identity(), ours, "give the workers the service's model, codec and bundle")
 
     def __call__(self, rows: Sequence[Row]) -> list[Row]:
-        """One batch."""
-        return [self._prepared(row) for row in self._to.without_unchanged(rows)]
+        """One batch, its references together; where that fails, document by document."""
+        return self._written([self._prepared(row) for row in self._to.without_unchanged(rows)])
 
     def _prepared(self, row: Row) -> Row:
         if row.item is None:
@@ -106,36 +91,20 @@ class Prepare:
         text = row.item.document
         try:
             overlap = self._to.overlap_tokens
-            references = self._split(text.text, text.title, overlap) if text.text.strip() else []
-            if not references:
+            texts = self._encoder.split(text.text, text.title, overlap) if text.text.strip() else []
+            if not texts:
                 raise DocumentEmpty("the document has no text", field="text")
         except Memory3Error as error:
             return _refused(row, error)
         prepared = pb.PreparedDocument(
             key=text.key, title=text.title, metadata=text.metadata, content_hash=self._to.content_hash(text),
-            references=[pb.PreparedReference(text=part) for part in references],
+            references=[pb.PreparedReference(text=part) for part in texts],
         )  # fmt: skip
         return replace(row, item=pb.IngestItem(prepared=prepared))
 
-
-class Write:
-    """Embeds and writes. Loads the model, and refuses to work for a service that runs another one."""
-
-    def __init__(self, to: Destination, model: ModelOfWorker) -> None:
-        """Raises an IdentityMismatch."""
-        self._encoder = model.encoder()
-        theirs = to.describe()
-        identity = WriterIdentity(
-            theirs.model_id, theirs.codec_id, theirs.memory_format_id, theirs.embedder_id, theirs.dimension
-        )
-        require_same(identity, self._encoder.description.identity, _REMEDY)
-
-    def __call__(self, rows: Sequence[Row]) -> list[Row]:
-        """One batch, its references together; where that fails, document by document."""
+    def _written(self, rows: list[Row]) -> list[Row]:
         try:
-            references = [
-                part for row in rows if row.item is not None for part in row.item.prepared.references
-            ]
+            references = [part for row in rows if row.item for part in row.item.prepared.references]
             if references:
                 made = self._encoder.encode([reference.text for reference in references])
                 made = checked(made, len(references), self._encoder.description.identity.dimension)
@@ -144,9 +113,9 @@ class Write:
                     reference.payload = payload
         except Exception as error:
             if len(rows) > 1:
-                return [done for row in rows for done in self([row])]
-            return [_refused(rows[0], error)]
-        return list(rows)
+                return [done for row in rows for done in self._written([row])]
+            return [_refused(rows[0], encoding_error(error, rows[0].key))]
+        return rows
 
 
 class Send:
@@ -168,18 +137,7 @@ class Store:
         made = Settings(**settings)
         self._store = open_store(made.store, made.store_options())
         self._base = self._store.knowledge_base(to.knowledge_base)
-        theirs = to.describe()
-        require_same(
-            self._base.identity,
-            WriterIdentity(
-                theirs.model_id,
-                theirs.codec_id,
-                theirs.memory_format_id,
-                theirs.embedder_id,
-                theirs.dimension,
-            ),
-            "name the store of this service",
-        )
+        require_same(self._base.identity, to.identity(), "name the store of this service")
 
     def __call__(self, rows: Sequence[Row]) -> list[Row]:
         """One part; of a key that occurs twice the last one stays."""
@@ -189,66 +147,49 @@ class Store:
             first: dict[str, int] = {}
             for number, row in left.items():
                 first.setdefault(row.key, number)
-            documents = [_document(left[number].item) for number in first.values()]
-            written = {one.key: one for one in self._write(documents)}
+            written = {one.key: one for one in self._write([_document(left[n]) for n in first.values()])}
             for key, number in first.items():
                 one = written[key]
                 outcome = "unchanged" if one.unchanged else "replaced" if one.replaced else "stored"
                 done[number] = left.pop(number).done(outcome, one.reference_count)
         return [done.get(number, row) for number, row in enumerate(rows)]
 
-    def _write(self, documents: Sequence[Document]) -> list[Written]:
-        for attempt in range(1, _STORE_ATTEMPTS + 1):
+    def _write(self, documents: Sequence[NewDocument]) -> list[Written]:
+        for attempt in range(1, _STORE_ATTEMPTS):
             try:
-                return self._store.write(self._base, [document.finished() for document in documents])
+                return self._store.write(self._base, documents)
             except ServiceError as error:
-                if not error.retryable or attempt == _STORE_ATTEMPTS:
+                if not error.retryable:
                     raise
                 time.sleep(0.5 * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+        return self._store.write(self._base, documents)
 
 
-def _document(item: pb.IngestItem | None) -> Document:
-    assert item is not None, "done rows are not stored"
-    prepared = item.prepared
+def _document(row: Row) -> NewDocument:
+    assert row.item is not None, "done rows are not stored"
+    prepared = row.item.prepared
     document = Document(0, prepared.key, prepared.title, dict(prepared.metadata), prepared.content_hash)
     document.take([reference.text for reference in prepared.references])
     for chunk, reference in enumerate(prepared.references):
         document.fill(chunk, np.frombuffer(reference.embedding, "<f4"), reference.payload)
-    return document
+    return document.finished()
 
 
-def _refused(row: Row, error: Exception) -> Row:
-    if not isinstance(error, Memory3Error):
-        logger().error("encoding_failed", document_key=row.key, exc_info=error)
-        error = EncodingFailed(
-            "the model could not turn this document into memories; the worker's log has the cause"
-        )
+def _refused(row: Row, error: Memory3Error) -> Row:
     _, reason, message, _ = described(error)
     return row.failed(reason, message)
 
 
-# Rows as tables, which Ray passes on
-
-
 def table_of(rows: Sequence[Row]) -> pyarrow.Table:
-    """Rows as a table; numpy would take zero bytes off the end of binary values."""
+    """Rows as Ray passes them on."""
     import pyarrow as pa
 
-    kinds = {"str": pa.large_string(), "int": pa.int64()}
-    columns = {field.name: kinds.get(str(field.type), pa.large_binary()) for field in fields(Row)}
-    values = [
-        {**vars(row), "item": None if row.item is None else row.item.SerializeToString()} for row in rows
-    ]
-    return pa.Table.from_pylist(values, schema=pa.schema(columns))
+    return pa.table({"row": pa.array([pickle.dumps(row) for row in rows], pa.large_binary())})
 
 
 def rows_of(table: pyarrow.Table) -> list[Row]:
     """The rows of a table."""
-    return [
-        Row(**{**row, "item": None if row["item"] is None else pb.IngestItem.FromString(row["item"])})
-        for row in table.to_pylist()
-    ]
+    return [pickle.loads(row) for row in table["row"].to_pylist()]
 
 
 class _Stage:
@@ -273,38 +214,44 @@ class _Stage:
 
 
 def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    rows: list[Row] = []
     for file in files.to_pylist():
-        for row in read_rows(Path(file["path"]), Path(file["typed"])):
+        rows = []
+        for row in read_documents(Path(file["path"]), Path(file["typed"])):
             rows.append(row)
             if len(rows) == ROWS:
                 yield table_of(rows)
                 rows = []
-    if rows:
-        yield table_of(rows)
+        if rows:
+            yield table_of(rows)
 
 
 # The pipeline
 
 
 def ingest_with_ray(
-    sources: Sequence[Path], to: Destination, model: ModelOfWorker, workers: Workers,
+    sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], workers: Workers,
     store: dict[str, Any] | None = None,
 ) -> Generator[Row]:  # fmt: skip
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
-    store: settings of the store that the workers write to themselves, a server's; without, they send to the service.
-    Works on the cluster that RAY_ADDRESS names, or on one of its own on this machine. Raises MissingFile without
-    Ray, InvalidInput, and IngestionStopped; a model or a service that a worker cannot use stops all.
+    load: loads the model in a worker; can be pickled. store: settings of the store that the workers write to
+    themselves, a server's; without, they send to the service. Works on the cluster that RAY_ADDRESS names, or on one
+    of its own on this machine. Raises MissingFile without Ray, InvalidInput, and IngestionStopped; a model or a service
+    that a worker cannot use stops all.
     """
     if store is not None and not parse_address(store["store"]).host:
         raise InvalidInput(
             "workers write to clickhouse:// and myscale:// themselves, to other stores by the service"
         )
-    ray = _imported()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
     _connect(ray, workers)
     try:
-        for table in _pipeline(ray, sources, to, model, workers, store).iter_batches(
+        for table in _pipeline(ray, sources, to, load, workers, store).iter_batches(
             batch_size=None, batch_format="pyarrow", prefetch_batches=0
         ):
             yield from rows_of(table)
@@ -315,55 +262,39 @@ def ingest_with_ray(
 
 
 def _pipeline(
-    ray: Any, sources: Sequence[Path], to: Destination, model: ModelOfWorker, workers: Workers,
+    ray: Any, sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], workers: Workers,
     store: dict[str, Any] | None,
 ) -> Dataset:  # fmt: skip
     files = [{"typed": str(source), "path": str(source.resolve())} for source in sources]
     documents = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
         _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
     )
-    pool = ray.data.ActorPoolStrategy
-    passed_on = {"batch_size": ROWS, "batch_format": "pyarrow"}
-    waiting = {**passed_on, "compute": pool(min_size=1, max_size=workers.count), "num_cpus": _SHARE}
-    prepared = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
-        _Stage, fn_constructor_args=(Prepare, to, model), **waiting
-    )
-    gpus = workers.gpus
+    pool, gpus = ray.data.ActorPoolStrategy, workers.gpus
     if gpus is None:
         gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
-    written = prepared.map_batches(
-        _Stage, fn_constructor_args=(Write, to, model), compute=pool(size=workers.count),
-        num_cpus=workers.processors, num_gpus=gpus or None, **passed_on,
+    written = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
+        _Stage, fn_constructor_args=(Write, to, load), compute=pool(size=workers.count), batch_size=ROWS,
+        batch_format="pyarrow", num_cpus=workers.processors, num_gpus=gpus or None,
     )  # fmt: skip
-    if store is not None:
-        large = {**waiting, "batch_size": STORED_ROWS}
-        stored: Dataset = written.map_batches(_Stage, fn_constructor_args=(Store, to, store), **large)
-        return stored
-    sent: Dataset = written.map_batches(_Stage, fn_constructor_args=(Send, to), **waiting)
-    return sent
-
-
-def _imported() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a service of one's own tells nobody
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
-    return ray
+    last: tuple[Any, ...] = (Send, to) if store is None else (Store, to, store)
+    done: Dataset = written.map_batches(
+        _Stage, fn_constructor_args=last, compute=pool(min_size=1, max_size=workers.count),
+        batch_size=ROWS if store is None else STORED_ROWS, batch_format="pyarrow", num_cpus=_SHARE,
+    )  # fmt: skip
+    return done
 
 
 def _connect(ray: Any, workers: Workers) -> None:
-    """Joins the cluster or starts one; Ray's own lines and bars would stand in the way of ours."""
+    """Joins the cluster or starts one, without Ray's own lines and bars."""
+    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
     if os.environ.get(_ADDRESS):
-        ray.init(logging_level=logging.WARNING, log_to_driver=False)
+        ray.init(**quiet)
     else:
         # Stages are waiting places, not threads: with fewer processors than stages the pipeline would never begin.
-        share = workers.processors + 2 * _SHARE
+        share = workers.processors + _SHARE
         processors = max(os.cpu_count() or 1, round(workers.count * share) + _FOR_THE_OTHERS)
         ray.init(
-            address="local", num_cpus=processors, object_store_memory=_OBJECTS_BYTES, include_dashboard=False,
-            logging_level=logging.WARNING, log_to_driver=False,
+            address="local", num_cpus=processors, object_store_memory=_OBJECTS_BYTES, include_dashboard=False, **quiet
         )  # fmt: skip
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

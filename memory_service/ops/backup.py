@@ -32,10 +32,10 @@ from obstore.store import LocalStore, S3Store
 from pydantic import BaseModel, ConfigDict
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.client.connection import RemoteError, remote_error
-from memory_service.client.rows import pieces
+from memory_service.client.connection import RemoteError, details_of, remote_error
+from memory_service.client.destination import pieces
 from memory_service.errors import StoreUnavailable
-from memory_service.stores.digest import digest
+from memory_service.stores import digest
 from memory_service.stores.identity import WriterIdentity, require_same
 from protos.memory.v1 import (
     ingestion_pb2,
@@ -52,9 +52,6 @@ _ROUNDS = 20
 _TOGETHER = 16
 _WINDOW = 64
 _TIMEOUT_S = 24 * 3600.0
-
-Shown = Callable[[int, int], None]
-"""Gets what is done and all there is."""
 
 
 class Archive:
@@ -137,14 +134,11 @@ class BackupFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A whole backup. The ids are those of the knowledge base's model, codec, memory format and embedder.
-
-    Format 1 had parts numbered from 0 and no memory ids in `documents.jsonl`; it is restored as format 2 is.
-    """
+    """A whole backup. The ids are those of the knowledge base's model, codec, memory format and embedder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1, 2] = 2
+    format: Literal[2] = 2
     knowledge_base: str
     description: str
     model_id: str
@@ -173,20 +167,33 @@ class Manifest(BaseModel):
             ) from error
 
 
-class Backup:
-    """One backup of one knowledge base. Use once; the same again goes on after an interruption."""
+class _Transfer:
+    """What a backup and a restoration share. on_progress: gets what is done and all there is."""
 
     def __init__(
         self, channel: grpc.Channel, address: str, name: str, archive: Archive,
-        on_progress: Shown = lambda done, total: None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:  # fmt: skip
-        """on_progress: gets the memories that are saved, and all there are."""
         self._bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
         self._ingestion = ingestion_pb2_grpc.IngestionStub(channel)
+        self._models = models_pb2_grpc.ModelsStub(channel)
         self._address = address
         self._name = name
         self._archive = archive
         self._on_progress = on_progress
+
+    def _head(self) -> pb.ExportHead:
+        """What the knowledge base holds now."""
+        request = pb.ExportKnowledgeBaseRequest(name=self._name, limit=1)
+        responses = self._bases.ExportKnowledgeBase(request, timeout=60)
+        return next(one.head for one in responses if one.HasField("head"))
+
+
+class Backup(_Transfer):
+    """One backup of one knowledge base; progress counts memories. Use once; run again it goes on where it was."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._parts: list[BackupFile] = []
         self._saved_count = 0
         self._saved: dict[str, set[int]] = {}  # ids of the memories in the parts, by document
@@ -272,13 +279,6 @@ class Backup:
             if page.memories[0].memory_id == memory_id:
                 yield page
 
-    def _head(self) -> pb.ExportHead:
-        request = pb.ExportKnowledgeBaseRequest(name=self._name, limit=1)
-        heads = [
-            one.head for one in self._bases.ExportKnowledgeBase(request, timeout=60) if one.HasField("head")
-        ]
-        return heads[0]
-
     def _documents(self) -> list[ingestion_pb2.GetDocumentResponse]:
         """All documents with the ids of their memories; those that are deleted meanwhile are left out."""
 
@@ -296,9 +296,12 @@ class Backup:
 
     def _keys(self) -> Iterator[str]:
         request = ingestion_pb2.ListDocumentsRequest(knowledge_base=self._name)
-        while page := self._ingestion.ListDocuments(request, timeout=60).documents:
-            yield from (document.document_key for document in page)
-            request.after_key = page[-1].document_key
+        while True:
+            page = self._ingestion.ListDocuments(request, timeout=60)
+            yield from (document.document_key for document in page.documents)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     def _write_manifest(
         self, head: pb.ExportHead, documents: Sequence[ingestion_pb2.GetDocumentResponse],
@@ -329,56 +332,44 @@ class Backup:
         return manifest
 
 
-class Restore:
-    """One restoration into a new knowledge base. Use once; `resume` goes on with one that was interrupted."""
+class Restore(_Transfer):
+    """One restoration into a new knowledge base; progress counts documents. Use once."""
 
-    def __init__(
-        self, channel: grpc.Channel, address: str, archive: Archive, name: str, *, resume: bool = False,
-        on_progress: Shown = lambda done, total: None,
-    ) -> None:  # fmt: skip
-        """name: of the new knowledge base. on_progress: gets the documents that are stored, and all there are."""
-        self._bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
-        self._ingestion = ingestion_pb2_grpc.IngestionStub(channel)
-        self._models = models_pb2_grpc.ModelsStub(channel)
-        self._address = address
-        self._archive = archive
-        self._name = name
-        self._resume = resume
-        self._on_progress = on_progress
+    def run(self, *, resume: bool = False) -> Manifest:
+        """Restores all of it. Raises RemoteError, MissingFile, CorruptFile, an IdentityMismatch.
 
-    def run(self) -> Manifest:
-        """Restores all of it. Raises RemoteError, MissingFile, CorruptFile, an IdentityMismatch."""
+        resume: goes on with a restoration that was interrupted.
+        """
         manifest = Manifest.read(self._archive)
         try:
-            message_bytes = self._require_same_model(manifest)
-            with tempfile.TemporaryDirectory(prefix="memory-restore-") as folder:
-                spool = _spooled(self._archive, manifest, Path(folder) / "spool")
-                try:
-                    self._create(manifest)
-                    self._send(spool, manifest, message_bytes)
-                finally:
-                    spool.close()
-            self._compare(manifest)
+            found = self._models.Describe(models_pb2.DescribeRequest(), timeout=60)
+            ours, theirs = (
+                WriterIdentity(m.model_id, m.codec_id, m.memory_format_id, m.embedder_id, m.dimension)
+                for m in (manifest, found)
+            )
+            require_same(ours, theirs, "restore it into a service that runs the model of the backup")
+            with (
+                tempfile.TemporaryDirectory(prefix="memory-restore-") as folder,
+                contextlib.closing(_spooled(self._archive, manifest, Path(folder) / "spool")) as spool,
+            ):
+                self._create(manifest, resume)
+                self._send(spool, manifest, found.limits.request_bytes)
+            head = self._head()
+            if (head.memory_count, head.id_digest) != (manifest.memory_count, manifest.id_digest):
+                raise CorruptFile(
+                    f"{self._name!r} holds {head.memory_count} memories, the backup {manifest.memory_count}, or"
+                    " their ids differ: delete it and restore again"
+                )
         except grpc.RpcError as error:
             raise remote_error(error, self._address) from error
         return manifest
 
-    def _require_same_model(self, manifest: Manifest) -> int:
-        """Returns the largest message that the service takes, in bytes."""
-        found = self._models.Describe(models_pb2.DescribeRequest(), timeout=60)
-        ours, theirs = (
-            WriterIdentity(m.model_id, m.codec_id, m.memory_format_id, m.embedder_id, m.dimension)
-            for m in (manifest, found)
-        )
-        require_same(ours, theirs, "restore it into a service that runs the model of the backup")
-        return int(found.limits.request_bytes)
-
-    def _create(self, manifest: Manifest) -> None:
+    def _create(self, manifest: Manifest, resume: bool) -> None:
         request = pb.CreateKnowledgeBaseRequest(name=self._name, description=manifest.description)
         try:
             self._bases.CreateKnowledgeBase(request, timeout=60)
         except grpc.RpcError as error:
-            if not (self._resume and error.code() == grpc.StatusCode.ALREADY_EXISTS):
+            if not (resume and error.code() == grpc.StatusCode.ALREADY_EXISTS):
                 raise
 
     def _send(self, spool: sqlite3.Connection, manifest: Manifest, message_bytes: int) -> None:
@@ -392,19 +383,18 @@ class Restore:
                 while not window.acquire(timeout=1):
                     if over.is_set():
                         return
-                for item in pieces(
-                    ingestion_pb2.IngestItem(sequence=sequence, prepared=prepared), message_bytes
-                ):
-                    yield ingestion_pb2.IngestRequest(item=item)
+                whole = ingestion_pb2.IngestItem(sequence=sequence, prepared=prepared)
+                yield from (ingestion_pb2.IngestRequest(item=item) for item in pieces(whole, message_bytes))
 
         try:
             for response in self._ingestion.Ingest(messages(), timeout=_TIMEOUT_S):
                 if response.HasField("failed"):
                     failed = response.failed
-                    code = next(c for c in grpc.StatusCode if c.value[0] == failed.code)
+                    reason, _ = details_of(failed.status)
+                    code = next(c for c in grpc.StatusCode if c.value[0] == failed.status.code)
                     again = ": run it again with --resume" if failed.retryable else ""
                     raise RemoteError(
-                        f"document {failed.document_key!r}: {failed.message}{again}", code, failed.reason
+                        f"document {failed.document_key!r}: {failed.status.message}{again}", code, reason
                     )
                 if response.HasField("acknowledged"):
                     window.release()
@@ -412,18 +402,6 @@ class Restore:
                     self._on_progress(done, manifest.document_count)
         finally:
             over.set()
-
-    def _compare(self, manifest: Manifest) -> None:
-        """The new knowledge base holds the same memories: as many, and the same ids."""
-        stream = self._bases.ExportKnowledgeBase(
-            pb.ExportKnowledgeBaseRequest(name=self._name, limit=1), timeout=60
-        )
-        head, *_ = [response.head for response in stream if response.HasField("head")]
-        if (head.memory_count, head.id_digest) != (manifest.memory_count, manifest.id_digest):
-            raise CorruptFile(
-                f"{self._name!r} holds {head.memory_count} memories, the backup {manifest.memory_count}, or their"
-                " ids differ: delete it and restore again"
-            )
 
 
 def _spooled(archive: Archive, manifest: Manifest, file: Path) -> sqlite3.Connection:

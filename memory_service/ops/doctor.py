@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import stat
-from collections import Counter
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -14,16 +12,14 @@ from typing import Literal
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, Memory3Error
 from memory_service.access.keys import KeyFile
-from memory_service.access.tls import is_loopback, tls_files
+from memory_service.access.tls import Security
 from memory_service.api.health import INGESTION, MODELS, RETRIEVAL
 from memory_service.client.connection import RemoteError, connected
-from memory_service.ops.disk_watermark import free_bytes
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.address import StoreAddress, parse_address
@@ -86,101 +82,50 @@ def bundle_ids(bundle: Path) -> tuple[Finding, Mapping[str, str]]:
 
 
 def check_files(settings: Settings) -> list[Finding]:
-    """A finding or more for everything that the settings name; nothing for what they do not."""
-    now, findings = datetime.now(timezone.utc), []
-    if not is_loopback(settings.listen) and settings.keys is None and not settings.insecure:
-        remedy = "set keys, listen on 127.0.0.1, or pass --insecure on a network that you trust"
-        found = "other machines could do everything: it will not start"
-        findings.append(Finding(False, f"listen {settings.listen}", found, remedy))
-    if settings.keys is not None:
-        findings += _check_keys(settings.keys, now)
-    findings += _check_tls(settings, now)
-    if settings.audit_log is not None:
-        findings.append(_check_audit_log(settings.audit_log))
+    """Whether `serve` would start with these settings, and what in their files ends soon."""
+    findings = []
+    try:
+        Security.of(settings)
+    except Memory3Error as error:
+        findings.append(Finding(False, "keys and TLS", str(error), "name files that fit together"))
+    else:
+        findings += _check_ends(settings)
+    if (log := settings.audit_log) is not None:
+        place = log if log.exists() else log.parent
+        if log.is_dir() or not os.access(place, os.W_OK):
+            remedy = f"make {log.parent} and let the service's user write there"
+            findings.append(
+                Finding(False, f"audit log {log}", "cannot be written: it will not start", remedy)
+            )
     if "store" in settings.model_fields_set and not (address := parse_address(settings.store)).host:
         place = next((one for one in (address.path, *address.path.parents) if one.exists()), Path("/"))
-        free, stop = free_bytes(place), settings.disk_stop_bytes
+        free, stop = shutil.disk_usage(place).free, settings.disk_stop_bytes
         found = f"{free >> 20} MiB free, writing stops below {stop >> 20} MiB"
-        remedy = "free space or move the store to a larger disk; reading and deleting go on"
-        findings.append(
-            Finding(free >= stop, f"disk of {address.path}", found, remedy if free < 2 * stop else "")
-        )
+        remedy = "free space or move the store to a larger disk" if free < 2 * stop else ""
+        findings.append(Finding(free >= stop, f"disk of {address.path}", found, remedy))
     return findings
 
 
-def _check_keys(path: Path, now: datetime) -> Iterator[Finding]:
-    """The key file is readable by its owner alone, a key in it opens something, and none ends soon."""
-    what = f"keys {path}"
-    try:
-        file = KeyFile.read(path)
-    except Memory3Error as error:
-        remedy = (
-            "restore it, or make it with `memory-service keys create`; a running service keeps the old keys"
-        )
-        yield Finding(False, what, str(error), remedy)
-        return
-    states = Counter(key.state(now) for key in file.keys)
-    found = ", ".join(f"{states[state]} {state}" for state in ("active", "expired", "revoked"))
-    if not states["active"] and not file.certificates:
-        yield Finding(False, what, f"{found}: nobody gets in", _NEW_KEY)
-        return
-    yield _its_owners_only(what, path, f"{found}, as hashes")
-    for key in file.keys:
-        if key.expires_at is not None and key.state(now) == "active" and key.expires_at < now + SOON:
-            yield Finding(True, f"key {key.id} {key.name}", f"ends {key.expires_at:%Y-%m-%d %H:%M}", _NEW_KEY)
-
-
-def _check_tls(settings: Settings, now: datetime) -> Iterator[Finding]:
-    """Certificate, key and authorities fit together, each is signed by the next, and none has ended or soon will."""
-    try:
-        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-        if files is None:
-            return
-        files.checked()
-    except Memory3Error as error:
-        yield Finding(False, "TLS", str(error), f"name files that fit together, or {_NEW_CERTIFICATE}")
-        return
-    yield _its_owners_only(f"TLS key {files.key}", files.key, "fits the certificate")
-    chain = x509.load_pem_x509_certificates(files.certificate.read_bytes())
-    authorities = x509.load_pem_x509_certificates(files.client_ca.read_bytes()) if files.client_ca else []
-    for what, certificate in [
-        *((f"certificate {files.certificate}", one) for one in chain),
-        *((f"authority {files.client_ca}", one) for one in authorities),
-    ]:
-        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        found = f"{certificate.subject.rfc4514_string() or 'without a name'}, {begins:%Y-%m-%d} to {ends:%Y-%m-%d}"
-        if begins <= now < ends:
-            yield Finding(True, what, found, _NEW_CERTIFICATE if ends < now + SOON else "")
-        else:
-            problem = "it has ended" if ends <= now else "it has not begun: is the clock right?"
-            yield Finding(False, what, f"{found}: {problem}", _NEW_CERTIFICATE)
-    for signed, signer in itertools.pairwise(chain):
-        try:
-            signed.verify_directly_issued_by(signer)
-        except (ValueError, TypeError, InvalidSignature):
-            found = f"{signed.subject.rfc4514_string()} is not signed by the one after it"
-            remedy = "put the certificate first, then each one's signer, in this order"
-            yield Finding(False, f"chain of {files.certificate}", found, remedy)
-            return
-    found = f"{len(chain)} long, devices must trust {chain[-1].issuer.rfc4514_string()}"
-    yield Finding(True, f"chain of {files.certificate}", found)
-
-
-def _check_audit_log(path: Path) -> Finding:
-    """Whether a line could be written: without the log the service does not start."""
-    what, place = f"audit log {path}", path if path.exists() else path.parent
-    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
-        remedy = f"make {path.parent} and let the service's user write there"
-        return Finding(False, what, "cannot be written: the service does not start", remedy)
-    return (
-        _its_owners_only(what, path, "can be written") if path.exists() else Finding(True, what, "not begun")
-    )
-
-
-def _its_owners_only(what: str, path: Path, found: str) -> Finding:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    others = bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
-    return Finding(True, what, f"{found}, mode {mode:04o}", f"chmod 600 {path}" if others else "")
+def _check_ends(settings: Settings) -> Iterator[Finding]:
+    """Until when keys and certificates are good."""
+    now = datetime.now(timezone.utc)
+    ends: list[tuple[str, datetime, datetime, str]] = []
+    if settings.keys is not None:
+        file = KeyFile.read(settings.keys)
+        active = [key for key in file.keys if key.state(now) == "active"]
+        found = f"{len(active)} of {len(file.keys)} keys active, {len(file.certificates)} certificates"
+        sound = bool(active or file.certificates)
+        yield Finding(sound, f"keys {settings.keys}", found, "" if sound else f"nobody gets in: {_NEW_KEY}")
+        ends += [
+            (f"key {key.id} {key.name}", key.created_at, key.expires_at, _NEW_KEY) for key in active if key.expires_at
+        ]  # fmt: skip
+    for path in filter(None, (settings.tls_certificate, settings.tls_client_ca)):
+        for one in x509.load_pem_x509_certificates(path.read_bytes()):
+            what = f"{path}: {one.subject.rfc4514_string()}"
+            ends.append((what, one.not_valid_before_utc, one.not_valid_after_utc, _NEW_CERTIFICATE))
+    for what, begin, end, remedy in ends:
+        found = f"good from {begin:%Y-%m-%d} to {end:%Y-%m-%d %H:%M}"
+        yield Finding(begin <= now < end, what, found, remedy if begin > now or end < now + SOON else "")
 
 
 # A store that no service has open

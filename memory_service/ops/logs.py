@@ -9,16 +9,15 @@ import sys
 import structlog
 
 
-def configure_logs(level: str = "info", style: str = "auto") -> None:
-    """Sets up structlog for the process; `style` is auto, json or console."""
-    console = style == "console" or (style == "auto" and sys.stderr.isatty())
-    # Tracebacks without the values of variables, which are people's documents and keys.
-    plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+def configure_logs(level: str = "info") -> None:
+    """Sets up structlog for the process. Tracebacks go without values of variables: people's documents and keys."""
     renderers: list[structlog.typing.Processor] = [
-        structlog.processors.ExceptionRenderer(plain),
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        ),
         structlog.processors.JSONRenderer(),
     ]
-    if console:
+    if sys.stderr.isatty():
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=[
@@ -37,11 +36,7 @@ def configure_logs(level: str = "info", style: str = "auto") -> None:
 
 
 class _OfLibraries(logging.Handler):
-    """What gRPC and asyncio log, as events of ours; without a handler it would be text on stderr between them.
-
-    That a call ended before its answer was sent, since its client left or the service stops, is no error: gRPC writes
-    a traceback when it learns that from the failed answer first.
-    """
+    """What gRPC and asyncio log, as our events. That a call ended before its answer was sent is no error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from grpc._cython.cygrpc import ExecuteBatchError  # of a failed answer; grpc.aio has no name for it
@@ -50,10 +45,8 @@ class _OfLibraries(logging.Handler):
         if isinstance(error, (asyncio.CancelledError, ExecuteBatchError)):
             logger().info("call_gone", library=record.name, message=record.getMessage())
         else:
-            found = {"exc_info": error} if error is not None else {}
-            logger().log(
-                record.levelno, "library_says", library=record.name, message=record.getMessage(), **found
-            )
+            said = {"library": record.name, "message": record.getMessage(), "exc_info": error}
+            logger().log(record.levelno, "library_says", **said)
 
 
 def logger() -> structlog.typing.FilteringBoundLogger:

@@ -19,6 +19,7 @@ from prometheus_client import (
 )
 
 from memory_model.errors import InvalidInput
+from protos.memory.v1 import retrieval_pb2
 
 REGISTRY = CollectorRegistry()
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -35,8 +36,6 @@ CALL_SECONDS = Histogram(
 )
 UNDER_WAY = Gauge("calls_under_way", "Calls being answered", ["method"], **_OURS)
 WAITING = Gauge("retrievals_waiting", "Retrievals that wait for a thread or are in the store", **_OURS)
-CACHE_BYTES = Gauge("cache_bytes", "Size of a cache", ["cache"], **_OURS)
-CACHE_LOOKUPS = Counter("cache_lookups", "Entries looked up", ["cache", "outcome"], **_OURS)
 DOCUMENTS = Counter("documents", "Answers to documents of Ingest", ["outcome"], **_OURS)
 REFUSED = Counter("refused", "Calls and batches refused by a limit", ["reason"], **_OURS)
 READY = Gauge("ready", "1 when retrieval is served", **_OURS)
@@ -49,13 +48,13 @@ TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"]
 _STAGE_SECONDS = Histogram(
     "retrieval_stage_seconds", "Stages of a retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS
 )
-_OF_STAGES = [_STAGE_SECONDS.labels(stage) for stage in _STAGES]
+_OF_STAGES = {stage: _STAGE_SECONDS.labels(stage) for stage in _STAGES}
 
 
-def observe_retrieval(search_us: int, fetch_us: int, total_us: int, queue_us: int, rank_us: int) -> None:
-    """The stages of one retrieval, as its answer tells them to the client."""
-    for stage, us in zip(_OF_STAGES, (search_us, fetch_us, total_us, queue_us, rank_us), strict=True):
-        stage.observe(us / 1e6)
+def observe_retrieval(times: retrieval_pb2.ServerTimes) -> None:
+    """The stages of one retrieval, as its answer has them."""
+    for stage, histogram in _OF_STAGES.items():
+        histogram.observe(getattr(times, f"{stage}_us") / 1e6)
 
 
 class MetricsPort:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
+from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseNotFound
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
@@ -267,7 +267,7 @@ class Store(ABC):
 
     @abstractmethod
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """Everything wrong with it, one sentence each; `deep` reads every payload and compares its CRC-32C."""
+        """Everything wrong with it, one sentence each; `deep` reads everything and compares its checksums."""
 
     def ping(self) -> None:
         """Returns when the store answers; raises StoreUnavailable. Stores on another machine ask it."""
@@ -290,6 +290,11 @@ def require_sound(base: KnowledgeBase) -> None:
         raise KnowledgeBaseDamaged(message, knowledge_base=base.name)
 
 
+def digest(memory_ids: Sequence[int] | np.ndarray) -> int:
+    """XOR of ids: equal sets have equal digests, whatever the order; adding and removing are the same."""
+    return int(np.bitwise_xor.reduce(np.asarray(memory_ids, np.uint64))) if len(memory_ids) else 0
+
+
 def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotFound:
     """The error for a name that none has."""
     there = ", ".join(sorted(known)[:20]) or "none"
@@ -297,26 +302,28 @@ def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotF
     return KnowledgeBaseNotFound(message, knowledge_base=name)
 
 
+def unknown_document(base: KnowledgeBase, key: str) -> DocumentNotFound:
+    """The error for a key that no document of the knowledge base has."""
+    message = f"knowledge base {base.name!r} has no document {key[:200]!r}"
+    return DocumentNotFound(message, document_key=key)
+
+
 @dataclass(frozen=True)
 class StoreOptions:
-    """What an address does not say. read_connections, password, cluster, vector_index and timeout_s are for engines.
+    """What an address does not say; all of it is for engines.
 
-    read_only: file:// while another process writes. password: in place of the address's own. cluster: name of a
-    cluster in the server's configuration; tables are then replicated and distributed over it. vector_index: type of
-    MyScale's vector index. payload_cache_bytes: of payloads that an engine keeps in memory (file:// has the system's
-    own cache of its file). max_threads: of one search in an engine, 0 for 1 embedded and 4 on a server.
-    insert_quorum: replicas of a cluster that have an insert before it
-    is acknowledged, 'auto' for most of them. sweep_after_s: age at which an engine's rows of replaced, deleted and
-    unfinished documents are removed; a write that takes longer than half of it fails.
+    password: in place of the address's own. cluster: name of a cluster in the server's configuration; tables are then
+    replicated and distributed over it. vector_index: type of MyScale's vector index. max_threads: of one search, 0
+    for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an insert before it is
+    acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and unfinished
+    documents are removed; a write that takes longer than half of it fails.
     """
 
     read_connections: int = 2
-    read_only: bool = False
     password: str = field(default="", repr=False)
     cluster: str = ""
     vector_index: str = ""
     timeout_s: float = 30.0
-    payload_cache_bytes: int = 0
     max_threads: int = 0
     insert_quorum: str = "auto"
     sweep_after_s: float = 3600.0
@@ -331,9 +338,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if address.engine == "file":
         from memory_service.stores.local.store import LocalStore  # FAISS takes a moment to import
 
-        return LocalStore(address.path, read_only=options.read_only)
-    if options.read_only:
-        raise InvalidInput(f"store address {address}: only file:// can be opened for reading only")
+        return LocalStore(address.path)
     from memory_service.stores.clickhouse.store import ClickHouseStore  # the engine takes a second to import
 
     return ClickHouseStore(address, options)

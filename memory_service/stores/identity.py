@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory_model.errors import (
     CodecMismatch,
@@ -47,29 +47,11 @@ def require_same(found: WriterIdentity, reader: WriterIdentity, remedy: str) -> 
     raise EmbedderMismatch(found.embedder_id, reader.embedder_id, remedy)
 
 
-def require_readable(
-    found: WriterIdentity,
-    dimension: int = 0,
-    /,
-    *,
-    model_id: str,
-    codec_id: str,
-    memory_format_id: str,
-    embedder_id: str,
-) -> None:
-    """As require_same for the ids a client sent; an empty one is not checked. dimension: of the vectors it sent."""
-    if (
-        model_id in ("", found.model_id) and codec_id in ("", found.codec_id)
-        and memory_format_id in ("", found.memory_format_id) and embedder_id in ("", found.embedder_id)
-    ):  # fmt: skip
-        return
-    reader = WriterIdentity(
-        model_id=model_id or found.model_id,
-        codec_id=codec_id or found.codec_id,
-        memory_format_id=memory_format_id or found.memory_format_id,
-        embedder_id=embedder_id or found.embedder_id,
-        dimension=dimension or found.dimension,
-    )
-    require_same(
-        found, reader, "load the bundle that this service offers, or ask a knowledge base of your model"
-    )
+def require_readable(found: WriterIdentity, dimension: int = 0, /, **ids: str) -> None:
+    """As require_same for the ids a client sent, by name; an empty one is not checked. dimension: of its vectors."""
+    reader = replace(found, **{name: sent for name, sent in ids.items() if sent})  # type: ignore[arg-type]
+    if reader != found:
+        reader = replace(reader, dimension=dimension or found.dimension)
+        require_same(
+            found, reader, "load the bundle that this service offers, or ask a knowledge base of your model"
+        )

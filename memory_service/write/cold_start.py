@@ -15,21 +15,17 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from memory_model.errors import Memory3Error
-from memory_service.access.authorization import Catalogue
-from memory_service.access.quotas import WriteGuard
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
-from memory_service.settings import Settings
-from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved, Store
+from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
 from memory_service.write.content_hash import is_unwritten, real_hash
-from memory_service.write.document import Document, checked
-from memory_service.write.encoder import Encoder
-from memory_service.write.pipeline import Threads
+from memory_service.write.document import Document
+from memory_service.write.encoder import checked
+from memory_service.write.runtime import Runtime
 
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16
@@ -37,46 +33,31 @@ _REFERENCES_AT_ONCE = 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After an error of the store the background waits so long, twice as long after each one that follows."""
 
-Result = TypeVar("Result")
 Asked = dict[int, "asyncio.Future[NewReference | None]"]
 """Chunks of a document that retrievals wait for; a future's None says that the memory cannot be had."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a knowledge base's cold start is, since this process started.
+    """How far a cold start is since the process started. written, failed: documents; problem: the last error."""
 
-    written, failed: documents. running: more may be written. problem: the last error, empty after a success.
-    The documents that are left: `Statistics.unwritten_documents`.
-    """
-
-    base: KnowledgeBase
     written: int = 0
     failed: int = 0
-    running: bool = False
     problem: str = ""
 
 
 class LateMemories:
     """Writes what a cold start left unwritten. For one event loop."""
 
-    def __init__(
-        self, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads, settings: Settings,
-        draining: asyncio.Event,
-    ) -> None:  # fmt: skip
-        self._catalogue = catalogue
-        self._guard = guard
-        self._encoder = encoder
-        self._threads = threads
-        self._settings = settings
-        self._draining = draining
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._turn = asyncio.Lock()
         self._backlogs: dict[int, _Backlog] = {}
 
     def start(self) -> None:
         """Begins with what an earlier process left."""
-        for base in self._catalogue.store.knowledge_bases():
-            if not (base.problem or self._catalogue.mismatch(base) or self._settings.store_read_only):
+        for base in self._runtime.store.knowledge_bases():
+            if not (base.problem or self._runtime.catalogue.mismatch(base)):
                 self.look_at(base)
 
     async def stop(self) -> None:
@@ -86,12 +67,13 @@ class LateMemories:
 
     def look_at(self, base: KnowledgeBase) -> None:
         """There may be documents without memories in `base`."""
-        if self._settings.write_in_background:
+        if self._runtime.settings.write_in_background:
             self._backlog(base).look()
 
-    def progress(self) -> list[Progress]:
-        """Of every knowledge base that had documents without memories, by name."""
-        return sorted((one.progress() for one in self._backlogs.values()), key=lambda one: one.base.name)
+    def progress(self, base: KnowledgeBase) -> Progress:
+        """Of one knowledge base, since this process started."""
+        backlog = self._backlogs.get(base.number)
+        return Progress() if backlog is None else backlog.progress()
 
     async def complete(
         self, base: KnowledgeBase, query: Query, retrieved: Retrieved, remaining_s: float | None
@@ -109,7 +91,8 @@ class LateMemories:
         if not late:
             return retrieved
         started = time.perf_counter_ns()
-        patience_s = min(self._settings.cold_wait_s, 0.8 * (remaining_s or self._settings.default_deadline_s))
+        settings = self._runtime.settings
+        patience_s = min(settings.cold_wait_s, 0.8 * (remaining_s or settings.default_deadline_s))
         backlog = self._backlog(base)
         futures = {memory_id: backlog.ask(hit) for memory_id, hit in late.items()}
         await asyncio.wait(futures.values(), timeout=patience_s)
@@ -129,28 +112,19 @@ class LateMemories:
 
     def _backlog(self, base: KnowledgeBase) -> _Backlog:
         if base.number not in self._backlogs:
-            self._backlogs[base.number] = _Backlog(
-                base, self._catalogue.store, self._guard, self._encoder, self._threads, self._turn, self._draining
-            )  # fmt: skip
+            self._backlogs[base.number] = _Backlog(base, self._runtime, self._turn)
         return self._backlogs[base.number]
 
 
 class _Backlog:
     """One knowledge base's documents without memories. Its task runs while there is something to write."""
 
-    def __init__(
-        self, base: KnowledgeBase, store: Store, guard: WriteGuard, encoder: Encoder, threads: Threads,
-        turn: asyncio.Lock, draining: asyncio.Event,
-    ) -> None:  # fmt: skip
+    def __init__(self, base: KnowledgeBase, runtime: Runtime, turn: asyncio.Lock) -> None:
         """turn: held by the one knowledge base whose background work the model's thread does."""
-        self._in_background = self._looks = False
         self._base = base
-        self._store = store
-        self._guard = guard
-        self._encoder = encoder
-        self._threads = threads
+        self._runtime = runtime
         self._turn = turn
-        self._draining = draining
+        self._in_background = self._looks = False
         self._asked: dict[str, Asked] = {}
         self._open: dict[str, tuple[Document, bytes]] = {}  # with the stored hash of the version it replaces
         self._keys: deque[str] = deque()
@@ -178,7 +152,7 @@ class _Backlog:
     def wake(self) -> None:
         """There is something to do."""
         self._work.set()
-        if self._task is None and not self._draining.is_set():
+        if self._task is None and not self._runtime.draining.is_set():
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -189,15 +163,14 @@ class _Backlog:
 
     def progress(self) -> Progress:
         """See Progress."""
-        running = self._task is not None
-        return Progress(self._base, self._written, len(self._refused), running, self._problem)
+        return Progress(self._written, len(self._refused), self._problem)
 
     async def _run(self) -> None:
         pause_s = 0.0
-        while self._work.is_set() and not self._draining.is_set():
+        while self._work.is_set() and not self._runtime.draining.is_set():
             self._work.clear()
             try:
-                while not self._draining.is_set() and (chunks := await self._next_chunks()):
+                while not self._runtime.draining.is_set() and (chunks := await self._next_chunks()):
                     await self._write(chunks)
                     await self._store_finished()
                     if pause_s:
@@ -242,9 +215,9 @@ class _Backlog:
         if not self._in_background:
             return None
         if not self._keys:
-            keys = [
-                key for key in await self._read(self._store.unwritten, _PAGE_KEYS) if key not in self._open
-            ]
+            store = self._runtime.store
+            found = await self._runtime.run("read", store.unwritten, self._base, _PAGE_KEYS)
+            keys = [key for key in found if key not in self._open]
             random.shuffle(keys)  # other pods write what is left too: seldom the same document at once
             self._keys.extend(keys)
         while self._keys:
@@ -256,7 +229,7 @@ class _Backlog:
     async def _opened(self, key: str) -> Document | None:
         """Opens a document; None where there is none of this key, its memories are there, or they cannot be made."""
         try:
-            stored = await self._read(self._store.document, key)
+            stored = await self._runtime.run("read", self._runtime.store.document, self._base, key)
         except DocumentNotFound:
             return None
         ids = [memory_id for memory_id, _ in stored.references]
@@ -284,11 +257,10 @@ class _Backlog:
 
     async def _encode(self, chunks: Sequence[tuple[str, int]]) -> None:
         texts = [self._open[key][0].texts[chunk] for key, chunk in chunks]
-        urgent = chunks[0][0] in self._asked
+        encoder, urgent = self._runtime.encoder, chunks[0][0] in self._asked
         async with contextlib.nullcontext() if urgent else self._turn:
-            run = asyncio.get_running_loop().run_in_executor
-            encoded = await run(self._threads.encode, self._encoder.encode, texts)
-        encoded = checked(encoded, len(texts), self._encoder.description.identity.dimension)
+            encoded = await self._runtime.run("encode", encoder.encode, texts)
+        encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
         for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
             self._open[key][0].fill(chunk, vector, payload)
             self._answer(key)
@@ -298,15 +270,14 @@ class _Backlog:
         whole = [key for key, (document, _) in self._open.items() if not document.missing()]
         if whole:
             finished = [self._open[key] for key in whole]
-            run = asyncio.get_running_loop().run_in_executor
-            self._written += await run(self._threads.write, self._replace, finished)
+            self._written += await self._runtime.run("write", self._replace, finished)
             self._forget(whole)
 
     def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
         """Writes them, each only in the place of the version that was read."""
         documents = [replace(document.finished(), replaces=stored_hash) for document, stored_hash in finished]
-        with self._guard.writing(self._base, documents):
-            return sum(written.replaced for written in self._store.write(self._base, documents))
+        with self._runtime.guard.writing(self._base, documents):
+            return sum(written.replaced for written in self._runtime.store.write(self._base, documents))
 
     def _answer(self, key: str) -> None:
         """Gives the memories of an open document that are there to the retrievals that wait for them."""
@@ -321,12 +292,6 @@ class _Backlog:
             for future in self._asked.pop(key, {}).values():
                 if not future.done():
                     future.set_result(None)
-
-    async def _read(self, function: Callable[..., Result], argument: object) -> Result:
-        """Calls a method of the store for this knowledge base, in a reader's thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads.read, function, self._base, argument
-        )
 
 
 def _finished(hit: Found, there: dict[int, NewReference]) -> Found:

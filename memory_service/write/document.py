@@ -12,7 +12,7 @@ from memory_model.errors import Memory3Error
 from memory_service.errors import BadRequest, DocumentEmpty, DocumentTooLarge
 from memory_service.stores import NewDocument, NewReference, StoredVersion, Written
 from memory_service.write.content_hash import content_hash_of, memory_id_of, text_hash_of, unwritten_hash_of
-from memory_service.write.encoder import EncodedReferences, Encoder
+from memory_service.write.encoder import Encoder
 from memory_service.write.vectors import read_vectors
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -223,13 +223,3 @@ def _check_head(document: Document) -> None:
             f" at most {_METADATA_ENTRIES} of {_METADATA_BYTES}",
             field="metadata",
         )
-
-
-def checked(encoded: EncodedReferences, count: int, dimension: int) -> EncodedReferences:
-    """The encoder's work, if it kept its contract; a NaN from a broken model must not reach the index."""
-    if encoded.vectors.shape != (count, dimension) or len(encoded.payloads) != count:
-        raise ValueError(
-            f"the encoder gave vectors {encoded.vectors.shape}, {len(encoded.payloads)} payloads for {count} texts"
-        )
-    vectors = read_vectors(np.ascontiguousarray(encoded.vectors, "<f4").tobytes(), dimension, field="encoder")
-    return EncodedReferences(vectors, encoded.payloads)

@@ -20,13 +20,11 @@ from memory_model.errors import CorruptFile, MissingFile
 from memory_model.references import split
 from memory_service.errors import PayloadCorrupt
 from memory_service.stores.identity import WriterIdentity, require_same
+from memory_service.write.vectors import read_vectors
 
 if TYPE_CHECKING:
     from memory_model.codec.payload import ExplicitMemory
     from memory_model.models.folder import ModelFolder
-    from memory_model.models.load import LoadedModel
-    from memory_model.nn.writing import MemoryWriter
-    from memory_model.tokenizer import Tokenizer
     from memory_service.settings import Settings
 
 
@@ -82,31 +80,18 @@ class Encoder(Protocol):
         """Raises PayloadCorrupt for bytes that are no payload and a mismatch for one that another model wrote."""
 
 
-class Splitter:
-    """Cuts texts into references as the model's encoder does, without the model: its tokenizer alone."""
-
-    def __init__(self, tokenizer: Tokenizer, reference_tokens: int) -> None:
-        self._tokenizer = tokenizer
-        self._reference_tokens = reference_tokens
-
-    @classmethod
-    def load(cls, settings: Settings, reference_tokens: int) -> Splitter:
-        """That of the model which the settings name; the tokenizer alone is loaded."""
-        from memory_model.models.folder import ModelFolder
-        from memory_model.tokenizer import Tokenizer
-
-        checkpoint = ModelFolder.open(settings.model).checkpoint
-        return cls(
-            Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens), reference_tokens
+def checked(encoded: EncodedReferences, count: int, dimension: int) -> EncodedReferences:
+    """The encoder's work, if it kept its contract; a NaN from a broken model must not reach the index."""
+    if encoded.vectors.shape != (count, dimension) or len(encoded.payloads) != count:
+        raise ValueError(
+            f"the encoder gave vectors {encoded.vectors.shape}, {len(encoded.payloads)} payloads for {count} texts"
         )
-
-    def __call__(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
-        """See Encoder.split."""
-        return split(text, title, self._tokenizer.count, self._reference_tokens, overlap_tokens)
+    vectors = read_vectors(np.ascontiguousarray(encoded.vectors, "<f4").tobytes(), dimension, field="encoder")
+    return EncodedReferences(vectors, encoded.payloads)
 
 
 class ModelEncoder:
-    """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds)."""
+    """The real encoder: embedder, LLM and codec, loaded once (torch; some seconds). Methods: see Encoder."""
 
     def __init__(self, settings: Settings) -> None:
         """Loads what the settings name.
@@ -120,51 +105,44 @@ class ModelEncoder:
         from memory_model.embedder import Embedder
         from memory_model.models.folder import ModelFolder
         from memory_model.models.load import load_model
+        from memory_model.nn.writing import MemoryWriter, writing_device
 
         folder = ModelFolder.open(settings.model)
-        codec = encoding_codec(settings, folder)  # refused before anything large is loaded
+        codec = _codec(settings, folder)  # refused before anything large is loaded
         loaded = load_model(folder)
+        device = writing_device(settings.writing_device)
+        loaded.model.to(device)
+        self._on_processor = device.type == "cpu"
+        self._writer = MemoryWriter(
+            loaded.model, loaded.tokenizer, precision=getattr(torch, settings.writing_precision),
+            batch_tokens=settings.writing_batch_tokens,
+        )  # fmt: skip
         self._tokenizer = loaded.tokenizer
-        self._writer = memory_writer(loaded, settings)
-        self._on_processor = self._writer.model.embed_tokens.weight.device.type == "cpu"
         self._format = MemoryFormat(loaded.config, loaded.model_id, codec)
-        bundle = Bundle.open(settings.bundle) if settings.bundle else None
-        self._embedder = Embedder(embedder_folder(settings), threads=torch.get_num_threads())
-        ids = self._format.identity
-        memory = loaded.config.memory
-        self._split = Splitter(loaded.tokenizer, memory.reference_tokens)
+        self._embedder = Embedder(_embedder_folder(settings), threads=torch.get_num_threads())
+        ids, memory = self._format.identity, loaded.config.memory
+        embedder_id, dimension = self._embedder.embedder_id, self._embedder.dim
         self.description = EncoderDescription(
-            identity=WriterIdentity(
-                ids.model_id,
-                ids.codec_id,
-                ids.memory_format_id,
-                self._embedder.embedder_id,
-                self._embedder.dim,
-            ),
-            memories_per_chunk=memory.memories_per_chunk,
-            reference_tokens=memory.reference_tokens,
-            chunk_tokens=memory.chunk_tokens,
-            model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
+            WriterIdentity(ids.model_id, ids.codec_id, ids.memory_format_id, embedder_id, dimension),
+            memories_per_chunk=memory.memories_per_chunk, reference_tokens=memory.reference_tokens,
+            chunk_tokens=memory.chunk_tokens, model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
             payload_bytes=self._format.payload_bytes(memory.reference_tokens),
-        )
-        if bundle is not None:
+        )  # fmt: skip
+        if settings.bundle is not None:
             # Devices would fetch a bundle whose every request is refused: better not to start.
-            manifest = bundle.manifest
-            exported = WriterIdentity(
-                manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id,
-                self._embedder.dim,
-            )  # fmt: skip
+            made = Bundle.open(settings.bundle).manifest
             own = f"--model {settings.model} " if settings.model else ""
             require_same(
-                exported,
+                WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, dimension),
                 self.description.identity,
                 f"export the bundle again: `memory-model export {own}--out {settings.bundle}`, or serve the model "
                 "folder that it was exported from",
-            )
+            )  # fmt: skip
 
     def split(self, text: str, title: str, overlap_tokens: int = 0) -> list[str]:
         """See Encoder."""
-        return self._split(text, title, overlap_tokens)
+        tokens = self.description.reference_tokens
+        return split(text, title, self._tokenizer.count, tokens, overlap_tokens)
 
     def count_tokens(self, text: str) -> int:
         """See Encoder."""
@@ -181,31 +159,22 @@ class ModelEncoder:
         with it the rest. There embedding, writing and compressing follow one another, each on all cores.
         """
         payloads = [b""] * len(references)
+
+        def compress(places: Sequence[int], memories: list[ExplicitMemory]) -> None:
+            for place, payload in zip(places, self._format.encode(memories), strict=True):
+                payloads[place] = payload
+
         if self._on_processor:
-            embedded = self._embedder.embed(references)
+            vectors = self.embed(references)
             for places, memories in self._writer.passes(references):
-                for place, payload in zip(places, self._format.encode(memories), strict=True):
-                    payloads[place] = payload
-            return EncodedReferences(embedded, payloads)
+                compress(places, memories)
+            return EncodedReferences(vectors, payloads)
         with ThreadPoolExecutor(1, "beside-model") as beside:
-            vectors = beside.submit(self._embedder.embed, references)
-            compressing = [
-                (places, beside.submit(self._format.encode, memories))
-                for places, memories in self._writer.passes(references)
-            ]
-            for places, compressed in compressing:
-                for place, payload in zip(places, compressed.result(), strict=True):
-                    payloads[place] = payload
-            return EncodedReferences(vectors.result(), payloads)
-
-    def write_memories(self, references: Sequence[str]) -> list[ExplicitMemory]:
-        """The model's part of `encode`, in batches: what bounds the speed of ingestion."""
-        return self._writer.write(references)
-
-    @property
-    def batch_tokens(self) -> int:
-        """Most tokens of a forward pass, as the settings say or the device allows."""
-        return self._writer.batch_tokens
+            embedded = beside.submit(self.embed, references)
+            compressing = [beside.submit(compress, *written) for written in self._writer.passes(references)]
+            for done in compressing:
+                done.result()
+            return EncodedReferences(embedded.result(), payloads)
 
     def check_payload(self, payload: bytes) -> None:
         """See Encoder."""
@@ -222,36 +191,20 @@ def require_files(settings: Settings) -> None:
     from memory_model.models.folder import ModelFolder
 
     folder = ModelFolder.open(settings.model)
-    encoding_codec(settings, folder)
+    _codec(settings, folder)
     _ = folder.checkpoint
     if settings.bundle is not None:
         Bundle.open(settings.bundle)
-    EmbedderConfig.read(embedder_folder(settings) / CONFIG)
+    EmbedderConfig.read(_embedder_folder(settings) / CONFIG)
 
 
-def memory_writer(loaded: LoadedModel, settings: Settings) -> MemoryWriter:
-    """The writer on the device and with the batches that the settings say; raises InvalidInput for no device."""
-    import torch
-
-    from memory_model.nn.writing import MemoryWriter, writing_device
-
-    device = writing_device(settings.writing_device)
-    loaded.model.to(device)
-    return MemoryWriter(
-        loaded.model, loaded.tokenizer, precision=getattr(torch, settings.writing_precision),
-        batch_tokens=settings.writing_batch_tokens,
-    )  # fmt: skip
-
-
-def encoding_codec(settings: Settings, folder: ModelFolder) -> MemoryCodec:
-    """The codec of the payloads: the setting's own file, or the model folder's."""
+def _codec(settings: Settings, folder: ModelFolder) -> MemoryCodec:
     from memory_model.codec.faiss import FaissCodec
 
     return FaissCodec.load_encoder(settings.codec or folder.need_codec())
 
 
-def embedder_folder(settings: Settings) -> Path:
-    """The folder of the embedder: the setting's own, or the bundle's."""
+def _embedder_folder(settings: Settings) -> Path:
     folder = settings.embedder or settings.bundle
     if folder is None:
         raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")

@@ -1,10 +1,9 @@
-"""The write path of one Ingest stream, from top to bottom; `IngestStream.responses` is the whole of it.
+"""The write path of one Ingest stream, from top to bottom; `IngestStream.batches` is the whole of it.
 
 documents   the client's items, checked, split into references and hashed            (thread `prepare`)
 batches     the documents that wait, up to a number of references
 encoded     unchanged documents drop out; the others are embedded, written and compressed   (thread `encode`)
 stored      a batch whole or not at all                                              (thread `write`)
-answered    acknowledgements and failures, in the order of the items
 
 Documents are read, batches encoded and batches stored at the same time: each stage runs ahead of the one after it.
 """
@@ -13,31 +12,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Generic, TypeVar
 
 from memory_model.errors import Memory3Error
-from memory_service.access.authorization import Access, Catalogue, Scope
-from memory_service.access.quotas import WriteGuard
+from memory_service.access.authorization import Access, Scope
 from memory_service.errors import (
     BadRequest,
     DeadlineExceeded,
     EncodingFailed,
     KnowledgeBaseExists,
     KnowledgeBaseNotFound,
-    ServiceError,
     ShuttingDown,
-    described,
-    to_status,
 )
 from memory_service.ops.logs import logger
 from memory_service.ops.tracing import span
-from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
+from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from memory_service.stores import KnowledgeBase, Written
-from memory_service.write.document import Document, DocumentReader, StreamOptions, checked
-from memory_service.write.encoder import EncodedReferences, Encoder
+from memory_service.write.document import Document, DocumentReader, StreamOptions
+from memory_service.write.encoder import EncodedReferences, checked
+from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb
 
 _AHEAD_BYTES = 16 << 20
@@ -48,110 +42,77 @@ Batch = list[Document]
 """Documents that are stored together; a key occurs once in it."""
 
 
-@dataclass(frozen=True)
-class Threads:
-    """Where work leaves the event loop. `encode` and `write` have one thread each: the model and the store's writer.
-
-    embed: for texts that are searched with, so that they hold up neither documents nor searches by vector.
-    """
-
-    read: Executor
-    write: Executor
-    prepare: Executor
-    encode: Executor
-    embed: Executor
-
-
 class IngestStream:
-    """One stream of documents into one knowledge base, on one event loop. Use once.
+    """One stream of documents into one knowledge base, on one event loop. Use once: `open`, then `batches`.
 
-    `draining` is set when the service stops: the stream ends with ShuttingDown once what is encoded is answered.
+    Once the service stops it ends with ShuttingDown, as soon as what is encoded is answered.
     """
 
-    def __init__(
-        self, access: Access, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, threads: Threads,
-        settings: Settings, draining: asyncio.Event,
-    ) -> None:  # fmt: skip
+    def __init__(self, runtime: Runtime, access: Access, requests: AsyncIterator[pb.IngestRequest]) -> None:
+        self.progress = pb.IngestProgress()
+        self._runtime = runtime
         self._access = access
-        self._catalogue = catalogue
-        self._guard = guard
-        self._encoder = encoder
-        self._threads = threads
-        self._settings = settings
-        self._draining = draining
-        self._options = StreamOptions(settings.document_limit_bytes)
+        self._requests = aiter(requests)
+        self._drained = asyncio.create_task(runtime.draining.wait())
+        self._options = StreamOptions()
         self._waiting_bytes = 0
         self._taken = asyncio.Event()
         self._on_the_way: Counter[str] = Counter()  # keys that are encoded and not stored
-        self._progress = pb.IngestProgress()
-        self.base: KnowledgeBase | None = None
 
-    async def responses(
-        self, requests: AsyncIterator[pb.IngestRequest]
-    ) -> AsyncGenerator[pb.IngestResponse, None]:
-        """Runs the stream: `started`, then an answer for every document, in order. Raises what ends it early."""
-        requests = aiter(requests)
-        drained = asyncio.create_task(self._draining.wait())
-        base = self.base = await self._open(await self._next(requests, drained))
-        yield self._started(base)
-        documents = _Ahead(self._documents(requests, drained), self._settings.ingest_batch_references)
+    async def open(self) -> KnowledgeBase:
+        """Reads `start`; returns the knowledge base, which is created where it is missing and `start` says so."""
+        request = await self._next()
+        if request is None or request.WhichOneof("message") != "start":
+            raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
+        start, runtime = request.start, self._runtime
+        self._options = self._options_of(start)
+        try:
+            return await runtime.open(self._access, start.knowledge_base, Scope.WRITE)
+        except KnowledgeBaseNotFound:
+            if not start.create_if_missing:
+                raise
+        name = start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
+        try:
+            return await runtime.run("write", runtime.catalogue.create, self._access, name)
+        except KnowledgeBaseExists:  # made by another stream meanwhile
+            return await runtime.open(self._access, name, Scope.WRITE)
+
+    async def batches(self, base: KnowledgeBase) -> AsyncGenerator[Batch, None]:
+        """Every document, in order, with its `error`, `unchanged` or `written`. Raises what ends the stream early."""
+        documents = _Ahead(self._documents(), self._runtime.settings.ingest_batch_references)
         encoded = _Ahead(self._encoded(base, self._batches(documents)), 1)
         try:
             while (batch := await encoded.next()) is not None:
                 await self._store(base, batch)
-                for document in batch:
-                    yield _answer(document)
-                self._progress.items_answered += len(batch)
-                yield pb.IngestResponse(progress=self._progress)
+                self.progress.items_answered += len(batch)
+                yield batch
         finally:
-            drained.cancel()
             await encoded.close()
             await documents.close()
 
-    # Open
-
-    async def _open(self, request: pb.IngestRequest | None) -> KnowledgeBase:
-        if request is None or request.WhichOneof("message") != "start":
-            raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
-        self._options = self._options_of(request.start)
-        try:
-            return self._catalogue.open(self._access, request.start.knowledge_base, Scope.WRITE)
-        except KnowledgeBaseNotFound:
-            if not request.start.create_if_missing:
-                raise
-        name = request.start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
-        try:
-            return await _in(self._threads.write, self._catalogue.create, self._access, name)
-        except KnowledgeBaseExists:  # made by another stream meanwhile
-            return self._catalogue.open(self._access, name, Scope.WRITE)
+    def close(self) -> None:
+        """To be called at the end, whatever it was."""
+        self._drained.cancel()
 
     def _options_of(self, start: pb.IngestStart) -> StreamOptions:
-        most = self._encoder.description.reference_tokens // 2
+        most = self._runtime.encoder.description.reference_tokens // 2
         if start.overlap_tokens > most:
             raise BadRequest(
                 f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
             )
+        settings = self._runtime.settings
         later = start.memory_writing == pb.MEMORY_WRITING_LATER or (
-            start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and self._settings.memory_writing == "later"
+            start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and settings.memory_writing == "later"
         )
-        return StreamOptions(self._settings.document_limit_bytes, start.overlap_tokens, later)
-
-    def _started(self, base: KnowledgeBase) -> pb.IngestResponse:
-        started = pb.IngestStarted(
-            knowledge_base=self._access.seen_name(base.name), document_limit_bytes=self._settings.document_limit_bytes,
-            reference_tokens=self._encoder.description.reference_tokens,
-        )  # fmt: skip
-        return pb.IngestResponse(started=started)
+        return StreamOptions(settings.document_limit_bytes, start.overlap_tokens, later)
 
     # Documents
 
-    async def _documents(
-        self, requests: AsyncIterator[pb.IngestRequest], drained: asyncio.Task[bool]
-    ) -> AsyncGenerator[Document, None]:
+    async def _documents(self) -> AsyncGenerator[Document, None]:
         """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
-        reader = DocumentReader(self._encoder, self._options)
+        reader = DocumentReader(self._runtime.encoder, self._options)
         last: int | None = None
-        while (request := await self._next(requests, drained)) is not None:
+        while (request := await self._next()) is not None:
             if request.WhichOneof("message") != "item":
                 raise BadRequest("after `start` only `item` messages may come", field="message")
             sequence, continued = request.item.sequence, reader.open_sequence
@@ -160,10 +121,10 @@ class IngestStream:
             if continued is None and last is not None and sequence <= last:
                 raise BadRequest(f"sequence number {sequence} after {last}: they must rise", field="sequence")
             last = sequence
-            document = await _in(self._threads.prepare, reader.read, request.item)
+            document = await self._runtime.run("prepare", reader.read, request.item)
             if document is None:
                 continue
-            self._progress.items_received += 1
+            self.progress.items_received += 1
             self._waiting_bytes += document.size_bytes
             yield document
             while self._waiting_bytes > _AHEAD_BYTES:
@@ -174,33 +135,36 @@ class IngestStream:
                 f"the last piece of document {reader.open_sequence} is missing", field="continued"
             )
 
-    async def _next(
-        self, requests: AsyncIterator[pb.IngestRequest], drained: asyncio.Task[bool]
-    ) -> pb.IngestRequest | None:
+    async def _next(self) -> pb.IngestRequest | None:
         """The client's next message, None at its end.
 
         Raises MalformedRequest, DeadlineExceeded for a silent client, and ShuttingDown.
         """
-        coming = asyncio.ensure_future(_next_or_none(requests))
+        coming = asyncio.ensure_future(_next_or_none(self._requests))
         try:
-            timeout_s = self._settings.ingest_idle_timeout_s
-            await asyncio.wait({coming, drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            timeout_s = self._runtime.settings.ingest_idle_timeout_s
+            await asyncio.wait(
+                {coming, self._drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if not coming.done():
-                if self._draining.is_set():
-                    raise _shutting_down()
+                self._require_running()
                 raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
             return coming.result()
         finally:
             coming.cancel()
 
+    def _require_running(self) -> None:
+        if self._runtime.draining.is_set():
+            raise ShuttingDown("the service stops; what is not acknowledged must be sent again")
+
     # Batches
 
     async def _batches(self, documents: _Ahead[Document]) -> AsyncGenerator[Batch, None]:
         """Documents that wait, up to the batch size."""
-        held_back: Document | None = None
+        most, held_back = self._runtime.settings.ingest_batch_references, None
         while (first := held_back or await documents.next()) is not None:
             batch, keys, size, held_back = [first], {first.key}, len(first.texts), None
-            while size < self._settings.ingest_batch_references and (more := documents.waiting()) is not None:
+            while size < most and (more := documents.waiting()) is not None:
                 if more.key in keys:
                     held_back = more
                     break
@@ -209,8 +173,7 @@ class IngestStream:
                 size += len(more.texts)
             self._waiting_bytes -= sum(document.size_bytes for document in batch)
             self._taken.set()
-            if self._draining.is_set():
-                raise _shutting_down()
+            self._require_running()
             yield batch
 
     # Encoded
@@ -232,7 +195,7 @@ class IngestStream:
         good = [document for document in batch if document.error is None]
         try:
             keys = [document.key for document in good]
-            stored = await _in(self._threads.read, self._catalogue.store.versions, base, keys)
+            stored = await self._runtime.run("read", self._runtime.store.versions, base, keys)
         except Memory3Error as error:
             for document in good:
                 document.error = error
@@ -255,31 +218,31 @@ class IngestStream:
             raise
         except Exception as error:
             if len(documents) == 1:
-                documents[0].error = _encoding_error(error, documents[0])
+                documents[0].error = encoding_error(error, documents[0].key)
             return len(documents) == 1
         return True
 
     async def _encode(self, documents: Batch) -> None:
         """Makes what the documents lack, a slice at a time, so that a long one can be left when the service stops."""
         missing = [(document, chunk) for document in documents for chunk in document.missing()]
-        step = self._settings.ingest_batch_references
+        step = self._runtime.settings.ingest_batch_references
         for start in range(0, len(missing), step):
-            if self._draining.is_set():
-                raise _shutting_down()
+            self._require_running()
             part = missing[start : start + step]
             texts = [document.texts[chunk] for document, chunk in part]
-            made = await _in(self._threads.encode, self._made_of, texts)
+            made = await self._runtime.run("encode", self._made_of, texts)
             for (document, chunk), vector, payload in zip(part, made.vectors, made.payloads, strict=True):
                 document.fill(chunk, vector, payload or None)
-            self._progress.references_written += len(part)
+            self.progress.references_written += len(part)
 
     def _made_of(self, texts: list[str]) -> EncodedReferences:
         """Vectors and payloads, the latter empty where memories are written later; in the model's thread."""
+        encoder = self._runtime.encoder
         if self._options.later:
-            encoded = EncodedReferences(self._encoder.embed(texts), [b""] * len(texts))
+            encoded = EncodedReferences(encoder.embed(texts), [b""] * len(texts))
         else:
-            encoded = self._encoder.encode(texts)
-        return checked(encoded, len(texts), self._encoder.description.identity.dimension)
+            encoded = encoder.encode(texts)
+        return checked(encoded, len(texts), encoder.description.identity.dimension)
 
     # Stored
 
@@ -289,7 +252,7 @@ class IngestStream:
         if new:
             try:
                 with span("store.write", documents=len(new)):
-                    outcome = await _in(self._threads.write, self._write, base, new)
+                    outcome = await self._runtime.run("write", self._write, base, new)
                 written = {one.key: one for one in outcome}
                 for document in new:
                     document.written = written[document.key]
@@ -303,54 +266,16 @@ class IngestStream:
     def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
         """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
         documents = [document.finished() for document in new]
-        with self._guard.writing(base, documents):
-            return self._catalogue.store.write(base, documents)
+        with self._runtime.guard.writing(base, documents):
+            return self._runtime.store.write(base, documents)
 
 
-# Answered
-
-
-def _answer(document: Document) -> pb.IngestResponse:
-    if document.error is not None:
-        code, reason, message, metadata = described(document.error)
-        return pb.IngestResponse(
-            failed=pb.DocumentFailure(
-                sequence=document.sequence, document_key=document.key, code=code.value[0],
-                reason=reason, message=message, metadata=metadata, status=to_status(document.error),
-                retryable=isinstance(document.error, ServiceError) and document.error.retryable,
-            )
-        )  # fmt: skip
-    outcome, count = pb.INGEST_OUTCOME_UNCHANGED, 0
-    if document.unchanged is not None:
-        count = len(document.unchanged.memory_ids)
-    elif document.written is not None:
-        count = document.written.reference_count
-        if not document.written.unchanged:
-            replaced = document.written.replaced
-            outcome = pb.INGEST_OUTCOME_REPLACED if replaced else pb.INGEST_OUTCOME_STORED
-    return pb.IngestResponse(
-        acknowledged=pb.Acknowledgement(
-            sequence=document.sequence, document_key=document.key, outcome=outcome,
-            reference_count=count, content_hash=document.content_hash,
-        )
-    )  # fmt: skip
-
-
-def _encoding_error(error: Exception, document: Document) -> Exception:
+def encoding_error(error: Exception, key: str) -> Memory3Error:
+    """What a document is refused with that could not be encoded; a bug's traceback goes to the log."""
     if isinstance(error, Memory3Error):
         return error
-    logger().error("encoding_failed", document_key=document.key, exc_info=error)
-    return EncodingFailed(
-        "the model could not turn this document into memories; the service's log has the cause"
-    )
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("the service stops; what is not acknowledged must be sent again")
-
-
-async def _in(thread: Executor, function: Callable[..., T], *arguments: object) -> T:
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+    logger().error("encoding_failed", document_key=key, exc_info=error)
+    return EncodingFailed("the model could not turn this document into memories; the log has the cause")
 
 
 async def _next_or_none(requests: AsyncIterator[pb.IngestRequest]) -> pb.IngestRequest | None:

@@ -87,7 +87,7 @@ def tiny_service(folder: Path, bundle: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     store, port_file, bundle = map(Path, sys.argv[1:])
-    configure_logs("info", "json")
+    configure_logs("info")
     settings = Settings(
         listen="127.0.0.1:0", store=f"chdb://{store}", port_file=port_file, shutdown_grace_s=5.0
     )

@@ -3,7 +3,7 @@
     python clickhouse_server.py FOLDER PORT_FILE [PASSWORD [PORT]]
 
 What it speaks: query in the address or the body, data behind `INSERT … FORMAT x`, parameters, settings, databases,
-sessions, basic authentication, /ping, errors with X-ClickHouse-Exception-Code. What it does not: compression and
+basic authentication, /ping, errors with X-ClickHouse-Exception-Code. What it does not: sessions, compression and
 client_protocol_version, which clients do without when a server ignores them.
 
 Beyond ClickHouse's: /stall?when=before|during|after&match=TEXT&seconds=S holds the next request whose statement has the
@@ -91,24 +91,16 @@ def as_text(sql: bytes) -> str | bytes:
 
 
 class Engine:
-    """Handles for requests without a session, and one for every session."""
+    """Handles, each for one request at a time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._free: queue.SimpleQueue[Handle] = queue.SimpleQueue()
-        self._sessions: dict[str, tuple[Handle, threading.Lock]] = {}
         for _ in range(HANDLES):
             self._free.put(Handle(path))
 
     @contextlib.contextmanager
-    def handle(self, session: str) -> Iterator[Handle]:
-        if session:
-            if session not in self._sessions:
-                self._sessions[session] = Handle(self._path), threading.Lock()
-            handle, lock = self._sessions[session]
-            with lock:
-                yield handle
-            return
+    def handle(self) -> Iterator[Handle]:
         handle = self._free.get()
         try:
             yield handle
@@ -120,8 +112,6 @@ class Engine:
             self._free.put(handle)
 
     def close(self) -> None:
-        for handle, _ in self._sessions.values():
-            handle.close()
         while not self._free.empty():
             self._free.get().close()
 
@@ -168,7 +158,7 @@ class Request(BaseHTTPRequestHandler):
         stall = self.stall_of(sql)
         try:
             wait(stall, "before")
-            with self.engine.handle(given.get("session_id", "")) as handle:
+            with self.engine.handle() as handle:
                 wait(stall, "during")
                 result = handle.run(sql, given.get("database", "default"), settings, parameters)
                 content = result.bytes() or b""  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ def service(
     *,
     seconds_per_reference: float = 0.0,
     bundle: Path | None = None,
-    engine: str = "chdb",
+    engine: str = "file",
     store: str = "",
     **environment: str,
 ) -> Iterator[Service]:

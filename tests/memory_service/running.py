@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from memory_service.api.server import Server
+from memory_service.client.connection import details_of
 from memory_service.settings import Settings
 from memory_service.stores import open_store
 from memory_service.write.encoder import Encoder
@@ -77,7 +78,12 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    values = {"listen": "127.0.0.1:0", "store": f"chdb://{folder}", "shutdown_grace_s": 5.0, **settings}
+    values = {
+        "listen": "127.0.0.1:0",
+        "store": f"file://{folder / 'store'}",
+        "shutdown_grace_s": 5.0,
+        **settings,
+    }
     made = Settings(**values)
 
     async def start() -> Server:
@@ -107,6 +113,11 @@ class Refusal:
     @property
     def reason(self) -> str:
         return self.details[error_details_pb2.ErrorInfo].reason
+
+
+def reason_of(failed: ingestion_pb2.DocumentFailure) -> str:
+    """Of a document that was refused in a stream."""
+    return details_of(failed.status)[0]
 
 
 def refusal(error: grpc.RpcError) -> Refusal:

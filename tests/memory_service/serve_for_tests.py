@@ -29,7 +29,7 @@ class Unhurried(HashEncoder):
 
 if __name__ == "__main__":
     store, port_file, *more = sys.argv[1:]
-    configure_logs("info", "json")
+    configure_logs("info")
     settings = Settings(
         listen=os.environ.get("MEMORY_SERVICE_LISTEN", "127.0.0.1:0"),
         store=store if "://" in store else f"chdb://{store}",

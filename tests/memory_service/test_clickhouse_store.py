@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"clickhouse://default@127.0.0.1:{port}/memories"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stores(url: str) -> Iterator[tuple[ClickHouseStore, ClickHouseStore]]:
     """Two processes' stores, as far as the server can tell."""
     opened = [open_store(url, OPTIONS) for _ in range(2)]
@@ -74,25 +74,21 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     assert two._engine.rows(sql)[0][0] == 0
 
 
-def test_of_several_who_create_one_name_at_once_one_does(url: str) -> None:
-    stores = [open_store(url, OPTIONS) for _ in range(3)]
-
+def test_of_several_who_create_one_name_at_once_one_does(
+    stores: tuple[ClickHouseStore, ClickHouseStore],
+) -> None:
     def create(store: Store, name: str) -> int:
         try:
             return store.create(name, "", IDENTITY).number
         except KnowledgeBaseExists:
             return 0
 
-    try:
-        with ThreadPoolExecutor(9) as pool:
-            made = [pool.submit(create, store, name) for name in ("x", "y", "z") for store in stores]
-            numbers = [one.result(120) for one in made]
-        assert [sum(map(bool, numbers[n : n + 3])) for n in (0, 3, 6)] == [1, 1, 1]
-        there = {base.name: base.number for base in stores[0]._bases.refresh().values()}  # type: ignore[attr-defined]
-        assert {there[name] for name in "xyz"} == set(numbers) - {0}
-    finally:
-        for store in stores:
-            store.close()
+    with ThreadPoolExecutor(6) as pool:
+        made = [pool.submit(create, store, name) for name in ("x", "y", "z") for store in stores]
+        numbers = [one.result(120) for one in made]
+    assert [sum(map(bool, numbers[n : n + 2])) for n in (0, 2, 4)] == [1, 1, 1]
+    there = {base.name: base.number for base in stores[0]._bases.refresh().values()}
+    assert {there[name] for name in "xyz"} == set(numbers) - {0}
 
 
 def test_an_insert_that_is_sent_twice_is_stored_once(
@@ -116,25 +112,24 @@ def test_an_insert_that_is_sent_twice_is_stored_once(
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_a_commit_that_the_server_finishes_late_does_no_harm(url: str, when: str) -> None:
+def test_a_commit_that_the_server_finishes_late_does_no_harm(
+    url: str, stores: tuple[ClickHouseStore, ClickHouseStore], when: str
+) -> None:
     """The client gives up, deletes or replaces the document, and the server goes on."""
-    store = open_store(url, replace(OPTIONS, timeout_s=1.0))
-    try:
-        base = store.create(f"late-{when}", "", IDENTITY)
-        store.write(base, [document("a", "zero"), document("b", "zero")])
-        for _ in range(2):  # the insert is sent twice
-            stall(url, when, "INSERT INTO documents", 2.5)
-            with contextlib.suppress(StoreUnavailable):
-                store.write(base, [document("a", "one"), document("b", "one")])
-        store.write(base, [document("a", "two")])
-        store.delete(base, ["b"])
-        time.sleep(3.0)
-        assert store.versions(base, ["a", "b"]).keys() == {"a"}
-        assert store.document(base, "a").content_hash == document("a", "two").content_hash
-        assert keys_near(store, base, "two") == ["a"]
-        assert store.check(base, deep=True) == []
-    finally:
-        store.close()
+    store, _ = stores
+    base = store.create(f"late-{when}", "", IDENTITY)
+    store.write(base, [document("a", "zero"), document("b", "zero")])
+    with contextlib.closing(open_store(url, replace(OPTIONS, timeout_s=1.0))) as impatient:
+        stall(url, when, "INSERT INTO documents", 1.4)
+        with contextlib.suppress(StoreUnavailable):  # the insert is sent twice
+            impatient.write(base, [document("a", "one"), document("b", "one")])
+    store.write(base, [document("a", "two")])
+    store.delete(base, ["b"])
+    time.sleep(1.0)  # what is held longest was sent 1 s ago
+    assert store.versions(base, ["a", "b"]).keys() == {"a"}
+    assert store.document(base, "a").content_hash == document("a", "two").content_hash
+    assert keys_near(store, base, "two") == ["a"]
+    assert store.check(base, deep=True) == []
 
 
 def test_one_process_migrates_while_others_serve(
@@ -147,14 +142,14 @@ def test_one_process_migrates_while_others_serve(
     later = migrations.Migration(len(released) + 1, "m003_later", statements, statements, False)
     with monkeypatch.context() as newer:
         newer.setattr(migrations, "migrations", lambda: [*released, later])
-        with ThreadPoolExecutor(3) as pool:
-            opened = [pool.submit(open_store, url, OPTIONS) for _ in range(3)]
+        with ThreadPoolExecutor(2) as pool:
+            opened = [pool.submit(open_store, url, OPTIONS) for _ in range(2)]
             for n in range(5):
                 old.write(base, [document(f"d{n}", f"text {n}")])
             for one in opened:
                 one.result(120).close()
-    rows = old._engine.rows("SELECT count() FROM migrations WHERE name = 'm003_later'")
-    assert rows[0][0] == 1
+    rows = old._engine.rows("SELECT DISTINCT number FROM migrations WHERE name = 'm003_later'")
+    assert [tuple(row) for row in rows] == [(later.number,)]
     old.write(base, [document("after", "after")])
     with contextlib.closing(open_store(url, OPTIONS)) as restarted:  # of the old release
         assert len(keys_near(restarted, base, "after")) == 6

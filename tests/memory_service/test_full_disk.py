@@ -15,7 +15,7 @@ from memory_service.errors import StoreFull
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
 from protos.memory.v1 import ingestion_pb2 as pb
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import document, running
+from tests.memory_service.running import document, reason_of, running
 from tests.memory_service.stored import IDENTITY, keys_near
 
 SIZE_MB = {"file": 12, "chdb": 40}
@@ -99,7 +99,7 @@ def test_each_document_that_found_no_room_is_told_so_and_may_come_again(disk: Pa
             for one in client.ingest("kb", *documents)[1:]
         }
         refused = {key for key, one in said.items() if one.HasField("failed")}
-        assert {said[key].failed.reason for key in refused} == {"STORE_FULL"}
+        assert {reason_of(said[key].failed) for key in refused} == {"STORE_FULL"}
         stored = said.keys() - refused
         assert stored
         ballast.unlink()

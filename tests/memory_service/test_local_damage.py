@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,49 +14,31 @@ import google_crc32c
 import pytest
 
 from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
-from memory_service.stores.local.knowledge_base import LocalRules
-from memory_service.stores.local.sqlite import Database
+from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
+from memory_service.stores.local.snapshot import Snapshot
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.stored import IDENTITY, document, keys_near
+from tests.memory_service.test_random_damage import RULES, harm, written
 
-RULES = LocalRules(save_share=0.0)
 COPIES = ["index.faiss", "committed"]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of two knowledge bases, with an index, replaced and deleted documents."""
-    folder = tmp_path_factory.mktemp("written")
-    store = LocalStore(folder, RULES)
-    for name in ("harmed", "sound"):
-        base = store.create(name, "", IDENTITY)
-        store.write(base, [document(f"d{n}", f"text {n}", metadata={"n": str(n)}) for n in range(30)])
-        store.write(base, [document("d1", "other"), document("longer", "one", "two")])
-        store.delete(base, ["d2"])
-    store.close()
+    folder = tmp_path_factory.mktemp("whole")
+    written("file", folder)
     return folder
-
-
-def harm(file: Path, how: str, chance: random.Random) -> None:
-    content = bytearray(file.read_bytes())
-    if how == "delete":
-        file.unlink()
-        return
-    if how == "truncate":
-        content = content[: chance.randrange(len(content))]
-    else:
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    file.write_bytes(content)
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
 def test_harm_to_the_data_is_found_and_refuses_that_knowledge_base_alone(
-    written: Path, tmp_path: Path, how: str
+    whole: Path, tmp_path: Path, how: str
 ) -> None:
     chance = random.Random(how)
     for turn in range(1 if how == "delete" else 6):
-        folder = shutil.copytree(written, tmp_path / str(turn))
-        harm(folder / "kb-000001" / "documents.sqlite3", how, chance)
+        folder = shutil.copytree(whole, tmp_path / str(turn))
+        harm(folder / "kb-000001" / "documents.sqlite3", chance, how)
         store = LocalStore(folder, RULES)
         try:
             refused = store.knowledge_base("harmed")
@@ -80,11 +62,9 @@ def test_harm_to_the_data_is_found_and_refuses_that_knowledge_base_alone(
 
 @pytest.mark.parametrize("name", COPIES)
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
-def test_harm_to_what_can_be_made_again_is_no_loss(
-    written: Path, tmp_path: Path, name: str, how: str
-) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
-    harm(folder / "kb-000001" / name, how, random.Random(7))
+def test_harm_to_what_can_be_made_again_is_no_loss(whole: Path, tmp_path: Path, name: str, how: str) -> None:
+    folder = shutil.copytree(whole, tmp_path / "store")
+    harm(folder / "kb-000001" / name, random.Random(7), how)
     for _ in range(2):
         store = LocalStore(folder, RULES)
         base = store.knowledge_base("harmed")
@@ -97,15 +77,15 @@ def test_harm_to_what_can_be_made_again_is_no_loss(
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
-def test_a_harmed_list_of_knowledge_bases_is_said(written: Path, tmp_path: Path, how: str) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
-    harm(folder / "store.json", how, random.Random(3))
+def test_a_harmed_list_of_knowledge_bases_is_said(whole: Path, tmp_path: Path, how: str) -> None:
+    folder = shutil.copytree(whole, tmp_path / "store")
+    harm(folder / "store.json", random.Random(3), how)
     with pytest.raises(StoreUnavailable, match=r"store\.json"):
         LocalStore(folder, RULES)
 
 
-def test_a_journal_that_is_lost_after_a_crash_is_found(written: Path, tmp_path: Path) -> None:
-    store = LocalStore(shutil.copytree(written, tmp_path / "first"), RULES)
+def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Path) -> None:
+    store = LocalStore(shutil.copytree(whole, tmp_path / "first"), RULES)
     base = store.knowledge_base("harmed")
     store.write(base, [document("new", "new")])
     crashed = shutil.copytree(tmp_path / "first", tmp_path / "second")  # as kill -9 leaves it
@@ -128,52 +108,34 @@ def flip(folder: Path, what: bytes) -> None:
     file.write_bytes(content)
 
 
-def test_every_payload_is_compared_when_it_is_read(written: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
+def test_every_payload_is_compared_when_it_is_read(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "store")
     flip(folder, document("d0", "text 0").references[0].payload[50:70])
-    reader = LocalStore(folder, RULES, read_only=True)  # leaves the checksums to the process that writes
-    try:
-        base = reader.knowledge_base("harmed")
-        assert keys_near(reader, base, "text 9", k=1) == ["d9"]
+    monkeypatch.setattr(
+        LocalKnowledgeBase, "maintain", lambda base: []
+    )  # the check in the background is late
+    with contextlib.closing(LocalStore(folder, LocalRules(start_check_bytes=0))) as store:
+        base = store.knowledge_base("harmed")
+        assert keys_near(store, base, "text 9", k=1) == ["d9"]
         with pytest.raises(KnowledgeBaseDamaged, match=r"'harmed'.*payload of memory"):
-            keys_near(reader, base, "text 0", k=1)
-    finally:
-        reader.close()
-
-
-def test_what_the_writer_finds_the_readers_refuse_too(written: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
-    reader = LocalStore(folder, RULES, read_only=True)
-    try:
-        assert len(keys_near(reader, reader.knowledge_base("harmed"), "one")) == 31
-        flip(folder, b"text 20")
-        writer = LocalStore(folder, RULES)
-        assert "text or vector" in writer.knowledge_base("harmed").problem
-        with pytest.raises(KnowledgeBaseDamaged, match=r"'harmed'.*text or vector"):
-            keys_near(reader, reader.knowledge_base("harmed"), "one")
-        assert len(keys_near(reader, reader.knowledge_base("sound"), "one")) == 31
-        writer.close()
-        content = (folder / "kb-000001/documents.sqlite3").read_bytes()
-        (folder / "kb-000001/documents.sqlite3").write_bytes(content.replace(b"uext 20", b"text 20"))
-        LocalStore(folder, RULES).close()
-        assert len(keys_near(reader, reader.knowledge_base("harmed"), "one")) == 31
-    finally:
-        reader.close()
+            keys_near(store, base, "text 0", k=1)
 
 
 def test_a_knowledge_base_dropped_during_its_background_check_stays_dropped(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(written, tmp_path / "store")
+    folder = shutil.copytree(whole, tmp_path / "store")
     flip(folder, b"text 20")
-    checking, go_on, changed = threading.Event(), threading.Event(), Database.changed
+    checking, go_on, changes = threading.Event(), threading.Event(), Snapshot.changes
 
-    def slowly(database: Database, connection: sqlite3.Connection) -> Iterator[str]:
-        yield from changed(database, connection)
+    def slowly(snapshot: Snapshot) -> Iterator[str]:
+        yield from changes(snapshot)
         checking.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(Database, "changed", slowly)
+    monkeypatch.setattr(Snapshot, "changes", slowly)
     store = LocalStore(folder, LocalRules(start_check_bytes=0))
     try:
         assert checking.wait(60)

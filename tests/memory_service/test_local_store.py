@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +13,10 @@ import pytest
 
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Query
-from memory_service.stores.filters import Exists, Filter, In, Not, Or, Range, equal_to
+from memory_service.stores.filters import Filter, In, Not, Or, Range, equal_to
 from memory_service.stores.local import index
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
-from memory_service.stores.local.sqlite import Database
+from memory_service.stores.local.snapshot import Snapshot
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
@@ -105,15 +102,13 @@ def test_a_filter_is_asked_for_once_whatever_the_number_of_queries(
 ) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, documents_of(clustered(100, seed=2)))
-    asked, passing = [], Database.passing
+    asked, rows_of = [], Snapshot.rows_of
 
-    def noting(
-        database: Database, connection: sqlite3.Connection, condition: In | Exists | Range
-    ) -> np.ndarray:
+    def noting(snapshot: Snapshot, condition: Filter | None, count: int) -> np.ndarray:
         asked.append(condition)
-        return passing(database, connection, condition)
+        return rows_of(snapshot, condition, count)
 
-    monkeypatch.setattr(Database, "passing", noting)
+    monkeypatch.setattr(Snapshot, "rows_of", noting)
     condition = In("tenth", ("3",))
     for _ in range(2):  # the second time it is known
         found = store.retrieve(base, Query(clustered(64, seed=3), 5, filter=condition))
@@ -159,7 +154,7 @@ def test_many_dead_vectors_go_while_the_store_is_used(tmp_path: Path) -> None:
     store.delete(base, [f"d{n}" for n in range(0, 30, 2)])
     store.write(base, [document(f"d{n}", f"again {n}") for n in range(1, 15, 2)])
     store._wake.set()
-    eventually(lambda: len(opened._view.rows) == opened._view.count)
+    eventually(lambda: opened._view.index.count == opened._view.rows.count)
     keys = {f"d{n}" for n in range(1, 30, 2)}
     assert set(keys_near(store, base, "new")) == keys
     assert keys_near(store, base, "again 7", k=1) == ["d7"]
@@ -170,91 +165,9 @@ def test_many_dead_vectors_go_while_the_store_is_used(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_is_deleted_gives_its_place_on_the_disk_back(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    large = document("large", *(f"text {n}" for n in range(400)))
-    payload = b"x" * 39_424
-    references = [replace(r, payload=payload, crc32c=google_crc32c.value(payload)) for r in large.references]
-    store.write(base, [replace(large, references=references), document("small", "one")])
-    before = store.statistics(base).stored_bytes
-    store.delete(base, ["large"])
-    store._wake.set()
-    eventually(lambda: store.statistics(base).stored_bytes < before / 2)
-    assert keys_near(store, base, "one") == ["small"]
-
-
 def test_one_process_writes_and_a_second_one_is_told(store: LocalStore) -> None:
     with pytest.raises(StoreUnavailable, match="in use by another process"):
         LocalStore(store.path)
-
-
-_READER = """
-import sys
-from memory_service.stores import Query, StoreOptions, open_store
-from tests.memory_service.encoders import vector_of
-store = open_store(sys.argv[1], StoreOptions(read_only=True))
-for line in sys.stdin:
-    name, text = line.rstrip().split("|")
-    try:
-        base = store.knowledge_base(name)
-        found = store.retrieve(base, Query(vector_of(text)[None], 100))
-        assert len(found.payloads) == len(found.hits[0])
-        print(" ".join(sorted(hit.document_key for hit in found.hits[0])), flush=True)
-    except Exception as error:
-        print(type(error).__name__, flush=True)
-"""
-
-
-def test_another_process_reads_at_once_what_was_acknowledged(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, [document("a", "one")])
-    command = [sys.executable, "-c", _READER, f"file://{store.path}"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as reader:
-
-        def there(name: str = "kb") -> str:
-            assert reader.stdin
-            assert reader.stdout
-            reader.stdin.write(f"{name}|one\n")
-            reader.stdin.flush()
-            return reader.stdout.readline().strip()
-
-        assert there() == "a"
-        store.write(base, [document("b", "two", "three")])
-        assert there() == "a b b"
-        store.write(base, [document("b", "four")])
-        assert there() == "a b"
-        store.delete(base, ["a"])
-        assert there() == "b"
-        payload = replace(document("long", "five").references[0], payload=b"x" * 99_999)
-        payload = replace(payload, crc32c=google_crc32c.value(payload.payload))
-        store.write(base, [replace(document("long", "five"), references=[payload])])
-        assert there() == "b long"
-        other = store.create("other", "", IDENTITY)
-        store.write(other, [document("c", "one")])
-        assert there("other") == "c"
-        store.drop(base)
-        assert there() == "KnowledgeBaseNotFound"
-        assert there("other") == "c"
-        reader.stdin.close()  # type: ignore[union-attr]
-        assert reader.wait(60) == 0
-
-
-def test_what_reads_only_does_not_write(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    reader = LocalStore(store.path, read_only=True)
-    try:
-        for write in (
-            lambda: reader.write(base, [document("a", "one")]),
-            lambda: reader.delete(base, ["a"]),
-            lambda: reader.create("new", "", IDENTITY),
-            lambda: reader.drop(base),
-        ):
-            with pytest.raises(StoreUnavailable, match="reading only"):
-                write()
-    finally:
-        reader.close()
 
 
 def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
@@ -284,8 +197,8 @@ def test_what_a_failed_commit_left_in_the_index_is_never_found(
     store.write(base, [document("a", "one")])
     add = index.VectorIndex.add
 
-    def failing(of: index.VectorIndex, vectors: np.ndarray) -> None:
-        add(of, vectors)
+    def failing(of: index.VectorIndex, rows: np.ndarray, vectors: np.ndarray) -> None:
+        add(of, rows, vectors)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(index.VectorIndex, "add", failing)

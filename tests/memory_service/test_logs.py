@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,11 +22,12 @@ def fails(document: str, key: str) -> None:
 
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_a_logged_error_names_the_place_and_shows_no_values(
-    style: str, capsys: pytest.CaptureFixture[str]
+    style: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = structlog.get_config()
     try:
-        configure_logs("info", style)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: style == "console")
+        configure_logs("info")
         try:
             fails(document="my diary".upper(), key="m3_0123_key".upper())  # a console quotes the source
         except RuntimeError as error:
@@ -44,7 +46,7 @@ def test_a_logged_error_names_the_place_and_shows_no_values(
 def json_logs() -> Iterator[None]:
     before, libraries = structlog.get_config(), [logging.getLogger(name) for name in ("grpc", "asyncio")]
     handlers = [(library.handlers, library.propagate) for library in libraries]
-    configure_logs("info", "json")
+    configure_logs("info")
     try:
         yield
     finally:

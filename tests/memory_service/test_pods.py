@@ -14,7 +14,7 @@ from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.memory_service.chaos import HEAD, Outcome, run
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, client_of, service
-from tests.memory_service.running import Client, document
+from tests.memory_service.running import Client, document, reason_of
 from tests.memory_service.stored import PASSWORD, clickhouse_server
 
 NOTHING = ([], [], [])
@@ -25,7 +25,7 @@ def violations(outcome: Outcome) -> tuple[list[str], list[str], list[str]]:
 
 
 def test_processes_that_are_stalled_and_killed_lose_double_and_hide_nothing(tmp_path: Path) -> None:
-    outcome = run(tmp_path, seed=1, seconds=5.0, pods=2, kill_every_s=2.0, stall_s=0.8)
+    outcome = run(tmp_path, seed=1, seconds=4.0, pods=2, kill_every_s=2.0, stall_s=0.5)
     print(f"{HEAD}\n{outcome.row}")
     assert violations(outcome) == NOTHING
     assert outcome.counts["acknowledged"]
@@ -70,7 +70,7 @@ def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path
                 for pod, client in enumerate(clients)
             ]  # fmt: skip
             answers = [answer for one in sent for answer in one.result(300)[1:]]
-        assert [answer.failed.reason for answer in answers if answer.HasField("failed")] == []
+        assert [reason_of(answer.failed) for answer in answers if answer.HasField("failed")] == []
         running[2].process.kill()
         expected = sorted([*(f"d{n}" for n in range(6)), "own-0", "own-1", "own-2"])
         for client in clients[:2]:

@@ -12,11 +12,12 @@ import pytest
 
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, Query, Store, open_store
+from memory_service.stores.local.knowledge_base import LocalRules
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, document
-from tests.memory_service.test_local_damage import RULES
 
+RULES = LocalRules(save_share=0.0)
 TIMES = {"file": 750, "chdb": 90}
 SHORT_TIMES = 8
 
@@ -54,18 +55,9 @@ def files_of(engine: str, folder: Path) -> list[Path]:
 def content(store: Store, base: KnowledgeBase) -> Any:
     """All that a caller can get out of a knowledge base."""
     memories = [
-        (
-            m.memory_id,
-            m.document_key,
-            m.title,
-            m.chunk_number,
-            m.text,
-            m.vector.tobytes(),
-            bytes(m.payload),
-            m.crc32c,
-        )
+        (m.memory_id, m.document_key, m.title, m.chunk_number, m.text, m.vector.tobytes(), bytes(m.payload), m.crc32c)
         for m in store.memories(base, after_id=None, count=1000)
-    ]
+    ]  # fmt: skip
     keys = sorted({memory[1] for memory in memories})
     documents = [(d.key, d.title, dict(d.metadata), d.content_hash, d.references) for d in
                  (store.document(base, key) for key in keys)]  # fmt: skip

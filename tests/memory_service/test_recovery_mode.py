@@ -14,7 +14,7 @@ from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from tests.memory_service.api.test_operations import status
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import client_of, service
-from tests.memory_service.running import Client, document, refusal
+from tests.memory_service.running import Client, document, reason_of, refusal
 
 DOCUMENTS = [document(f"d{n}", f"Text {n}.") for n in range(8)]
 SERVING = 1
@@ -59,7 +59,7 @@ def test_one_damaged_knowledge_base_is_isolated_and_named(tmp_path: Path, engine
             assert (refused.code, refused.reason) == (grpc.StatusCode.DATA_LOSS, "KNOWLEDGE_BASE_DAMAGED")
             assert "'harmed' is damaged" in refused.message
         written = client.ingest("harmed", document("new", "New."))[-1]
-        assert written.failed.reason == "KNOWLEDGE_BASE_DAMAGED"
+        assert reason_of(written.failed) == "KNOWLEDGE_BASE_DAMAGED"
         listed = client.bases.ListKnowledgeBases(
             kb_pb.ListKnowledgeBasesRequest(), timeout=60
         ).knowledge_bases

@@ -121,9 +121,9 @@ def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) ->
 def test_many_swept_versions_near_a_query_hide_none_of_the_others(store: Store) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, [document(f"other-{n}", f"text {n}") for n in range(40)])
-    for turn in range(30):  # each has a reference with the vector that is asked for
+    for turn in range(20):  # each has a reference with the vector that is asked for
         store.write(base, [document("mine", "sought", f"turn {turn}")])
-        store.sweep(0.0)  # type: ignore[attr-defined]
+    store.sweep(0.0)  # type: ignore[attr-defined]
     assert keys_near(store, base, "sought", k=1) == ["mine"]
     wait_for_rows(store, base, 42)
     assert keys_near(store, base, "sought", k=1) == ["mine"]
@@ -228,7 +228,6 @@ def harm(part: Path, how: str) -> None:
 
 def test_damage_refuses_that_knowledge_base_by_name_and_no_other(folder: Path, store: Store) -> None:
     harms = [(table, how) for table in _A_COLUMN_OF for how in ("truncate", "remove file", "remove part")]
-    harms.remove(("documents", "remove part"))  # nothing but the part says what it held
     bases = [store.create(f"{table}-{how}".replace(" ", "-"), "", IDENTITY) for table, how in harms]
     sound = store.create("sound", "", IDENTITY)
     for base in (*bases, sound):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +30,11 @@ class Noted(HashEncoder):
 
 @dataclass(frozen=True)
 class HashModel:
-    """A ModelOfWorker."""
+    """Loads the encoder in a worker."""
 
     folder: Path
     deadly: str = ""
     name: str = "test"
 
-    def splitter(self, reference_tokens: int) -> Callable[[str, str, int], list[str]]:
-        return HashEncoder().split
-
-    def encoder(self) -> HashEncoder:
+    def __call__(self) -> HashEncoder:
         return Noted(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)

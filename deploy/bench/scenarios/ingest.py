@@ -42,16 +42,20 @@ def measure(settings: IngestSettings) -> Keys:
     """Each round takes other documents; services and forward pass get the same ones, in turn."""
     import torch
 
-    from memory_service.settings import Settings as ServiceSettings
-    from memory_service.write.encoder import ModelEncoder
+    from memory_model.models.folder import ModelFolder
+    from memory_model.models.load import load_model
+    from memory_model.nn.writing import MemoryWriter
 
     torch.set_num_threads(settings.threads)
-    values: dict[str, Any] = {"bundle": settings.bundle}
-    service_settings = ServiceSettings(**values)
-    encoder = ModelEncoder(service_settings)
+    loaded = load_model(ModelFolder.open(None))
+    writer = MemoryWriter(loaded.model, loaded.tokenizer)
+    tokens = loaded.config.memory.reference_tokens
     rounds = settings.rounds + settings.warm_up
     given = [
-        portion for portion, _ in zip(portions(encoder, settings.references), range(rounds), strict=False)
+        portion
+        for portion, _ in zip(
+            portions(loaded.tokenizer.count, tokens, settings.references), range(rounds), strict=False
+        )
     ]
     if len(given) < rounds:
         raise ScenarioFailed(
@@ -66,7 +70,7 @@ def measure(settings: IngestSettings) -> Keys:
     def model_alone(number: int) -> float:
         texts = [reference for text in given[number + settings.warm_up] for reference in text.references]
         began = time.perf_counter()
-        encoder.write_memories(texts)
+        writer.write(texts)
         return len(texts) / (time.perf_counter() - began)
 
     with contextlib.ExitStack() as stack:
@@ -76,14 +80,14 @@ def measure(settings: IngestSettings) -> Keys:
             url = f"{engine}://{folder / engine}"
             address = stack.enter_context(side_process(serve_model, url, settings.bundle, settings.threads))
             variants[engine] = functools.partial(through, address)
-        encoder.write_memories(given[0][0].references[:1])  # a service has done so before it serves
+        writer.write(given[0][0].references[:1])  # a service has done so before it serves
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
     limit = samples.pop("model")
     keys: Keys = {
         "engine": settings.engines[0],
         "threads": settings.threads,
         "references": sum(map(_count, given[settings.warm_up :])),
-        "batch_tokens": encoder.batch_tokens,
+        "batch_tokens": writer.batch_tokens,
         "stores": {
             engine: with_intervals(
                 {}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit)

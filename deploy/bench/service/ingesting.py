@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from deploy.bench.machine import ROOT
+from memory_model.references import split
 from memory_service.api.server import Server, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
@@ -40,7 +41,7 @@ def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: i
     import torch
 
     torch.set_num_threads(threads)
-    configure_logs("warning", "json")
+    configure_logs("warning")
     values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
     run(_serve(ready, Settings(**values)))
 
@@ -55,14 +56,17 @@ async def _serve(ready: Callable[[int], None], settings: Settings) -> None:
     await server.stop()
 
 
-def portions(encoder: ModelEncoder, references: int) -> Iterator[list[Text]]:
-    """Documents of the factbook with about as many references, portion after portion, none twice."""
+def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[list[Text]]:
+    """Documents of the factbook with about as many references, portion after portion, none twice.
+
+    count: tokens of a text. tokens: of a reference, at most.
+    """
     portion: list[Text] = []
     with FACTBOOK.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             document = json.loads(line)
-            split = tuple(encoder.split(document["text"], document["title"]))
-            portion.append(Text(f"document-{number}", document["title"], document["text"], split))
+            parts = tuple(split(document["text"], document["title"], count, tokens))
+            portion.append(Text(f"document-{number}", document["title"], document["text"], parts))
             if sum(len(text.references) for text in portion) >= references:
                 yield portion
                 portion = []
@@ -85,7 +89,7 @@ def ingest(address: str, texts: Sequence[Text]) -> float:
         acknowledged = 0
         for response in ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600):
             if response.WhichOneof("message") == "failed":
-                raise ValueError(f"document {response.failed.document_key}: {response.failed.message}")
+                raise ValueError(f"document {response.failed.document_key}: {response.failed.status.message}")
             acknowledged += response.WhichOneof("message") == "acknowledged"
         took = time.perf_counter() - began
     if acknowledged != len(texts):

@@ -95,7 +95,7 @@ def _write(
 
 def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: dict[str, object]) -> None:
     """Serves the store until SIGTERM."""
-    configure_logs("warning", "json")
+    configure_logs("warning")
     settings = Settings(listen="127.0.0.1:0", store=url, warm_up=False, **more)  # type: ignore[arg-type]
     run(_serve(ready, settings, dimension))
 

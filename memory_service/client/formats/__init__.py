@@ -3,8 +3,8 @@
     records    JSON lines, CSV, Parquet: a document for each line or row
     pages      text, Markdown, HTML, PDF: a document for each file
 
-A reader yields documents one at a time; what cannot be read comes as a document with an `error` that says where, and
-nothing is raised for it. Parquet, HTML and PDF need the extra `formats`.
+A reader yields documents one at a time; what cannot be read comes as a failed row that says where, and nothing is
+raised for it. Parquet, HTML and PDF need the extra `formats`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from pathlib import Path
 
 from memory_model.errors import InvalidInput, MissingFile
 from memory_service.client.formats import pages, records
-from memory_service.client.formats.records import SourceDocument
+from memory_service.client.rows import Row
 
-_JSONL, _CSV = (records.read_jsonl, records.count_jsonl), (records.read_csv, records.count_csv)
-_MARKDOWN, _HTML = (pages.read_markdown, None), (pages.read_html, None)
-_READERS: dict[str, tuple[Callable[[Path], Iterator[SourceDocument]], Callable[[Path], int] | None]] = {
-    ".jsonl": _JSONL, ".ndjson": _JSONL, ".csv": _CSV, ".tsv": _CSV,
-    ".parquet": (records.read_parquet, records.count_parquet), ".txt": (pages.read_text, None), ".md": _MARKDOWN,
-    ".markdown": _MARKDOWN, ".html": _HTML, ".htm": _HTML, ".pdf": (pages.read_pdf, None),
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": records.read_jsonl, ".ndjson": records.read_jsonl, ".csv": records.read_csv, ".tsv": records.read_csv,
+    ".parquet": records.read_parquet, ".txt": pages.read_text, ".md": pages.read_markdown,
+    ".markdown": pages.read_markdown, ".html": pages.read_html, ".htm": pages.read_html, ".pdf": pages.read_pdf,
 }  # fmt: skip
+_COUNTERS = {".jsonl": records.count_jsonl, ".ndjson": records.count_jsonl, ".parquet": records.count_parquet}
 SUFFIXES = tuple(_READERS)
-
-__all__ = ["SUFFIXES", "SourceDocument", "count_documents", "find_sources", "read_documents"]
 
 
 def find_sources(paths: Sequence[Path]) -> list[Path]:
@@ -37,12 +34,17 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
     sources: list[Path] = []
     for path in paths:
         if path.is_dir():
-            sources += _of_folder(path)
+            found = [file for file in sorted(path.rglob("*")) if not _hidden(file.relative_to(path))]
+            if not (files := _readable(found)):
+                raise InvalidInput(f"{path} has no file of {', '.join(SUFFIXES)} in it")
+            sources += files
         elif path.is_file():
-            sources.append(_known(path))
+            if not _readable([path]):
+                raise InvalidInput(f"{path}: only {', '.join(SUFFIXES)} can be read; convert it")
+            sources.append(path)
         elif glob.has_magic(str(path)):
             found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-            if not (files := [p for p in found if p.is_file() and p.suffix.lower() in _READERS]):
+            if not (files := _readable(found)):
                 raise MissingFile(f"no file of {', '.join(SUFFIXES)} fits the pattern {path}")
             sources += files
         else:
@@ -50,35 +52,29 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(sources))
 
 
-def _of_folder(folder: Path) -> list[Path]:
-    found = sorted(
-        path for path in folder.rglob("*")
-        if path.suffix.lower() in _READERS and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )  # fmt: skip
-    if not found:
-        raise InvalidInput(f"{folder} has no file of {', '.join(SUFFIXES)} in it")
-    return found
+def _readable(files: Sequence[Path]) -> list[Path]:
+    return [file for file in files if file.suffix.lower() in _READERS and file.is_file()]
 
 
-def _known(path: Path) -> Path:
-    if path.suffix.lower() not in _READERS:
-        raise InvalidInput(f"{path}: only {', '.join(SUFFIXES)} can be read; convert it to one of them")
-    return path
+def _hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
 
 
-def read_documents(source: Path) -> Iterator[SourceDocument]:
-    """The documents of one file, one at a time; what cannot be read comes with an `error`."""
+def read_documents(source: Path, typed: Path | None = None) -> Iterator[Row]:
+    """The documents of one file, one at a time; a file that is the document is named as it was `typed`."""
     try:
-        yield from _READERS[source.suffix.lower()][0](source)
+        for row in _READERS[source.suffix.lower()](source):
+            yield row.named(typed or source)
     except (OSError, MissingFile) as error:
-        yield SourceDocument(source, 0, str(source), error=str(error))
+        yield Row.unreadable(typed or source, error)
 
 
 def count_documents(source: Path) -> int:
-    """How many documents a file has, without reading their text as such; 1 for one that cannot be read."""
-    count = _READERS[source.suffix.lower()][1]
+    """How many documents a file has; 1 for one that cannot be read."""
+    suffix = source.suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        return sum(1 for _ in read_documents(source))
     try:
-        return count(source) if count else 1
+        return _COUNTERS[suffix](source) if suffix in _COUNTERS else 1
     except (OSError, MissingFile, ValueError):
         return 1

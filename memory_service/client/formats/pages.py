@@ -10,22 +10,21 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from memory_service.client.formats.records import SourceDocument, imported, unreadable
+from memory_service.client.formats.records import imported
+from memory_service.client.rows import Row
 
 
-def read_text(source: Path) -> Iterator[SourceDocument]:
+def read_text(source: Path) -> Iterator[Row]:
     """Plain text in UTF-8; the file's name is the title."""
-    return of_text(source, lambda text, title: (title, text))
+    yield _of_text(source, lambda text, title: (title, text))
 
 
-def of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> Iterator[SourceDocument]:
-    """One document of a file in UTF-8; `parse` makes (title, text) of its text and of the title its name gives."""
+def _of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> Row:
+    """The document of a file in UTF-8; `parse` makes (title, text) of its text and of the title its name gives."""
     try:
-        title, text = parse(source.read_bytes().decode("utf-8-sig"), title_of(source))
+        return Row.of(source, str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source)))
     except UnicodeDecodeError as error:
-        yield SourceDocument(source, 0, str(source), error=unreadable(error))
-        return
-    yield SourceDocument(source, 0, str(source), title, text)
+        return Row.unreadable(source, error)
 
 
 def title_of(source: Path) -> str:
@@ -39,9 +38,9 @@ _LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
 """How a line of facts begins: `Paid leave: 31 days`."""
 
 
-def read_markdown(source: Path) -> Iterator[SourceDocument]:
+def read_markdown(source: Path) -> Iterator[Row]:
     """CommonMark with tables; the first heading is the title; marks, links and images lose their signs."""
-    return of_text(source, _parse_markdown)
+    yield _of_text(source, _parse_markdown)
 
 
 def _parse_markdown(text: str, title: str) -> tuple[str, str]:
@@ -95,19 +94,16 @@ _BLOCKS = [
 ]  # fmt: skip
 
 
-def read_html(source: Path) -> Iterator[SourceDocument]:
+def read_html(source: Path) -> Iterator[Row]:
     """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
     tree = imported("selectolax.lexbor").LexborHTMLParser(source.read_bytes())
     head = tree.css_first("title")
     title = _words(head.text()) if head else ""
     root = tree.css_first("main") or tree.css_first("article") or tree.body
-    if root is None:
-        yield SourceDocument(source, 0, str(source), title or title_of(source))
-        return
-    first = root.css_first("h1")
-    if not title and first:
+    if not title and root and (first := root.css_first("h1")):
         title = _words(first.text())
-    yield SourceDocument(source, 0, str(source), title or title_of(source), _text_of(root, title))
+    text = _text_of(root, title) if root else ""
+    yield Row.of(source, str(source), title or title_of(source), text)
 
 
 def _text_of(root: Any, title: str) -> str:
@@ -131,28 +127,24 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_pdf(source: Path) -> Iterator[SourceDocument]:
+def read_pdf(source: Path) -> Iterator[Row]:
     """The text of all pages; one that cannot be read fails the file, since a document with a hole would look whole."""
     pypdf = imported("pypdf")
-    key, page_number = str(source), 0
+    pages: list[str] = []
+    place = ""
     try:
         with pypdf.PdfReader(source) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
-                yield SourceDocument(source, 0, key, error="it is encrypted: store it without a password")
-                return
+                raise ValueError("it is encrypted: store it without a password")
             title = (reader.metadata.title if reader.metadata else None) or title_of(source)
-            pages = []
-            for page_number, page in enumerate(reader.pages, 1):  # noqa: B007
+            for page in reader.pages:
+                place = f"page {len(pages) + 1}"
                 pages.append(page.extract_text().strip())
+        place, text = "", "\n\n".join(page for page in pages if page)
+        if not text:
+            raise ValueError(f"no text on its {len(pages)} pages: recognise scanned pages (OCR) first")
+        yield Row.of(source, str(source), str(title), text.encode("utf-8", "replace").decode())
     except (
         Exception
     ) as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        place = f"page {page_number + 1}" if page_number else ""
-        yield SourceDocument(source, 0, key, error=f"it is no readable PDF: {error}", place=place)
-        return
-    text = "\n\n".join(page for page in pages if page)
-    if not text:
-        message = f"no text on its {len(pages)} pages: recognise scanned pages (OCR) first"
-        yield SourceDocument(source, 0, key, error=message)
-        return
-    yield SourceDocument(source, 0, key, str(title), text.encode("utf-8", "replace").decode())
+        yield Row.unreadable(source, f"it is no readable PDF: {error}", place)

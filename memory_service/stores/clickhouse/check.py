@@ -1,17 +1,24 @@
-"""Whether a knowledge base holds what its documents name: counts and ids of three tables, and what the engine says.
+"""Whether a knowledge base holds what its documents name, and all documents that it had.
 
-An embedded engine sets aside a part it cannot read when it starts, and serves less without a word.
+An embedded engine sets aside a part that it cannot read when it starts, and serves less without a word. Counts and ids
+of three tables are compared with each other. What `documents` itself should hold is said by the parts that were set
+aside, and by a note that an embedded store makes when it is closed: what has come since may hide that a part is gone
+without a trace (as after kill -9). On a server only the engine's replication knows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from memory_model.errors import Memory3Error
 from memory_service.stores import KnowledgeBase
 from memory_service.stores.clickhouse.engine import Engine
 
 _ATTEMPTS = 3
+_NOTE = "documents.json"
 
 
 def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
@@ -22,18 +29,50 @@ def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[s
     """
     problems: list[str] = []
     for _ in range(_ATTEMPTS):
-        before = _documents(engine, base)
+        before = _newest(engine, base)
         problems = _differences(engine, base)
-        if not problems or before == _documents(engine, base):
+        if not problems or before == _newest(engine, base):
             break
-    if not engine.dialect.shared:
-        problems += _lost_documents(engine, base)
+    if engine.folder is not None and not problems:
+        try:
+            problems = _lost_parts(engine, base) or _lost_since_closed(engine, base, engine.folder)
+        except Memory3Error as error:
+            problems = [f"table documents cannot be read: {error}"]
     if files and not problems:
         problems = _changed_files(engine, base)
     return problems
 
 
-def _documents(engine: Engine, base: KnowledgeBase) -> object:
+def note_documents(engine: Engine, folder: Path, bases: Sequence[KnowledgeBase]) -> None:
+    """Writes down the sum of the newest versions of each sound knowledge base's documents, which only ever grows."""
+    sums = _noted(folder)
+    for base in bases:
+        if not base.problem:
+            sums[str(base.number)] = _sum_of_versions(engine, base)
+    temporary = folder / f".{_NOTE}.new"
+    temporary.write_text(json.dumps(sums))
+    temporary.replace(folder / _NOTE)
+
+
+def _noted(folder: Path) -> dict[str, int]:
+    """By the number of the knowledge base; without the note nothing is lost."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return {str(kb): int(found) for kb, found in json.loads((folder / _NOTE).read_text()).items()}
+    return {}
+
+
+def _sum_of_versions(engine: Engine, base: KnowledgeBase) -> int:
+    sql = f"SELECT toString(sum(toUInt128(version))) FROM documents FINAL WHERE kb = {base.number}"
+    return int(engine.rows(sql)[0][0])
+
+
+def _lost_since_closed(engine: Engine, base: KnowledgeBase, folder: Path) -> list[str]:
+    """Whether documents are gone, or older versions of them are back."""
+    lost = _sum_of_versions(engine, base) < _noted(folder).get(str(base.number), 0)
+    return ["documents that were there when the store was closed are lost"] if lost else []
+
+
+def _newest(engine: Engine, base: KnowledgeBase) -> object:
     try:
         return engine.rows(f"SELECT count(), max(version) FROM documents WHERE kb = {base.number}")[0]
     except Memory3Error as error:
@@ -67,11 +106,8 @@ def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
     return problems
 
 
-def _lost_documents(engine: Engine, base: KnowledgeBase) -> list[str]:
-    """Parts of `documents` that an embedded engine set aside, unless one in use was merged of them.
-
-    Their rows are missed by no count: the documents name what must be there.
-    """
+def _lost_parts(engine: Engine, base: KnowledgeBase) -> list[str]:
+    """Parts of `documents` that an embedded engine set aside, unless one in use was merged of them."""
     rows = engine.rows(
         "SELECT name FROM system.detached_parts AS lost WHERE database = currentDatabase() AND table = 'documents'"
         f" AND partition_id = '{base.number}' AND name NOT IN (SELECT older.name FROM system.detached_parts AS older"

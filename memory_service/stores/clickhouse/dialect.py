@@ -8,15 +8,13 @@ that the rows of one commit stay one block; what names knowledge bases and migra
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.stores import StoreOptions
-from memory_service.stores.address import StoreAddress
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
 
 MYSCALE_INDEX = "SCANN"
@@ -57,13 +55,6 @@ class Dialect:
             raise InvalidInput(
                 f"insert quorum {self.insert_quorum!r}: expected 'auto' or a number of replicas"
             )
-
-    @classmethod
-    def of(cls, address: StoreAddress, options: StoreOptions) -> Dialect:
-        """The dialect of an address; raises InvalidInput for options that do not go with it."""
-        return cls(
-            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
-        )
 
     @property
     def myscale(self) -> bool:
@@ -173,7 +164,7 @@ class Dialect:
         raw = np.ascontiguousarray(vector, "<f4").tobytes()  # as bytes it is a third faster than as text
         return f"cosineDistance(embedding, reinterpret(${name}$, 'Array(Float32)'))", {f"${name}$": raw}
 
-    def vectors(self, vectors: Sequence[np.ndarray]) -> Mapping[str, Sequence[Any]]:
+    def vectors(self, vectors: Sequence[np.ndarray]) -> dict[str, list[Any]]:
         """The column of an insert that holds vectors."""
         if self.myscale:
             return {"embedding": [vector.tolist() for vector in vectors]}

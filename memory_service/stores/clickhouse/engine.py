@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import uuid
@@ -14,9 +15,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from clickhouse_connect.driver.httputil import check_env_proxy, get_pool_manager
 from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores import StoreOptions
 from memory_service.stores.address import StoreAddress
@@ -36,29 +35,21 @@ _DISK_FULL_CODE = 243
 _CONNECT_TIMEOUT_S = 5
 
 
-def engine_error(error: ClickHouseError, doing: str) -> Memory3Error:
-    """Our error for one of the engine's; `doing` says what was tried."""
-    code = getattr(error, "code", None)
-    first_line = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-    if code == _DISK_FULL_CODE:
-        return StoreFull(
-            f"the store's disk is full while {doing}: free space, nothing stored before is lost", code=code
-        )
-    if code in _DAMAGE_CODES:
-        return KnowledgeBaseDamaged(
-            f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing}): run `memory-service doctor`",
-            code=code,
-        )
-    return StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code)
-
-
 @contextlib.contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Raises the engine's errors as ours."""
+    """Raises the engine's errors as ours; `doing` says what was tried."""
     try:
         yield
     except ClickHouseError as error:
-        raise engine_error(error, doing) from error
+        code = getattr(error, "code", None)
+        if code == _DISK_FULL_CODE:
+            message = f"the store's disk is full while {doing}: free space, nothing stored before is lost"
+            raise StoreFull(message, code=code) from error
+        if code in _DAMAGE_CODES:
+            message = f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing})"
+            raise KnowledgeBaseDamaged(f"{message}: run `memory-service doctor`", code=code) from error
+        first_line = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
 
 
 class Engine:
@@ -66,27 +57,26 @@ class Engine:
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
         """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
-        self.dialect = Dialect.of(address, options)
+        self.dialect = Dialect(
+            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
+        )
         self._address = address
         self._options = options
         self._lock = threading.Lock()
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._all: list[Any] = []
         self._types: dict[tuple[str, ...], Sequence[Any]] = {}
-        self._connections = (
-            _connections(address.host, address.port, secure=address.secure) if self.dialect.shared else None
-        )
-        self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
+        self._connections = _connections(address) if self.dialect.shared else None
+        self.folder = None if self.dialect.shared else address.path
+        self._folder_lock = FolderLock(address.path) if self.folder else None
         try:
             if self.dialect.shared:
                 self._make_database()
             self.writer = self.connect()
             if not self.dialect.shared:
                 self._require_tables()
-            for _ in range(options.read_connections):
-                self._readers.put(self.connect())
-            # Of its own: whether the server answers must be known also while all others wait for it.
-            self._asking = self.connect() if self.dialect.shared else None
+            for _ in range(options.read_connections):  # a client of a server may be used by several threads
+                self._readers.put(self.writer if self.dialect.shared else self.connect())
         except StoreUnavailable:
             self.close()
             raise
@@ -94,21 +84,20 @@ class Engine:
             self.close()
             raise StoreUnavailable(f"the store at {address} cannot be opened: {error}") from error
 
-    def connect(self, database: str | None = None) -> Any:
+    def connect(self, database: str = "") -> Any:
         """One more handle, closed with the others."""
+        address, settings = self._address, self.dialect.settings()
         if self.dialect.shared:
             client = clickhouse_connect.get_client(
-                host=self._address.host, port=self._address.port, secure=self._address.secure,
-                username=self._address.user, password=self._options.password or self._address.password,
-                database=database or self._address.database, settings=self.dialect.settings(),
-                compress=False,  # codes do not compress
+                host=address.host, port=address.port, secure=address.secure, username=address.user,
+                password=self._options.password or address.password, database=database or address.database,
+                settings=settings, pool_mgr=self._connections, connect_timeout=_CONNECT_TIMEOUT_S,
+                send_receive_timeout=math.ceil(self._options.timeout_s), compress=False,  # codes do not compress
                 autogenerate_session_id=False,  # calls are independent of each other
-                connect_timeout=_CONNECT_TIMEOUT_S, send_receive_timeout=self._options.timeout_s,
-                pool_mgr=self._connections,
             )  # fmt: skip
         else:
             client = clickhouse_connect.get_client(
-                interface="chdb", path=str(self._address.path), settings=self.dialect.settings()
+                interface="chdb", path=str(address.path), settings=settings
             )
         self._all.append(client)
         return client
@@ -116,9 +105,8 @@ class Engine:
     def _make_database(self) -> None:
         name = self._address.database
         client = self.connect("default")
-        if not client.query(
-            "SELECT 1 FROM system.databases WHERE name = {name:String}", {"name": name}
-        ).result_rows:
+        known = "SELECT 1 FROM system.databases WHERE name = {name:String}"
+        if not client.query(known, {"name": name}).result_rows:
             client.command(f"CREATE DATABASE IF NOT EXISTS {name}{self.dialect.on_cluster}")
 
     def _require_tables(self) -> None:
@@ -157,12 +145,12 @@ class Engine:
         return client
 
     def ping(self) -> None:
-        """Returns when a server has answered, or an embedded engine has its folder. One thread at a time may ask."""
-        if self._asking is not None:
-            with engine_errors("asked whether it answers"):
-                self._asking.command("SELECT 1")
+        """Returns when a server has answered, or an embedded engine has its folder."""
         if self._folder_lock is not None:
             self._folder_lock.require()
+        else:
+            with engine_errors("pinging the server"):
+                self.writer.command("SELECT 1")
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> Sequence[Row]:
         """The rows of a query, by a reading handle."""
@@ -219,39 +207,26 @@ class Engine:
                 self._folder_lock.release()
 
 
-# Connections that take no answer whose head broke off. Python's http.client reads the end of a connection as the end of
-# the headers; what is left of such an answer has status 200 and no rows: a document would look as if it were not there.
+def _connections(address: StoreAddress) -> PoolManager:
+    """For clients of one server; through the proxy of the environment where it names one.
+
+    They take no answer whose head broke off. http.client reads the end of a connection as the end of the headers; what
+    is left of such an answer has status 200 and no rows: a document would look as if it were not there.
+    """
+    proxy = check_env_proxy("https" if address.secure else "http", address.host, address.port)
+    pool: PoolManager = get_pool_manager(http_proxy=proxy, https_proxy=proxy if address.secure else None)
+    pool.pool_classes_by_scheme = {"http": _whole(HTTPConnectionPool), "https": _whole(HTTPSConnectionPool)}
+    return pool
 
 
-class _Whole:
-    def getresponse(self) -> HTTPResponse:
-        response: HTTPResponse = super().getresponse()  # type: ignore[misc]
+def _whole(pool: Any) -> Any:
+    def getresponse(connection: Any) -> HTTPResponse:
+        response: HTTPResponse = pool.ConnectionCls.getresponse(connection)
         if (
             not response.chunked and response.length_remaining is None
         ):  # ClickHouse says either of every answer
             raise RemoteDisconnected("the answer broke off within its headers")
         return response
 
-
-class _Connection(_Whole, HTTPConnection):  # type: ignore[misc]  # what urllib3 says of its own
-    pass
-
-
-class _SecureConnection(_Whole, HTTPSConnection):  # type: ignore[misc]
-    pass
-
-
-class _Connections(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecureConnections(HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
-def _connections(host: str, port: int, *, secure: bool) -> PoolManager:
-    """For clients of one server; through the proxy of the environment where it names one."""
-    proxy = check_env_proxy("https" if secure else "http", host, port)
-    pool: PoolManager = get_pool_manager(https_proxy=proxy) if secure else get_pool_manager(http_proxy=proxy)
-    pool.pool_classes_by_scheme = {"http": _Connections, "https": _SecureConnections}
-    return pool
+    connection = type("WholeAnswers", (pool.ConnectionCls,), {"getresponse": getresponse})
+    return type("WholeAnswersPool", (pool,), {"ConnectionCls": connection})

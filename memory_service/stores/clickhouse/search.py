@@ -22,7 +22,6 @@ import numpy as np
 from memory_model.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
-from memory_service.stores.bounded_cache import BoundedCache
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine
 
@@ -67,11 +66,10 @@ class _Attempt:
 
 
 class Search:
-    """Searches of one store, and the payloads it keeps in memory for them. Thread-safe."""
+    """Searches of one store. Thread-safe."""
 
-    def __init__(self, engine: Engine, payload_cache_bytes: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._hot: BoundedCache[bytes] = BoundedCache("payloads", payload_cache_bytes, len)
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
         """See Store."""
@@ -79,7 +77,7 @@ class Search:
         started = time.perf_counter_ns()
         for _ in range(_ATTEMPTS):
             with self._engine.reader() as client:
-                searching = _Searching(self._engine, client, base, query, self._hot)
+                searching = _Searching(self._engine, client, base, query)
                 hits = [searching.hits(number, rows) for number, rows in enumerate(searching.nearest())]
                 searched = time.perf_counter_ns()
                 missing = searching.read_payloads(hits)
@@ -112,14 +110,11 @@ def payloads_of(client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:
 class _Searching:
     """One search for all vectors of a query. payloads: those read so far, by memory id."""
 
-    def __init__(
-        self, engine: Engine, client: Any, base: KnowledgeBase, query: Query, hot: BoundedCache[bytes]
-    ) -> None:
+    def __init__(self, engine: Engine, client: Any, base: KnowledgeBase, query: Query) -> None:
         self._dialect = engine.dialect
         self._client = client
         self._base = base
         self._query = query
-        self._hot = hot
         self._table = f"references_{base.identity.dimension}"
         by_words = any(query.words)
         self._wanted = max(query.k, query.candidates) if by_words else query.k
@@ -168,19 +163,12 @@ class _Searching:
     def read_payloads(self, hits: Sequence[Sequence[Found]]) -> set[int]:
         """Reads what is wanted of the hits and not read yet; returns the ids of those that are not there."""
         if missing := self._unread(hits):
-            self._keep(payloads_of(self._client, self._base.number, missing))
+            self.payloads |= payloads_of(self._client, self._base.number, missing)
         return self._unread(hits)
 
     def _unread(self, hits: Iterable[Sequence[Found]]) -> set[int]:
         wanted = {hit.memory_id for of_query in hits for hit in of_query} - self._query.held_ids
-        wanted -= self.payloads.keys()
-        self.payloads |= (there := self._hot.get_many(self._base.number, wanted))
-        return wanted - there.keys()
-
-    def _keep(self, payloads: Mapping[int, bytes]) -> None:
-        self.payloads |= payloads
-        # An empty one is still to be written, see `cold_start`.
-        self._hot.put_many(self._base.number, {one: payload for one, payload in payloads.items() if payload})
+        return wanted - self.payloads.keys()
 
     def _attempts(self) -> Iterator[_Attempt]:
         """From the fastest to the one that always finds all. MyScale filters before it searches its index."""
@@ -230,7 +218,7 @@ class _Searching:
             f" AND key IN ({', '.join(map(_quoted, keys))}){payloads if ids else ''} SETTINGS max_threads = 1",
             column_formats={"payload": "bytes"},
         ).result_rows
-        self._keep({int(row[1]): row[5] for row in rows if int(row[1]) in ids})
+        self.payloads |= {int(row[1]): row[5] for row in rows if int(row[1]) in ids}
         newest: dict[str, _Newest] = {}
         for key, version, deleted, age_ms, memory_ids, _ in rows:
             if key not in newest or newest[key].version < version:

@@ -6,6 +6,7 @@ is said in `writes`, how a search leaves out what is not in `search`.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -13,11 +14,9 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from memory_model.errors import Memory3Error
-from memory_service.errors import DocumentNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
@@ -33,10 +32,11 @@ from memory_service.stores import (
     StoreOptions,
     Written,
     require_sound,
+    unknown_document,
 )
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.clickhouse.bases import Bases
-from memory_service.stores.clickhouse.check import find_problems
+from memory_service.stores.clickhouse.check import find_problems, note_documents
 from memory_service.stores.clickhouse.dialect import condition_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
@@ -58,7 +58,7 @@ class ClickHouseStore(Store):
         Raises StoreUnavailable, or KnowledgeBaseDamaged for the store's own tables.
         """
         self._engine = engine = Engine(address, options)
-        self._search = Search(engine, options.payload_cache_bytes)
+        self._search = Search(engine)
         self._sweep_after_s = options.sweep_after_s
         try:
             with engine_errors("opening the store"):
@@ -105,11 +105,9 @@ class ClickHouseStore(Store):
         return self._bases.all()
 
     def knowledge_base(self, name: str) -> KnowledgeBase:
-        """See Store."""
         return self._bases.named(name)
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
-        """See Store."""
         migrate(self._engine, {identity.dimension})
         return self._bases.create(name, description, identity)
 
@@ -120,11 +118,9 @@ class ClickHouseStore(Store):
     # Documents
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        """See Store."""
         return self._search.retrieve(base, query)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
-        """See Store."""
         found, _ = self._writes.newest(base, keys)
         return {
             key: StoredVersion(one.content_hash, one.memory_ids)
@@ -133,15 +129,12 @@ class ClickHouseStore(Store):
         }
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
-        """See Store."""
         return self._writes.write(base, documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
-        """See Store."""
         return self._writes.delete(base, keys)
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        """See Store."""
         require_sound(base)
         for _ in range(_ATTEMPTS):
             rows = self._documents(
@@ -162,9 +155,7 @@ class ClickHouseStore(Store):
             stored_at = datetime.fromtimestamp(ms / 1000, timezone.utc)
             references = [(int(memory_id), texts[memory_id]) for memory_id in ids]
             return StoredDocument(key, title, dict(metadata), bytes(content_hash), stored_at, references)
-        raise DocumentNotFound(
-            f"knowledge base {base.name!r} has no document {key[:200]!r}", document_key=key
-        )
+        raise unknown_document(base, key)
 
     def keys(
         self,
@@ -175,19 +166,16 @@ class ClickHouseStore(Store):
         count: int,
         filter: Filter | None = None,
     ) -> list[str]:
-        """See Store."""
         parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
         where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {condition_sql(filter, parameters)}"
         rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
         return [row[0] for row in rows]
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """See Store."""
         rows = self._documents(base, "key", "payload_bytes = 0", {"count": count}, " LIMIT {count:UInt32}")
         return [row[0] for row in rows]
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
-        """See Store."""
         require_sound(base)
         following = 0 if after_id is None else after_id + 1
         while True:
@@ -238,36 +226,20 @@ class ClickHouseStore(Store):
         return Revision(max(int(number), 0), int(memories), int(digest))
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        """See Store."""
         columns = "count(), sum(length(memory_ids)), sum(payload_bytes), sum(text_bytes), countIf(payload_bytes = 0)"
-        documents, references, payload_bytes, text_bytes, unwritten = self._documents(base, columns, "1", {})[
-            0
-        ]
-        return Statistics(
-            int(documents), int(references), int(payload_bytes), int(text_bytes), self._bases.bytes_on_disk(base),
-            int(unwritten),
-        )  # fmt: skip
+        documents, references, payload, text, unwritten = map(int, self._documents(base, columns, "1", {})[0])
+        stored = self._bases.bytes_on_disk(base)
+        return Statistics(documents, references, payload, text, stored, unwritten)
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """See Store."""
-        problems = find_problems(self._engine, base, files=deep)
-        if not deep or problems:
-            return problems
-        after: int | None = None
-        while not problems:
-            page = self.memories(base, after_id=after, count=256)
-            if not page:
-                break
-            after = page[-1].memory_id
-            problems += [
-                f"the payload of memory {memory.memory_id} is not the one that was written"
-                for memory in page
-                if google_crc32c.value(bytes(memory.payload)) != memory.crc32c
-            ]
-        return problems
+        return find_problems(self._engine, base, files=deep)
 
     def close(self) -> None:
-        """See Store."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._upkeep.join(60)
+        if self._engine.folder is not None:
+            with contextlib.suppress(Memory3Error, OSError):  # it is compared where it is there
+                note_documents(self._engine, self._engine.folder, self._bases.all())
         self._engine.close()

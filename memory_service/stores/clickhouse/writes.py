@@ -22,20 +22,18 @@ from typing import Any
 
 from memory_model.words import text_words
 from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Written, require_sound
+from memory_service.stores import KnowledgeBase, NewDocument, Written, require_sound
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine
 
 # A version: milliseconds of the server's clock and below them random bits.
 _RANDOM_BITS = 22
 _KEYS_AT_ONCE = (
-    256  # in one statement: as text in an address they stay below the megabyte that a server takes
+    256  # of one statement: as text in an address they stay below the megabyte that a server takes
 )
 _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 128 << 20
 _SWEPT_AT_ONCE = 10_000
-
-Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -90,40 +88,38 @@ class Writes:
         """See Store. Any number of documents: large writes are inserted in parts and committed by one insert."""
         started = time.monotonic()
         stored, now_ms = self.newest(base, [document.key for document in documents])
+        there = {key: one for key, one in stored.items() if not one.deleted}
         versions: dict[str, int] = {}
         for document in documents:
-            there = stored.get(document.key)
-            living = there if there is not None and not there.deleted else None
+            living = there.get(document.key)
             if document.replaces is not None:
                 if living is not None and living.content_hash == document.replaces:
                     # Next above the one it replaces, so that a newer one stands that is committed meanwhile.
                     versions[document.key] = living.version + random.randint(1, 1 << _RANDOM_BITS - 1)
             elif living is None or living.content_hash != document.content_hash:
-                versions[document.key] = _version_after(there, now_ms)
-        fresh = [document for document in documents if document.key in versions]
-        if fresh:
+                versions[document.key] = _version_after(stored.get(document.key), now_ms)
+        if fresh := [document for document in documents if document.key in versions]:
             token = uuid.uuid4().hex
-            for place, (references, payloads) in enumerate(self._parts(base.number, fresh, versions)):
-                self._engine.insert(f"references_{base.identity.dimension}", references, f"{token} {place}")
-                # Behind the references: what a sweep finds of a write that broke off leads to its payloads.
-                for piece, columns in enumerate(payloads):
-                    self._engine.insert("payloads", columns, f"{token} {place} {piece}")
+            self._insert_references(base, fresh, versions, token)
             if time.monotonic() - started > self._sweep_after_s / 2:
                 raise StoreUnavailable(
                     f"writing {len(fresh)} documents took longer than {self._sweep_after_s / 2:.0f} s, half of the"
                     " sweep's age: write fewer at once"
                 )
-            self._engine.insert("documents", _document_columns(base.number, fresh, versions), token)
+            commit = [
+                {
+                    "kb": base.number, "key": one.key, "version": versions[one.key], "deleted": 0,
+                    "content_hash": one.content_hash, "title": one.title, "metadata": dict(one.metadata),
+                    "memory_ids": [reference.memory_id for reference in one.references],
+                    "text_bytes": sum(len(reference.text.encode()) for reference in one.references),
+                    "payload_bytes": sum(len(reference.payload) for reference in one.references),
+                }
+                for one in fresh
+            ]  # fmt: skip
+            self._engine.insert("documents", _columns(commit), token)
         return [
-            Written(
-                document.key,
-                len(document.references),
-                replaced=document.key in versions
-                and document.key in stored
-                and not stored[document.key].deleted,
-                unchanged=document.key not in versions,
-            )
-            for document in documents
+            Written(d.key, len(d.references), d.key in versions and d.key in there, d.key not in versions)
+            for d in documents
         ]
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
@@ -131,44 +127,47 @@ class Writes:
         stored, now_ms = self.newest(base, list(dict.fromkeys(keys)))
         gone = {key: one for key, one in stored.items() if not one.deleted}
         if gone:
-            n = len(gone)
-            columns: Columns = {
-                "kb": [base.number] * n,
-                "key": list(gone),
-                "version": [_version_after(one, now_ms) for one in gone.values()],
-                "deleted": [1] * n,
-                "content_hash": [bytes(32)] * n,
-            }
-            self._engine.insert("documents", columns, uuid.uuid4().hex)
+            rows = [
+                {
+                    "kb": base.number, "key": key, "version": _version_after(one, now_ms), "deleted": 1,
+                    "content_hash": bytes(32),
+                }
+                for key, one in gone.items()
+            ]  # fmt: skip
+            self._engine.insert("documents", _columns(rows), uuid.uuid4().hex)
         return len(gone), sum(len(one.memory_ids) for one in gone.values())
 
-    def _parts(
-        self, kb: int, documents: Sequence[NewDocument], versions: Mapping[str, int]
-    ) -> Iterator[tuple[Columns, Iterator[Columns]]]:
-        """Columns of `references_…`, and those of `payloads` that belong to them."""
+    def _insert_references(
+        self, base: KnowledgeBase, documents: Sequence[NewDocument], versions: Mapping[str, int], token: str
+    ) -> None:
+        """In parts; payloads behind their references: what a sweep finds of a write that broke off leads to them."""
         rows = [
-            (document, chunk, reference)
-            for document in documents
-            for chunk, reference in enumerate(document.references)
+            (one, chunk, reference) for one in documents for chunk, reference in enumerate(one.references)
         ]
-        for part in _pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text)):
-            shared: Columns = {
-                "kb": [kb] * len(part),
-                "id": [reference.memory_id for _, _, reference in part],
-                "version": [versions[document.key] for document, _, _ in part],
-            }
-            references = {
-                **shared,
-                "document_key": [document.key for document, _, _ in part],
-                "title": [document.title for document, _, _ in part],
-                "chunk": [chunk for _, chunk, _ in part],
-                "text": [reference.text for _, _, reference in part],
-                "words": [text_words(reference.text).astype("<u4").tobytes() for _, _, reference in part],
-                "metadata": [dict(document.metadata) for document, _, _ in part],
-                "crc32c": [reference.crc32c for _, _, reference in part],
-                **self._engine.dialect.vectors([reference.vector for _, _, reference in part]),
-            }
-            yield references, _payload_columns(kb, part, versions)
+        for place, part in enumerate(_pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text))):
+            heads = [
+                {"kb": base.number, "id": reference.memory_id, "version": versions[one.key]}
+                for one, _, reference in part
+            ]
+            references = [
+                head
+                | {
+                    "document_key": one.key, "title": one.title, "chunk": chunk, "text": reference.text,
+                    "words": text_words(reference.text).astype("<u4").tobytes(), "metadata": dict(one.metadata),
+                    "crc32c": reference.crc32c,
+                }
+                for head, (one, chunk, reference) in zip(heads, part, strict=True)
+            ]  # fmt: skip
+            vectors = self._engine.dialect.vectors([reference.vector for _, _, reference in part])
+            self._engine.insert(
+                f"references_{base.identity.dimension}", _columns(references) | vectors, f"{token} {place}"
+            )
+            payloads = [
+                head | {"payload": reference.payload}
+                for head, (_, _, reference) in zip(heads, part, strict=True)
+            ]
+            for number, piece in enumerate(_pieces(payloads, lambda row: len(row["payload"]))):
+                self._engine.insert("payloads", _columns(piece), f"{token} {place} {number}")
 
     def sweep(self, base: KnowledgeBase, older_than_s: float) -> int:
         """Removes references and payloads of versions that are not the newest, if so old; how many there were.
@@ -210,28 +209,6 @@ def _pieces(rows: Sequence[Any], size_of: Any) -> Iterator[list[Any]]:
         yield piece
 
 
-def _payload_columns(
-    kb: int, rows: Sequence[tuple[NewDocument, int, NewReference]], versions: Mapping[str, int]
-) -> Iterator[Columns]:
-    for part in _pieces(rows, lambda row: len(row[2].payload)):
-        yield {
-            "kb": [kb] * len(part),
-            "id": [reference.memory_id for _, _, reference in part],
-            "version": [versions[document.key] for document, _, _ in part],
-            "payload": [reference.payload for _, _, reference in part],
-        }
-
-
-def _document_columns(kb: int, documents: Sequence[NewDocument], versions: Mapping[str, int]) -> Columns:
-    return {
-        "kb": [kb] * len(documents),
-        "key": [document.key for document in documents],
-        "version": [versions[document.key] for document in documents],
-        "deleted": [0] * len(documents),
-        "content_hash": [document.content_hash for document in documents],
-        "title": [document.title for document in documents],
-        "metadata": [dict(document.metadata) for document in documents],
-        "memory_ids": [[reference.memory_id for reference in document.references] for document in documents],
-        "text_bytes": [sum(len(r.text.encode()) for r in document.references) for document in documents],
-        "payload_bytes": [sum(len(r.payload) for r in document.references) for document in documents],
-    }
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Values by column, as inserts take them."""
+    return {name: [row[name] for row in rows] for name in rows[0]}

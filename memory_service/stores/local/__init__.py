@@ -3,9 +3,9 @@
     memory-service.lock     one process writes
     store.json              its knowledge bases (`store`)
     kb-000001/              one of them
-        documents.sqlite3   documents, references, vectors, payloads (`sqlite`)
+        documents.sqlite3   documents, references, vectors, payloads (`tables`, `snapshot`, `database`)
         committed           the newest acknowledged batch, so that a lost journal is noticed
-        index.faiss         a copy of the vectors as a graph (`index`)
+        index.faiss         a copy of the vectors as a graph (`index`); `knowledge_base` searches and writes both
 
 docs/decisions/0034 says why it looks like this.
 """

@@ -1,7 +1,7 @@
 """The vectors of one knowledge base in memory: a FAISS graph of 32 links over vectors of 16-bit floats.
 
 A search walks the graph, or compares every vector that may be found where those are few: up to some thousand, or as
-few among all as a filter leaves. Both are calls of FAISS that take a bitmap of the places that may be found.
+few among all as a filter leaves. Both are calls of FAISS that take a bitmap of the rows that may be found.
 """
 
 from __future__ import annotations
@@ -25,110 +25,119 @@ faiss: Any = _faiss  # its stubs know less than it can
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
 _NODES_A_STEP = 8  # so many vectors are compared one by one as fast as a walk goes one candidate further
 _PIECE_ROWS = 8  # searches wait while so many are added
-_FOOTER = struct.Struct("<8sQQQI")
-_MAGIC = b"M3INDEX2"
+_FOOTER = struct.Struct("<8sQQI")
+_MAGIC = b"M3INDEX3"
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a file of an index says of it. rows: of the table, int64 [n]; revision: of the knowledge base."""
+class Rows:
+    """A set of rows. bits: uint8 [n / 8]; count: how many there are."""
 
-    index: VectorIndex
-    rows: np.ndarray
-    revision: int
+    bits: np.ndarray
+    count: int
+
+    @classmethod
+    def of(cls, member: np.ndarray) -> Rows:
+        """member: bool [n], by row."""
+        return cls(np.packbits(member, bitorder="little"), int(np.count_nonzero(member)))
 
 
 class VectorIndex:
-    """Vectors by their place, 0 and on; none is ever taken out. Searching is thread-safe, adding has one caller."""
+    """Vectors by the rows of their references, never removed. Searching is thread-safe, adding has one caller."""
 
-    def __init__(self, dimension: int, graph: Any = None) -> None:
-        """graph: one that was read from a file."""
-        if graph is None:
+    def __init__(self, dimension: int, saved: Any = None) -> None:
+        """saved: one that was read from a file."""
+        if saved is None:
             graph = faiss.IndexHNSWSQ(
                 dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, faiss.METRIC_INNER_PRODUCT
             )
             graph.hnsw.efConstruction = _BUILD_EFFORT
             graph.train(np.zeros((1, dimension), np.float32))
-        self._graph = graph
-        self._storage = faiss.downcast_index(graph.storage)
+            saved = faiss.IndexIDMap(graph)
+        self._index = saved
+        self._storage = faiss.downcast_index(faiss.downcast_index(saved.index).storage)
         self._lock = _ReadersOrWriter()
+
+    def rows(self) -> np.ndarray:
+        """Of all its vectors, int64 [n], ascending."""
+        return np.asarray(faiss.vector_to_array(self._index.id_map))
 
     @property
     def count(self) -> int:
         """Vectors it has."""
-        return int(self._graph.ntotal)
+        return int(self._index.ntotal)
 
-    def add(self, vectors: np.ndarray) -> None:
-        """Appends float32 [n, dimension]; searches go on in between."""
+    @property
+    def next_row(self) -> int:
+        """The first row behind those it has."""
+        return int(self._index.id_map.at(self.count - 1)) + 1 if self.count else 0
+
+    def add(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Appends rows, int64 [n], with vectors, float32 [n, dimension]; searches go on in between."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         for start in range(0, len(vectors), _PIECE_ROWS):
+            piece = slice(start, start + _PIECE_ROWS)
             with self._lock.writing():
-                self._graph.add(vectors[start : start + _PIECE_ROWS])
+                self._index.add_with_ids(vectors[piece], rows[piece])
 
-    def search(
-        self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None, allowed_count: int
-    ) -> list[list[tuple[int, float]]]:
-        """For each of `queries` (float32 [q, dimension]) at most `wanted` places with their inner products, best first.
-
-        allowed: uint8 [n / 8], bits of the `allowed_count` places that may be found; None: the first `allowed_count`.
-        """
-        wanted = min(wanted, allowed_count)
+    def search(self, queries: np.ndarray, wanted: int, allowed: Rows) -> list[list[tuple[int, float]]]:
+        """At most `wanted` (row, inner product) for each of `queries`, float32 [q, dimension], best first."""
+        wanted = min(wanted, allowed.count)
         if not wanted:
             return [[] for _ in queries]
         queries = np.ascontiguousarray(queries, np.float32)
         with self._lock.reading():
-            if allowed is None and self.count > allowed_count:  # a batch adds those that are behind
-                allowed = np.packbits(np.ones(allowed_count, bool), bitorder="little")
-            selector = None if allowed is None else faiss.IDSelectorBitmap(allowed)
+            selector = faiss.IDSelectorBitmap(allowed.bits) if allowed.count < self.count else None
             faiss.omp_set_num_threads(1)  # of this thread: many searches at a time have all cores already
-            effort = max(_EFFORT, wanted * 3 // 2) * self.count // allowed_count
-            if allowed_count > _NODES_A_STEP * effort:
+            effort = max(_EFFORT, wanted * 3 // 2) * self.count // allowed.count
+            if allowed.count > _NODES_A_STEP * effort:
                 parameters = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)
-                found = _pairs(*self._graph.search(queries, wanted, params=parameters))
+                found = _pairs(*self._index.search(queries, wanted, params=parameters))
                 if all(len(one) == wanted for one in found):
                     return found
-            parameters = None if selector is None else faiss.SearchParameters(sel=selector)
-            return _pairs(*self._storage.search(queries, wanted, params=parameters))
+            row_of = self._index.id_map
+            of_places = None if selector is None else faiss.IDSelectorTranslated(row_of, selector)
+            scores, places = self._storage.search(
+                queries, wanted, params=faiss.SearchParameters(sel=of_places)
+            )
+            rows = [
+                [row_of.at(place) if place >= 0 else -1 for place in of_query] for of_query in places.tolist()
+            ]
+            return _pairs(scores, np.array(rows))
 
     # The file
 
-    def save(self, path: Path, rows: np.ndarray, revision: int) -> None:
-        """Replaces the file whole. The caller sees to it that nothing is added meanwhile."""
+    def save(self, path: Path, revision: int) -> None:
+        """Replaces the file whole. revision: of the knowledge base. The caller adds nothing meanwhile."""
         temporary = path.with_name(f".{path.name}.new")
         try:
-            faiss.write_index(self._graph, str(temporary))
+            faiss.write_index(self._index, str(temporary))
+            size, crc = temporary.stat().st_size, _crc_of(temporary)
             with temporary.open("ab") as file:
-                file.write(np.asarray(rows, "<i8").tobytes())
-            crc = _crc_of(temporary)
-            with temporary.open("ab") as file:
-                file.write(_FOOTER.pack(_MAGIC, len(rows), revision, temporary.stat().st_size, crc))
+                file.write(_FOOTER.pack(_MAGIC, revision, size, crc))
             temporary.replace(path)
         except (OSError, RuntimeError) as error:  # FAISS says by the latter that the disk is full
             temporary.unlink(missing_ok=True)
             raise StoreUnavailable(f"the index {path} cannot be saved: {error}") from error
 
     @classmethod
-    def load(cls, path: Path, dimension: int) -> Saved | None:
-        """What `save` wrote; None where there is no such file, or one that is not whole."""
+    def load(cls, path: Path, dimension: int) -> tuple[VectorIndex, int] | None:
+        """What `save` wrote, and the revision; None where there is no such file, or one that is not whole."""
         with contextlib.suppress(OSError, RuntimeError, struct.error):
             size = path.stat().st_size - _FOOTER.size
             with path.open("rb") as file:
                 file.seek(size)
-                magic, count, revision, written, crc = _FOOTER.unpack(file.read())
-                if (magic, written) != (_MAGIC, size) or crc != _crc_of(path, size):
-                    return None
-                file.seek(size - 8 * count)
-                rows = np.frombuffer(file.read(8 * count), "<i8").astype(np.int64)
-            graph = faiss.read_index(str(path))
-            if graph.ntotal == count and graph.d == dimension:
-                return Saved(cls(dimension, graph), rows, revision)
+                magic, revision, written, crc = _FOOTER.unpack(file.read())
+            if (magic, written, crc) == (_MAGIC, size, _crc_of(path, size)):
+                saved = faiss.read_index(str(path))
+                return (cls(dimension, saved), revision) if saved.d == dimension else None
         return None
 
 
-def _pairs(scores: np.ndarray, places: np.ndarray) -> list[list[tuple[int, float]]]:
+def _pairs(scores: np.ndarray, rows: np.ndarray) -> list[list[tuple[int, float]]]:
     return [
-        [(place, score) for place, score in zip(of_query, theirs, strict=True) if place >= 0]
-        for of_query, theirs in zip(places.tolist(), scores.tolist(), strict=True)
+        [(row, score) for row, score in zip(of_query, theirs, strict=True) if row >= 0]
+        for of_query, theirs in zip(rows.tolist(), scores.tolist(), strict=True)
     ]
 
 
@@ -143,7 +152,7 @@ def _crc_of(path: Path, size: int = -1) -> int:
 
 
 class _ReadersOrWriter:
-    """FAISS lets nobody search an index while vectors are added. Readers go before the next writer."""
+    """FAISS allows no search of an index while vectors are added. Waiting readers go before the next writer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

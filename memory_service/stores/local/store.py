@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ import google_crc32c
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import (
-    DocumentNotFound,
     KnowledgeBaseDamaged,
     KnowledgeBaseExists,
     KnowledgeBaseNotFound,
@@ -40,57 +38,47 @@ from memory_service.stores import (
     Written,
     problem_text,
     require_sound,
+    unknown_document,
     unknown_knowledge_base,
 )
-from memory_service.stores.filters import Filter, matches
+from memory_service.stores.filters import Filter
 from memory_service.stores.folder_lock import FolderLock
 from memory_service.stores.identity import WriterIdentity
+from memory_service.stores.local.database import disk_errors, sync_folder
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
-from memory_service.stores.local.sqlite import Database, disk_errors, sync_folder
+from memory_service.stores.local.snapshot import Snapshot
 
 DATA_FORMAT = 2
 _REGISTER = "store.json"
-_KEYS_AT_ONCE = 1000
 _IDLE_S = 2.0
 _RETRY_S = 60.0
 
 
 class LocalStore(Store):
-    """See Store for the contract. One process writes to a path, any number of others may read it with `read_only`.
+    """See Store for the contract. One process at a path; a thread of its own saves indexes and compares checksums."""
 
-    What the one acknowledged, the others find at once. A thread of its own saves indexes and compares checksums.
-    """
-
-    def __init__(self, path: Path, rules: LocalRules | None = None, *, read_only: bool = False) -> None:
-        """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used.
-
-        read_only: methods that write raise StoreUnavailable; checksums are left to the process that writes, but each
-        payload is compared with its own when it is read.
-        """
+    def __init__(self, path: Path, rules: LocalRules | None = None) -> None:
+        """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used."""
         self.path = path
         self._rules = rules or LocalRules()
-        self._lock = None if read_only else FolderLock(path)
         self._change = threading.RLock()
         self._bases: dict[str, KnowledgeBase] = {}
         self._next_number = 1
-        self._state = (0, 0)
         self._open: dict[int, LocalKnowledgeBase] = {}
         self._wake, self._closing = threading.Event(), False
         self._failed: dict[int, float] = {}
+        self._lock = FolderLock(path)
         try:
             self._begin()
         except BaseException:
-            if self._lock is not None:
-                self._lock.release()
+            self._lock.release()
             raise
         self._thread = threading.Thread(target=self._maintain, name="local-store", daemon=True)
         self._thread.start()
-        self._wake.set()
 
     def ping(self) -> None:
         """See Store: the folder is there."""
-        if self._lock is not None:
-            self._lock.require()
+        self._lock.require()
 
     # The register
 
@@ -98,8 +86,6 @@ class LocalStore(Store):
         folders = {path for path in self.path.glob("kb-*") if path.is_dir()}
         if (self.path / _REGISTER).is_file():
             self._read_register()
-        elif self._lock is None:
-            raise StoreUnavailable(f"there is no store at {self.path}: a service that writes makes one")
         elif folders:
             raise StoreUnavailable(
                 f"the store at {self.path} has lost {_REGISTER}, which names its knowledge bases"
@@ -108,16 +94,20 @@ class LocalStore(Store):
         else:
             self._write_register({}, 1)
         for base in list(self._bases.values()):
-            self._open_base(base)
-        if self._lock is not None:
-            # Those of knowledge bases that were dropped, or not yet created, when a process died.
-            for folder in folders - {self._folder(base.number) for base in self._bases.values()}:
-                shutil.rmtree(folder, ignore_errors=True)
+            try:
+                self._open[base.number] = LocalKnowledgeBase(
+                    self._folder(base.number), base.identity.dimension, self._rules
+                )
+            except Memory3Error as error:
+                self._set_problem(base, [str(error)])
+        # Those of knowledge bases that were dropped, or not yet created, when a process died.
+        for folder in folders - {self._folder(base.number) for base in self._bases.values()}:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _write_register(self, bases: dict[str, KnowledgeBase], next_number: int) -> None:
         """Durable when it returns; raises without a trace when that fails."""
         listed = [
-            {**asdict(base), "created_at": round(base.created_at.timestamp() * 1000)}
+            {**asdict(base), "created_at": round(base.created_at.timestamp() * 1000), "problem": ""}
             for base in bases.values()
         ]
         content = {"format": DATA_FORMAT, "next_number": next_number, "knowledge_bases": listed}
@@ -135,7 +125,7 @@ class LocalStore(Store):
     def _read_register(self) -> None:
         path = self.path / _REGISTER
         try:
-            state, raw = _state_of(path), path.read_bytes()
+            raw = path.read_bytes()
             content = json.loads(raw)["store"]
             if raw != _text(content):
                 raise ValueError("it is not what was written")
@@ -147,73 +137,29 @@ class LocalStore(Store):
                 " restore a backup made by the version that wrote it, or name an empty folder and ingest again"
             )
         self._bases = {one["name"]: _base_of(one) for one in content["knowledge_bases"]}
-        self._next_number, self._state = content["next_number"], state
-
-    def _follow(self) -> None:
-        """Where another process writes: takes notice of knowledge bases that it made, dropped or found damaged."""
-        if self._lock is not None:
-            return
-        with self._change, disk_errors(f"reading {_REGISTER}"):
-            if _state_of(self.path / _REGISTER) == self._state:
-                return
-            self._read_register()
-            living = {base.number: base for base in self._bases.values()}
-            for number in [n for n in self._open if n not in living]:
-                self._open.pop(number).close()
-            for number, base in living.items():
-                if number not in self._open:
-                    self._open_base(base)
+        self._next_number = content["next_number"]
 
     # Knowledge bases
 
     def _folder(self, number: int) -> Path:
         return self.path / f"kb-{number:06d}"
 
-    def _open_base(self, base: KnowledgeBase) -> None:
-        writable = self._lock is not None
-        try:
-            self._open[base.number] = LocalKnowledgeBase(
-                self._folder(base.number), base.identity.dimension, self._rules, writable=writable
-            )
-        except Memory3Error as error:
-            self._set_problem(base, [str(error)])
-        else:
-            if writable and base.problem:  # it is sound again
-                self._set_problem(base, [])
-
     def _set_problem(self, base: KnowledgeBase, problems: list[str]) -> None:
-        """Notes it where the knowledge base is still there; the processes that read find it in the register."""
+        """Notes it where the knowledge base is still there."""
         with self._change:
-            if (now := self._bases.get(base.name)) is None or now.number != base.number:
-                return
-            bases = {**self._bases, base.name: replace(base, problem=problem_text(problems))}
-            if self._lock is None:
-                self._bases = bases
-            else:
-                self._write_register(bases, self._next_number)
-
-    def _require_writable(self) -> None:
-        if self._lock is None:
-            raise StoreUnavailable(
-                f"this process has the store at {self.path} for reading only: send writes to the one that writes"
-            )
+            if (now := self._bases.get(base.name)) is not None and now.number == base.number:
+                self._bases = {**self._bases, base.name: replace(base, problem=problem_text(problems))}
 
     def knowledge_bases(self) -> list[KnowledgeBase]:
-        """See Store."""
-        self._follow()
         return [base for _, base in sorted(self._bases.items())]
 
     def knowledge_base(self, name: str) -> KnowledgeBase:
-        """See Store."""
-        self._follow()
-        base = self._bases.get(name)
-        if base is None:
-            raise unknown_knowledge_base(name, list(self._bases))
-        return base
+        bases = self._bases
+        if name not in bases:
+            raise unknown_knowledge_base(name, list(bases))
+        return bases[name]
 
     def create(self, name: str, description: str, identity: WriterIdentity) -> KnowledgeBase:
-        """See Store."""
-        self._require_writable()
         with self._change:
             if name in self._bases:
                 raise KnowledgeBaseExists(
@@ -233,8 +179,6 @@ class LocalStore(Store):
             return base
 
     def drop(self, base: KnowledgeBase) -> None:
-        """See Store."""
-        self._require_writable()
         with self._change:
             left = {name: one for name, one in self._bases.items() if one.number != base.number}
             self._write_register(left, self._next_number)  # from here on the folder is nobody's
@@ -246,7 +190,6 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def _of(self, base: KnowledgeBase) -> Iterator[LocalKnowledgeBase]:
         """The open knowledge base; damage that is found meanwhile says whose it is."""
-        self._follow()
         current, opened = self._bases.get(base.name), self._open.get(base.number)
         if current is not None and current.number == base.number:
             require_sound(current)
@@ -262,54 +205,36 @@ class LocalStore(Store):
     # Reading
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        """See Store."""
         with self._of(base) as opened:
             return opened.retrieve(query)
 
     @contextlib.contextmanager
-    def _reading(self, base: KnowledgeBase) -> Iterator[tuple[Database, sqlite3.Connection]]:
-        with self._of(base) as opened, opened.reading() as (connection, _):
-            yield opened.database, connection
+    def _reading(self, base: KnowledgeBase) -> Iterator[Snapshot]:
+        with self._of(base) as opened, opened.reading() as (snapshot, _):
+            yield snapshot
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
-        """See Store."""
-        with self._reading(base) as (database, connection):
+        with self._reading(base) as snapshot:
             return {
-                key: StoredVersion(
-                    document.content_hash, tuple(one for one, _ in database.texts(connection, document))
-                )
-                for key, document in database.documents(connection, keys).items()
+                key: StoredVersion(one.content_hash, tuple(memory_id for memory_id, _ in snapshot.texts(one)))
+                for key, one in snapshot.documents(keys).items()
             }
 
     def document(self, base: KnowledgeBase, key: str) -> StoredDocument:
-        """See Store."""
-        with self._reading(base) as (database, connection):
-            if (found := database.documents(connection, [key]).get(key)) is None:
-                message = f"knowledge base {base.name!r} has no document {key[:200]!r}"
-                raise DocumentNotFound(message, document_key=key)
-            texts = database.texts(connection, found)
+        with self._reading(base) as snapshot:
+            if (found := snapshot.documents([key]).get(key)) is None:
+                raise unknown_document(base, key)
+            texts = snapshot.texts(found)
         stored_at = datetime.fromtimestamp(found.stored_ms / 1000, timezone.utc)
         return StoredDocument(key, found.title, found.metadata, found.content_hash, stored_at, texts)
 
     def revision(self, base: KnowledgeBase) -> Revision:
-        """See Store."""
-        with self._reading(base) as (database, connection):
-            return database.revision(connection)
+        with self._reading(base) as snapshot:
+            return snapshot.revision()
 
     def memories(self, base: KnowledgeBase, *, after_id: int | None, count: int) -> list[StoredMemory]:
-        """See Store."""
-        with self._reading(base) as (database, connection):
-            rows = database.rows_after(connection, after_id, count)
-            known, ascending = database.references(connection, rows), sorted(rows)
-            vectors = database.vectors(connection, ascending, base.identity.dimension)
-        at = {row: place for place, row in enumerate(ascending)}
-        return [
-            StoredMemory(
-                one.memory_id, one.key, one.title, one.chunk, one.text, vectors[at[row]], one.payload or b"",
-                one.crc32c,
-            )
-            for row in rows for one in [known[row]]
-        ]  # fmt: skip
+        with self._reading(base) as snapshot:
+            return snapshot.memories(after_id, count)
 
     def keys(
         self,
@@ -321,45 +246,33 @@ class LocalStore(Store):
         filter: Filter | None = None,
     ) -> list[str]:
         """See Store; no key is empty, so '' begins at the first."""
-        found: list[str] = []
-        after, at_once = after_key or "", count if filter is None else max(count, _KEYS_AT_ONCE)
-        with self._reading(base) as (database, connection):
-            while len(found) < count and (page := database.keys(connection, prefix, after, at_once)):
-                found += [key for key, metadata in page if filter is None or matches(filter, metadata)]
-                after = page[-1][0]
-        return found[:count]
+        with self._reading(base) as snapshot:
+            return snapshot.keys(prefix, after_key or "", count, filter)
 
     def unwritten(self, base: KnowledgeBase, count: int) -> list[str]:
-        """See Store."""
-        with self._reading(base) as (database, connection):
-            return database.unwritten(connection, count)
+        with self._reading(base) as snapshot:
+            return snapshot.unwritten(count)
 
     def statistics(self, base: KnowledgeBase) -> Statistics:
-        """See Store."""
-        with self._reading(base) as (database, connection):
-            documents, references, payload_bytes, text_bytes, unwritten = database.sums(connection)
-            files = [path.stat().st_blocks * 512 for path in database.path.parent.iterdir() if path.is_file()]
-        return Statistics(documents, references, payload_bytes, text_bytes, sum(files), unwritten)
+        with self._reading(base) as snapshot:
+            documents, references, payload_bytes, text_bytes, unwritten = snapshot.sums()
+            files = [path.stat() for path in self._folder(base.number).iterdir() if path.is_file()]
+        stored_bytes = sum(file.st_blocks * 512 for file in files)
+        return Statistics(documents, references, payload_bytes, text_bytes, stored_bytes, unwritten)
 
     def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """See Store."""
-        current = self.knowledge_base(base.name)
-        if current.problem:
-            return [current.problem]
+        if problem := self.knowledge_base(base.name).problem:
+            return [problem]
         with self._of(base) as opened:
             return opened.problems(deep=deep)
 
     # Writing
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
-        """See Store."""
-        self._require_writable()
         with self._of(base) as opened:
             return opened.write(documents)
 
     def delete(self, base: KnowledgeBase, keys: Sequence[str]) -> tuple[int, int]:
-        """See Store."""
-        self._require_writable()
         with self._of(base) as opened:
             return opened.delete(keys)
 
@@ -367,7 +280,7 @@ class LocalStore(Store):
 
     def _maintain(self) -> None:
         while not self._closing:
-            for base in list(self._bases.values()):
+            for base in self.knowledge_bases():
                 opened = self._open.get(base.number)
                 rests = time.monotonic() - self._failed.get(base.number, -_RETRY_S) < _RETRY_S
                 if opened is None or base.problem or self._closing or rests:
@@ -378,6 +291,8 @@ class LocalStore(Store):
                             "knowledge_base_refused", knowledge_base=base.name, problem=problems[0]
                         )
                         self._set_problem(base, problems)
+                except KnowledgeBaseNotFound:  # deleted, or the store is closed
+                    continue
                 except Exception as error:  # reading and writing go on; it is tried again
                     self._failed[base.number] = time.monotonic()
                     logger().error("maintenance_failed", knowledge_base=base.name, problem=str(error))
@@ -385,7 +300,6 @@ class LocalStore(Store):
             self._wake.clear()
 
     def close(self) -> None:
-        """See Store."""
         self._closing = True
         with self._change:
             for opened in self._open.values():
@@ -393,20 +307,13 @@ class LocalStore(Store):
             self._open.clear()
         self._wake.set()
         self._thread.join(60)
-        if self._lock is not None:
-            self._lock.release()
-
-
-def _state_of(path: Path) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns
+        self._lock.release()
 
 
 def _base_of(listed: dict[str, Any]) -> KnowledgeBase:
     created_at = datetime.fromtimestamp(listed["created_at"] / 1000, timezone.utc)
-    return KnowledgeBase(
-        **{**listed, "identity": WriterIdentity(**listed["identity"]), "created_at": created_at}
-    )
+    identity = WriterIdentity(**listed["identity"])
+    return KnowledgeBase(**{**listed, "identity": identity, "created_at": created_at, "problem": ""})
 
 
 def _text(content: dict[str, Any]) -> bytes:

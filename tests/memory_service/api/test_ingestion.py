@@ -7,7 +7,7 @@ import pytest
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, ingest_requests, refusal
+from tests.memory_service.running import Client, document, ingest_requests, reason_of, refusal
 
 MODEL_ID = identity_of("test").model_id
 
@@ -19,7 +19,7 @@ def counts(client: Client, kb: str) -> tuple[int, int]:
 
 def outcome(response: pb.IngestResponse) -> object:
     if response.WhichOneof("message") == "failed":
-        return response.failed.reason
+        return reason_of(response.failed)
     return response.acknowledged.outcome
 
 

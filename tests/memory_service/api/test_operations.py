@@ -24,7 +24,7 @@ from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.running import Client, document, refusal, running
+from tests.memory_service.running import Client, document, reason_of, refusal, running
 
 
 def status(client: Client, service: str = "") -> int:
@@ -75,7 +75,7 @@ def test_health_and_metrics_follow_the_store_and_the_disk(tmp_path: Path) -> Non
         eventually(lambda: status(client, "memory.v1.Ingestion") == 2)
         assert status(client) == 1
         answer = client.ingest("kb", document("c", "C."))[1]
-        assert (answer.failed.reason, answer.failed.code) == ("DISK_WATERMARK", 8)
+        assert (reason_of(answer.failed), answer.failed.status.code) == ("DISK_WATERMARK", 8)
         assert client.retrieve("kb", vector_of("A.")[None]).results[0].hits
         disk._free = lambda _: 1 << 40
         eventually(lambda: status(client, "memory.v1.Ingestion") == 1)
@@ -108,14 +108,14 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
         client, other = with_key(nobody.channel, small), with_key(nobody.channel, large)
         answers = client.ingest("kb", *[document(f"d{n}", f"Text {n}.") for n in range(5)])[1:]
         assert [a.WhichOneof("message") for a in answers] == ["acknowledged"] * 3 + ["failed"] * 2
-        assert (answers[3].failed.reason, answers[3].failed.code) == ("QUOTA_EXCEEDED", 8)
-        assert answers[3].failed.metadata["limit"] == "3"
+        assert (reason_of(answers[3].failed), answers[3].failed.status.code) == ("QUOTA_EXCEEDED", 8)
+        assert "quota of 3" in answers[3].failed.status.message
         assert other.ingest("kb", document("d", "Mine."))[1].HasField("acknowledged")
         (replaced,) = client.ingest("kb", document("d0", "Text other than before."))[1:]
         assert replaced.acknowledged.outcome == ingestion_pb2.INGEST_OUTCOME_REPLACED  # which needs no room
         assert client.ingest("kb", document("d0", "Text 0."))[1].HasField("acknowledged")
         longer = client.ingest("kb", document("d0", "A sentence of some words. " * 60))[1]
-        assert longer.failed.reason == "QUOTA_EXCEEDED"
+        assert reason_of(longer.failed) == "QUOTA_EXCEEDED"
         # The same documents again are no new ones.
         again = client.ingest("kb", *[document(f"d{n}", f"Text {n}.") for n in range(3)])[1:]
         assert all(answer.HasField("acknowledged") for answer in again)

@@ -50,7 +50,7 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
     replica = in_this_process(tmp_path, HashEncoder(), store=f"file://{tmp_path}/replica", warm_up=False)
     with (
         replica as (other, beside),
-        service(tmp_path, seconds_per_reference=0.02) as running,
+        service(tmp_path, engine="chdb", seconds_per_reference=0.02) as running,
         client_of(running) as client,
     ):
         for each in (client, other):
@@ -116,20 +116,21 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
     assert codes.count(grpc.StatusCode.OK) > 0
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
     assert "Traceback" not in (tmp_path / "log").read_text()
-    with service(tmp_path) as running, client_of(running) as client:
+    with service(tmp_path, engine="chdb") as running, client_of(running) as client:
         assert keys_in(client) == sorted(["first", *acknowledged])
         rest: list[str] = []
         assert ingest_until_it_ends(client, 90, rest) is None
         assert keys_in(client) == sorted(["first", *(f"d{n}" for n in range(90))])
 
 
-def test_a_second_process_on_the_same_store_says_so(tmp_path: Path) -> None:
+def test_a_second_process_on_the_same_store_says_so_and_does_not_listen(tmp_path: Path) -> None:
     with (
-        service(tmp_path),
+        service(tmp_path) as first,
         pytest.raises(AssertionError, match="in use by another process"),
         service(tmp_path),
     ):
         pass
+    assert [event["event"] for event in events(first)].count("listening") == 1
 
 
 def test_a_client_that_goes_away_leaves_no_half_document(tmp_path: Path) -> None:

@@ -164,27 +164,7 @@ def test_an_unknown_knowledge_base_is_named(client: Client) -> None:
 
 def test_bytes_that_are_no_request_are_refused_and_the_service_goes_on(client: Client) -> None:
     raw = client.channel.unary_unary("/memory.v1.Retrieval/Retrieve")
-    rng = np.random.default_rng(0)
-    for length in (1, 10, 100, 1000):
-        with pytest.raises(grpc.RpcError) as caught:
-            raw(b"\x0a\xff" + rng.bytes(length), timeout=60)
-        assert refusal(caught.value).reason == "MALFORMED_REQUEST"
     with pytest.raises(grpc.RpcError) as caught:
-        raw(b"\x0a\x02\xff\xfe", timeout=60)  # a string field that is not UTF-8
+        raw(b"\x0a\x02\xff\xfe", timeout=60)  # a string field that is not UTF-8; more in test_fuzz
     assert refusal(caught.value).reason == "MALFORMED_REQUEST"
     assert client.retrieve("facts", vector_of("x")[None]).results[0].hits
-
-
-def test_no_call_waits_for_ever(client: Client) -> None:
-    # A request without a deadline is answered, and under our own deadline (see `calls`).
-    raw = vector_of("x").tobytes()
-    assert client.retrieval.Retrieve(
-        retrieval_pb2.RetrieveRequest(knowledge_base="facts", query_vectors=raw)
-    ).results
-
-
-def test_payloads_that_are_kept_in_memory_are_those_of_the_store(client: Client) -> None:
-    query = vector_of(texts()[7])[None]
-    first, again = client.retrieve("facts", query), client.retrieve("facts", query)
-    assert [hit.payload for hit in again.results[0].hits] == [hit.payload for hit in first.results[0].hits]
-    assert again.results[0].hits[0].payload == payload_of(texts()[7], identity_of("test").model_id)

@@ -1,4 +1,4 @@
-"""What needs a server of its own: the engine allows one store at a time in a process."""
+"""What needs a server of its own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import grpc
 import numpy as np
 import pytest
 
+from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import document, ingest_requests, refusal, running
+from tests.memory_service.running import document, ingest_requests, reason_of, refusal, running
 
 
 def outcome(response: pb.IngestResponse) -> object:
     kind = response.WhichOneof("message")
-    return response.failed.reason if kind == "failed" else response.acknowledged.outcome
+    return reason_of(response.failed) if kind == "failed" else response.acknowledged.outcome
 
 
 class Moody(HashEncoder):
@@ -83,17 +84,55 @@ def test_a_fast_client_is_held_back(tmp_path: Path) -> None:
         encoder.let_go.set()
 
 
-def test_waiting_retrievals_have_a_limit(tmp_path: Path) -> None:
-    with running(tmp_path, HashEncoder(), max_waiting_retrievals=1, read_connections=1) as (client, _):
-        client.ingest("kb", *(document(f"d{n}", f"t {n}") for n in range(50)))
-        vectors = np.stack([vector_of(str(n)) for n in range(200)])
-        request = retrieval_pb2.RetrieveRequest(knowledge_base="kb", query_vectors=vectors.tobytes())
-        calls = [client.retrieval.Retrieve.future(request, timeout=30) for _ in range(4)]
-        codes = [call.code() for call in calls]
-        assert codes.count(grpc.StatusCode.OK) >= 1
-        refused = [refusal(call.exception()) for call in calls if call.code() != grpc.StatusCode.OK]
-        assert refused
-        assert {error.reason for error in refused} == {"OVERLOADED"}
+def test_waiting_retrievals_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, HashEncoder(), max_waiting_retrievals=1) as (client, server):
+        assert server.store is not None
+        asked, answer, retrieve = threading.Event(), threading.Event(), server.store.retrieve
+
+        def slow(base: KnowledgeBase, query: Query) -> Retrieved:
+            asked.set()
+            assert answer.wait(300)
+            return retrieve(base, query)
+
+        monkeypatch.setattr(server.store, "retrieve", slow)
+        request = retrieval_pb2.RetrieveRequest(
+            knowledge_base="default", query_vectors=vector_of("x").tobytes()
+        )
+        first = client.retrieval.Retrieve.future(request, timeout=60)
+        assert asked.wait(60)
+        with pytest.raises(grpc.RpcError) as caught:
+            client.retrieval.Retrieve(request, timeout=60)
+        assert refusal(caught.value).reason == "OVERLOADED"
+        answer.set()
+        assert first.result(60).results
+
+
+def test_a_name_that_the_store_must_look_up_holds_up_no_other_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, HashEncoder()) as (client, server):
+        assert server.store is not None
+        answer, find = threading.Event(), server.store.knowledge_base
+
+        def slow(name: str) -> KnowledgeBase:
+            assert name != "unknown" or answer.wait(300)
+            return find(name)
+
+        monkeypatch.setattr(server.store, "knowledge_base", slow)
+        request = retrieval_pb2.RetrieveRequest(
+            knowledge_base="unknown", query_vectors=vector_of("x").tobytes()
+        )
+        unknown = client.retrieval.Retrieve.future(request, timeout=60)
+        client.ingest("kb", document("a", "A."))
+        assert client.retrieve("kb", vector_of("A.")[None]).results[0].hits
+        assert not unknown.done()
+        answer.set()
+        assert refusal(unknown.exception()).reason == "KNOWLEDGE_BASE_NOT_FOUND"
+        request = knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb")
+        client.bases.DeleteKnowledgeBase(request, timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:  # known before, and gone
+            client.retrieve("kb", vector_of("A.")[None])
+        assert refusal(caught.value).reason == "KNOWLEDGE_BASE_NOT_FOUND"
 
 
 def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from memory_service.client.connection import RemoteError
+from memory_service.client.destination import Destination
 from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Destination, Row
+from memory_service.client.rows import Row
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
@@ -34,6 +35,7 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (_, server):
+        monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
         to = Destination(f"127.0.0.1:{server.port}", "default")
         store, left = server.store, [3]
         assert store is not None
@@ -61,6 +63,7 @@ def test_what_fails_again_and_again_fails_in_the_end_and_the_rest_goes_on(
         _,
         server,
     ):
+        monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
         to = Destination(f"127.0.0.1:{server.port}", "default")
         store = server.store
         assert store is not None

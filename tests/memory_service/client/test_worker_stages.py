@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from memory_model.errors import ModelMismatch
 from memory_service.client.connection import RemoteError
-from memory_service.client.ray import Prepare, Send, Store, Write, rows_of, table_of
-from memory_service.client.rows import Destination, Row, read_rows
+from memory_service.client.destination import Destination
+from memory_service.client.formats import read_documents
+from memory_service.client.ray import Send, Store, Write, rows_of, table_of
+from memory_service.client.rows import Row
 from memory_service.stores import open_store
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -47,7 +49,7 @@ def through(rows: Sequence[Row], to: Destination, folder: Path) -> list[Row]:
     """All stages; between them rows are tables, as between Ray's workers."""
     model = HashModel(folder)
     order = {row.where: number for number, row in enumerate(rows)}
-    for stage in (Prepare(to, model), Write(to, model), Send(to)):
+    for stage in (Write(to, model), Send(to)):
         rows = rows_of(table_of(stage(rows)))
     return sorted(rows, key=lambda row: order[row.where])
 
@@ -62,13 +64,13 @@ def test_documents_written_by_a_worker_are_those_that_the_service_would_have_wri
     lines = [json.dumps({"key": key, "title": "T", "text": text}) for key, text in texts.items()]
     file.write_text("\n".join([*lines, '{"key": "empty", "text": " "}', '{"key": "broken"}']))
     before = encoder.encoded
-    rows = through(list(read_rows(file, file)), to, tmp_path)
+    rows = through(list(read_documents(file, file)), to, tmp_path)
     assert [row.outcome for row in rows] == ["stored"] * 40 + ["failed"] * 2
     assert [row.reason for row in rows[40:]] == ["DOCUMENT_EMPTY", "UNREADABLE"]
     assert rows[41].where == f"{file}, line 42"
     assert encoder.encoded == before, "the service wrote nothing itself"
 
-    again = through(list(read_rows(file, file)), to, tmp_path)
+    again = through(list(read_documents(file, file)), to, tmp_path)
     assert [row.outcome for row in again] == ["unchanged"] * 40 + ["failed"] * 2
     assert [row.references for row in again[:40]] == [row.references for row in rows[:40]]
     answers = client.ingest("workers", *(document(key, text, "T") for key, text in texts.items()))
@@ -83,7 +85,7 @@ def test_another_text_or_another_cut_replaces_and_a_cold_document_gets_its_memor
     to = destination(served, "changes")
     file = tmp_path / "a.txt"
     file.write_text("One sentence. Another sentence.")
-    (row,) = read_rows(file.resolve(), Path("a.txt"))
+    (row,) = read_documents(file.resolve(), Path("a.txt"))
     assert (row.key, through([row], to, tmp_path)[0].outcome) == ("a.txt", "stored")
     assert through([row], Destination(to.address, "changes", 8), tmp_path)[0].outcome == "replaced"
 
@@ -122,7 +124,7 @@ def test_workers_write_to_a_store_that_several_may_write_to(
     items = [document(key, text) for key, text in (("a", "One."), ("b", "Two."), ("a", "Three."))]
     rows = [Row("x", "", item.key, pb.IngestItem(document=item)) for item in items]
     model = HashModel(tmp_path)
-    written = Write(to, model)(Prepare(to, model)(rows))
+    written = Write(to, model)(rows)
     store = open_store(f"chdb://{tmp_path}/store")
     base = store.create("direct", "", IDENTITY)
     store.close()
@@ -165,7 +167,7 @@ def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(
     nowhere = Destination(address, "nowhere")
     item = pb.IngestItem(document=document("k", "Text."))
     row = Row("x", "", "k", item)
-    for stage in (Prepare(nowhere, HashModel(tmp_path)), Send(nowhere)):
+    for stage in (Write(nowhere, HashModel(tmp_path)), Send(nowhere)):
         with pytest.raises(RemoteError, match="nowhere"):
             stage([row])
 

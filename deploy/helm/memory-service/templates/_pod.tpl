@@ -1,7 +1,7 @@
 {{/* The file that MEMORY_SERVICE_CONFIG names: what the chart sets, then `settings`. */}}
 {{- define "ms.toml" -}}
 {{- $v := .Values -}}
-{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) "log_format" "json" -}}
+{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) -}}
 {{- if eq $v.store.kind "embedded" -}}
 {{- $_ := set $set "store" (printf "%s:///srv/memories/store" $v.store.embedded.engine) -}}
 {{- else -}}

@@ -3,18 +3,17 @@
 A module `m001_…` has STATEMENTS; with PER_DIMENSION = True they hold `{dimension}` and run once for every length of
 vectors in the store. MYSCALE_STATEMENTS stand in for them on MyScale, with `{index}` for the type of the vector index.
 
-Migrations only add, and their statements can be repeated: a process of an older release serves on while a newer one
-migrates. A released migration is never edited: a change of the tables is the next number.
+Migrations only add, and their statements can be repeated, also by several processes at once: there is no lock, and a
+process of an older release goes on while a newer one migrates. A released migration is never edited: a change of the
+tables is the next number.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pkgutil
 import random
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from memory_service.errors import StoreUnavailable
@@ -22,23 +21,14 @@ from memory_service.ops.logs import logger
 from memory_service.stores.clickhouse.dialect import Dialect
 from memory_service.stores.clickhouse.engine import Engine
 
-RECORDS = (
-    """
+RECORDS = """
     CREATE TABLE IF NOT EXISTS migrations (
         number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
     ) ENGINE = MergeTree ORDER BY (number, dimension)
-    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS migration_lock (
-        turn UInt32, holder UInt64, held UInt8, at DateTime64(3, 'UTC') DEFAULT now64(3)
-    ) ENGINE = MergeTree ORDER BY turn SETTINGS non_replicated_deduplication_window = 1000
-    """,
-)
-LOCK_S = 60.0
-"""How long a process that died while it migrated keeps others from it."""
-_WAIT_S = 600.0
-_POLL_S = 0.2
+    SETTINGS non_replicated_deduplication_window = 1000, fsync_after_insert = 1, fsync_part_directory = 1
+"""
+_ATTEMPTS = 5
+_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,15 +52,13 @@ class Migration:
 def migrations() -> list[Migration]:
     """All migrations in order."""
     found = []
-    for module_info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{module_info.name}")
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        module = importlib.import_module(f"{__name__}.{name}")
         statements = tuple(module.STATEMENTS)
         myscale = tuple(getattr(module, "MYSCALE_STATEMENTS", statements))
         per_dimension = bool(getattr(module, "PER_DIMENSION", False))
-        found.append(
-            Migration(int(module_info.name[1:4]), module_info.name, statements, myscale, per_dimension)
-        )
-    return sorted(found, key=lambda migration: migration.number)
+        found.append(Migration(int(name[1:4]), name, statements, myscale, per_dimension))
+    return found
 
 
 def missing(engine: Engine, dimensions: set[int]) -> list[tuple[Migration, int]]:
@@ -88,7 +76,7 @@ def missing(engine: Engine, dimensions: set[int]) -> list[tuple[Migration, int]]
             " that backup into an empty store"
         )
     done = set()
-    if {"migrations", "migration_lock"} <= tables:
+    if engine.dialect.stored("migrations") in tables:
         done = {(int(row[0]), int(row[1])) for row in engine.rows("SELECT number, dimension FROM migrations")}
     return [
         (migration, dimension)
@@ -99,74 +87,34 @@ def missing(engine: Engine, dimensions: set[int]) -> list[tuple[Migration, int]]
 
 
 def migrate(engine: Engine, dimensions: set[int]) -> list[str]:
-    """Applies what is missing; returns the names of what was applied. Takes the lock only where something is missing.
+    """Applies what is missing; returns the names of what was applied.
 
-    Raises StoreUnavailable when another process migrates for longer than ten minutes.
+    Several processes may do so at the same time: each statement is without effect the second time. A server may refuse
+    two changes of a table at once, so it is tried again.
     """
     if engine.dialect.myscale:
         for dimension in dimensions:
             require_vector_index(engine, dimension)
+    applied: list[str] = []
     if not missing(engine, dimensions):
-        return []
-    for record in RECORDS:
-        for statement in engine.dialect.statements(record):
-            engine.command(statement)
-    applied = []
-    with _lock(engine, lambda: bool(missing(engine, dimensions))) as renew:
-        for migration, dimension in missing(engine, dimensions):
-            for statement in migration.rendered(engine.dialect, dimension):
-                renew()
-                engine.command(statement)
-            number, name = migration.number, migration.name
-            engine.insert("migrations", {"number": [number], "dimension": [dimension], "name": [name]})
-            applied.append(migration.name)
-            logger().info("migrated", migration=migration.name, dimension=dimension)
+        return applied
+    for statement in engine.dialect.statements(RECORDS):
+        engine.command(statement)
+    for attempt in range(_ATTEMPTS):
+        try:
+            for migration, dimension in missing(engine, dimensions):
+                for statement in migration.rendered(engine.dialect, dimension):
+                    engine.command(statement)
+                record = {"number": migration.number, "dimension": dimension, "name": migration.name}
+                engine.insert("migrations", {name: [value] for name, value in record.items()})
+                applied.append(migration.name)
+                logger().info("migrated", migration=migration.name, dimension=dimension)
+            break
+        except StoreUnavailable:
+            if not engine.dialect.shared or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(random.uniform(0.5, 1.5) * _PAUSE_S)
     return applied
-
-
-@contextlib.contextmanager
-def _lock(engine: Engine, needed: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-    """Waits until no other process migrates, or nothing is `needed` any more; gives what keeps the lock for longer.
-
-    Each turn has one row, which the first insert with the turn's token makes: the others' are dropped by the server.
-    """
-    holder, deadline = random.getrandbits(64), time.monotonic() + _WAIT_S
-
-    def newest() -> tuple[int, int, bool]:
-        """Turn, holder, and whether it is held."""
-        rows = engine.rows(
-            f"SELECT turn, holder, held AND at > now64(3) - INTERVAL {LOCK_S:.0f} SECOND"
-            " FROM migration_lock ORDER BY turn DESC LIMIT 1"
-        )
-        return (int(rows[0][0]), int(rows[0][1]), bool(rows[0][2])) if rows else (0, 0, False)
-
-    def take(turn: int, held: int) -> None:
-        row = {"turn": [turn], "holder": [holder], "held": [held]}
-        engine.insert("migration_lock", row, token=f"turn {turn}")
-
-    def renew() -> None:
-        take(newest()[0] + 1, 1)
-        if newest()[1] != holder:
-            raise StoreUnavailable("another process took the lock on migrations: start again")
-
-    while True:
-        turn, _, held = newest()
-        if not held:
-            take(turn + 1, 1)
-            if newest()[1] == holder:
-                break
-        elif not needed():
-            yield renew
-            return
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(f"another process has been migrating the store for {_WAIT_S:.0f} s: wait")
-        time.sleep(_POLL_S)
-    try:
-        yield renew
-    finally:
-        turn, owner, _ = newest()
-        if owner == holder:
-            take(turn + 1, 0)
 
 
 def require_vector_index(engine: Engine, dimension: int) -> None:
