@@ -135,7 +135,7 @@ class MemoryFormat:
         self.codec.decode_into(pieces)
         return memories
 
-    def codes(self, payload: bytes) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    def codes(self, payload: bytes | memoryview) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
         """A payload's tokens; its codes, uint8 [n, code_bytes]; the block of each; each vector's row in [keys; values].
 
         Raises what `decode` raises.
@@ -144,7 +144,7 @@ class MemoryFormat:
         codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
         return tokens, codes, *self._plan(tokens)
 
-    def check(self, payload: bytes) -> int:
+    def check(self, payload: bytes | memoryview) -> int:
         """The payload's number of tokens, after its header was found to be ours and its length right."""
         if len(payload) < HEADER.size:
             raise CorruptFile(

@@ -32,7 +32,7 @@ class PayloadReader:
                 self._coarse = self._on_device(self._tables.coarse).flatten(0, 2)
 
     @torch.inference_mode()
-    def read(self, payloads: Sequence[Sequence[bytes]]) -> MemoryBatch:
+    def read(self, payloads: Sequence[Sequence[bytes | memoryview]]) -> MemoryBatch:
         """Memories [n, 1, m] of each sequence's payloads; missing ones are not valid.
 
         Raises what `MemoryFormat.decode` raises.
