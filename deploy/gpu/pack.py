@@ -28,7 +28,8 @@ OUT = ROOT / "build" / "gpu"
 PARTS = "parts.json"
 PACKAGES = (
     "gguf", "faiss-cpu", "pydantic", "pydantic_core", "annotated-types", "typing-inspection", "threadpoolctl",
-    "google-crc32c", "cachetools", "structlog",
+    "google-crc32c", "cachetools", "structlog", "grpcio", "protobuf", "googleapis-common-protos",
+    "packaging",
 )  # fmt: skip
 """What the jobs import that an image with torch need not have; without what these need in turn."""
 _PLATFORMS = (
