@@ -25,10 +25,10 @@ from rich.table import Table
 
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
-from edge_client.decoder import OnnxDecoder
-from edge_client.decoder_graph import DecoderGraph, session_options
-from edge_client.huge_pages import in_huge_pages
-from edge_client.providers import Active
+from edge_client.decoder.graph import DecoderGraph, session_options
+from edge_client.decoder.huge_pages import in_huge_pages
+from edge_client.decoder.providers import Active
+from edge_client.decoder.runner import OnnxDecoder
 from memory_model.cache_layout import fused_path
 
 PROMPT, FIRST_POSITION, TOKEN = 128, 200, 5

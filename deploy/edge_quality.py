@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.progress import track
 
 from docs.quality import DEVICE_PRECISION
-from edge_client.decoder_graph import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.events import Finished
 from edge_client.model import EdgeModel
-from edge_client.overlap import RecallMode, RecallPolicy
-from edge_client.recall import Recall
+from edge_client.recall.recaller import Recall
+from edge_client.recall.worker import RecallMode, RecallPolicy
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores

@@ -24,7 +24,7 @@ from rich.progress import track
 
 from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recall, Recalled, Token
-from edge_client.prompt import generated_query
+from edge_client.generate.prompt import generated_query
 from memory_model.digest import file_sha256
 from memory_model.eval.conditions import EVALUATOR, Scores
 from memory_model.eval.rows import Row, open_rows

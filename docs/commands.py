@@ -14,7 +14,7 @@ PAGE = Path(__file__).with_name("commands.md")
 PROGRAMS = {
     "memory-model": "memory_model.cli",
     "memory-service": "memory_service.cli",
-    "edge-client": "edge_client.cli",
+    "edge-client": "edge_client.cli.main",
 }
 
 

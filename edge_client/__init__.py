@@ -5,12 +5,9 @@ import os
 # What gRPC logs about a call that fails, our errors say better; it reads this once, when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from edge_client.answer_stream import AnswerStream
-from edge_client.async_memory_client import AsyncMemoryClient
-from edge_client.async_model import AsyncEdgeModel
+from edge_client.aio import AsyncEdgeModel
 from edge_client.async_session import AsyncChatSession
-from edge_client.chat_session import ChatSession
-from edge_client.decoder_graph import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.errors import (
     AccessRefused,
     CertificateRefused,
@@ -62,12 +59,15 @@ from edge_client.events import (
     TokenLogprob,
     Usage,
 )
-from edge_client.memory_client import MemoryClient
+from edge_client.generate.options import Sampling, SamplingOptions
 from edge_client.model import EdgeModel
-from edge_client.overlap import RecallMode, RecallPolicy
-from edge_client.recall import MemoryRead, Recall, RecallTimes
-from edge_client.sampling_options import Sampling, SamplingOptions
+from edge_client.recall.recaller import MemoryRead, Recall, RecallTimes
+from edge_client.recall.worker import RecallMode, RecallPolicy
+from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
+from edge_client.stream import AnswerStream
+from edge_client.wire.async_client import AsyncMemoryClient
+from edge_client.wire.client import MemoryClient
 
 __all__ = [
     "AccessRefused",

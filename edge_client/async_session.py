@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.answer_stream import AnswerStream
-from edge_client.chat_session import ChatSession
 from edge_client.events import Event
+from edge_client.session import ChatSession
+from edge_client.stream import AnswerStream
 from memory_model.chat import Message
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edge_client.sampling_options import SamplingOptions
+    from edge_client.generate.options import SamplingOptions
 
 AHEAD = 8
 """Events that the thread computes before the loop has taken them."""

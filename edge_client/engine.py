@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_client.answer import Answer
-from edge_client.answer_stream import AnswerStream
-from edge_client.cached_text import CachedText
 from edge_client.cancellation import Cancellation
-from edge_client.decoder_graph import DecoderGraph
+from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.errors import ContextFull, ModelClosed
-from edge_client.overlap import Recalling, RecallPolicy, RecallWorker
-from edge_client.sampling_options import Sampling
+from edge_client.generate.answer import Answer
+from edge_client.generate.options import Sampling
+from edge_client.recall.worker import Recalling, RecallPolicy, RecallWorker
+from edge_client.stream import AnswerStream
 from memory_model.bundle import Bundle
 from memory_model.chat import Prompt, prefix_ids
 from memory_model.errors import CorruptFile

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from edge_client.recall import Recall
+from edge_client.recall.recaller import Recall
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Recalled:
 
     @property
     def state(self) -> str:
-        """fetched, held, late, failed, skipped, offline: `edge_client.recall.RecallState` says what each means."""
+        """fetched, held, late, failed, skipped, offline: see `edge_client.recall.recaller.RecallState`."""
         return self.recall.state
 
 

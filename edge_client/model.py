@@ -9,17 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge_client.cached_text import CachedText
-from edge_client.chat_session import ChatSession
-from edge_client.decoder_graph import DecoderGraph
+from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.engine import Engine
-from edge_client.memory_cache import MemoryCache
-from edge_client.memory_client import MemoryClient
-from edge_client.offline import open_pack
-from edge_client.overlap import Recalling, RecallMode, RecallPolicy
-from edge_client.packs import MemoryPack
-from edge_client.recall import Recaller
+from edge_client.recall.cache import MemoryCache
+from edge_client.recall.offline import open_pack
+from edge_client.recall.pack import MemoryPack
+from edge_client.recall.recaller import Recaller
+from edge_client.recall.worker import Recalling, RecallMode, RecallPolicy
+from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
+from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
 from memory_model.errors import InvalidInput
@@ -27,8 +27,8 @@ from memory_model.errors import InvalidInput
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edge_client.answer_stream import AnswerStream
-    from edge_client.sampling_options import SamplingOptions
+    from edge_client.generate.options import SamplingOptions
+    from edge_client.stream import AnswerStream
 
 
 class EdgeModel:

@@ -8,9 +8,9 @@ from typing import ClassVar
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from edge_client.channel import ChannelSettings
 from edge_client.checked_settings import CheckedSettings
-from edge_client.overlap import RecallMode, RecallPolicy
+from edge_client.recall.worker import RecallMode, RecallPolicy
+from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import DEFAULT_FOLDER
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_client.caches import BUCKET
+from edge_client.decoder.kv import BUCKET
 from memory_model.cache_layout import cache_layout
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput

@@ -15,8 +15,8 @@ from pydantic import Field
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled, Token
 from edge_client.events import Statistics
-from edge_client.hedge import PendingCall
-from edge_client.recall import Asking, Recaller
+from edge_client.recall.recaller import Asking, Recaller
+from edge_client.wire.hedge import PendingCall
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from deploy.bench.answering import AnswerSettings, answer
 from deploy.bench.knowledge import prompts
 from edge_client import EdgeModel
-from edge_client.recall import Recaller
+from edge_client.recall.recaller import Recaller
 from memory_model.words import query_words
 
 

@@ -10,7 +10,6 @@ import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from edge_client.answer_stream import AnswerStream
 from edge_client.async_session import events_of
 from edge_client.events import Event, Finished
 from edge_client.serve.conversations import Conversations
@@ -20,6 +19,7 @@ from edge_client.serve.metrics import Metrics
 from edge_client.serve.requests import ChatRequest, CompletionRequest
 from edge_client.serve.settings import ServeSettings
 from edge_client.serve.turns import Turns
+from edge_client.stream import AnswerStream
 from memory_model.bundle import Bundle
 
 

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from edge_client.model import EdgeModel
-from edge_client.recall import Recaller
+from edge_client.recall.recaller import Recaller
 from edge_client.serve import errors
 from edge_client.serve.answering import Answering
 from edge_client.serve.chat_api import chat_routes
@@ -26,8 +26,8 @@ from edge_client.serve.knowledge_api import knowledge_routes
 from edge_client.serve.metrics import Counted
 from edge_client.serve.model_api import model_routes
 from edge_client.serve.settings import ServeSettings
-from edge_client.service_link import ServiceLink
 from edge_client.settings import EdgeSettings
+from edge_client.wire.link import ServiceLink
 from memory_model.errors import InvalidInput
 
 PAGE = Path(__file__).parent / "page"

@@ -9,9 +9,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 
-from edge_client.chat_session import ChatSession
 from edge_client.model import EdgeModel
 from edge_client.serve.requests import MemoryOptions
+from edge_client.session import ChatSession
 from memory_model.errors import Memory3Error
 
 MOST_KNOWLEDGE_BASES = 4

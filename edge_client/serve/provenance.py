@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from edge_client.events import Finished, Recalled
-from edge_client.recall import MemoryRead
+from edge_client.recall.recaller import MemoryRead
 
 
 def chunk_json(recalled: Recalled, *, texts: bool) -> dict[str, Any]:

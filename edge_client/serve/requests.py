@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edge_client.knowledge_bases import MOST
-from edge_client.overlap import RecallMode
-from edge_client.sampling_options import MOST_LOGPROBS, SamplingOptions
+from edge_client.generate.options import MOST_LOGPROBS, SamplingOptions
+from edge_client.recall.worker import RecallMode
+from edge_client.wire.bases import MOST
 from memory_model.errors import InvalidInput
 
 BASE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"

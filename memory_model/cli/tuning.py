@@ -57,7 +57,10 @@ def adapt(
         typer.Option(help="The same about prose; a few of these teach refusing what could be answered."),
     ] = 0.0,
     refused: Annotated[
-        float, typer.Option(help="Share of the conversations of hard and articles that nothing read answers.")
+        float, typer.Option(help="Share of the conversations of hard that nothing read answers.")
+    ] = 0.12,
+    refused_articles: Annotated[
+        float, typer.Option(help="The same of articles; many of these teach refusing what could be answered.")
     ] = 0.12,
     all_as_text: Annotated[
         float, typer.Option(help="Share of the same that have everything they read as text.")
@@ -141,7 +144,8 @@ def adapt(
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
                 prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows,
-                cache=cache, embedder=embedder, alike=AlikeShares(refused, all_as_text, ramp), questions=questions,
+                cache=cache, embedder=embedder, questions=questions,
+                alike=AlikeShares(refused, refused_articles, all_as_text, ramp),
             )  # fmt: skip
         tuner = Tuner(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,

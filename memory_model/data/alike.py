@@ -36,11 +36,13 @@ _LEAST_FAMILIES = 12  # documents that hold a topic
 class AlikeShares:
     """How conversations about references that are alike are mixed.
 
-    refused: share of the conversations that nothing read answers; as many more are their twins. all_as_text: share
-    that has everything it reads as text. ramp: batches until all the memories of a chunk are read; 0 from the first.
+    refused, refused_articles: share of the conversations of each kind that nothing read answers; as many more are
+    their twins. all_as_text: share that has everything it reads as text. ramp: batches until all the memories of a
+    chunk are read; 0 from the first.
     """
 
     refused: float = 0.12
+    refused_articles: float = 0.12
     all_as_text: float = 0.2
     ramp: int = 150
 
@@ -57,6 +59,7 @@ class AlikeConversations(Conversations):
     """The conversations of both kinds; a subclass draws references and says what nothing answers."""
 
     shares = AlikeShares()
+    refused_share = 0.0
     drawn = 0
 
     @abstractmethod
@@ -68,7 +71,7 @@ class AlikeConversations(Conversations):
         rng = self.random
         rows: list[Conversation] = []
         while len(rows) < self.sizes.conversations:
-            none = self.unanswered(written) if rng.random() < self.shares.refused else None
+            none = self.unanswered(written) if rng.random() < self.refused_share else None
             if none is None:
                 read = rng.sample(self._places(written), min(self._reads(), len(self._places(written))))
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
@@ -124,6 +127,7 @@ class HardFacts(AlikeConversations, FactConversations):
         """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
         super().__init__(references, pieces, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
         self.shares = shares or AlikeShares()
+        self.refused_share = self.shares.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:
             raise InvalidInput(
@@ -197,6 +201,7 @@ class Articles(AlikeConversations):
         """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
         super().__init__(pieces, seed, sizes, distil=distil)
         self.shares = shares or AlikeShares()
+        self.refused_share = self.shares.refused_articles
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
         for row in rows:
             answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))

@@ -41,7 +41,7 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
 
 def test_the_device_loads_no_torch_no_faiss_no_database() -> None:
     modules = modules_of("edge_client")
-    assert "edge_client.cli" in modules
+    assert "edge_client.cli.main" in modules
     assert loaded_after_importing(modules).isdisjoint(HEAVY + SERVER_SIDE)
 
 

@@ -16,7 +16,7 @@ from tests.deploy.operations_pages import FOLDER, PAGES, ROOT, blocks
 PROGRAMS = {
     "memory-service": "memory_service.cli",
     "memory-model": "memory_model.cli",
-    "edge-client": "edge_client.cli",
+    "edge-client": "edge_client.cli.main",
 }
 WANTED = ("README", "install", "upgrade", "scale", "backup", "keys", "runbooks", "capacity", "trust")
 # A program, its words and options up to what ends a command; a continued line is one line.

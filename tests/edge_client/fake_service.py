@@ -104,7 +104,7 @@ def serving(service: FakeService) -> Iterator[FakeService]:
     quiet = [("grpc.enable_channelz", 0), ("grpc.max_channel_trace_event_memory_per_node", 0)]
     server = grpc.server(
         ThreadPoolExecutor(8), options=quiet
-    )  # no diary of connections, see `edge_client.channel`
+    )  # no diary of connections, see `edge_client.wire.channel`
     retrieval_pb2_grpc.add_RetrievalServicer_to_server(service, server)
     models_pb2_grpc.add_ModelsServicer_to_server(service, server)
     listing = grpc.unary_unary_rpc_method_handler(

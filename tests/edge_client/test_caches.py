@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.caches import BUCKET, CacheRows
+from edge_client.decoder.kv import BUCKET, CacheRows
 from memory_model.cache_layout import TEXT
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput

@@ -8,8 +8,9 @@ import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from edge_client import call_errors, errors
-from edge_client.call_errors import BY_STATUS, DETAILS_KEY, call_error
+from edge_client import errors
+from edge_client.wire import errors as call_errors
+from edge_client.wire.errors import BY_STATUS, DETAILS_KEY, call_error
 
 
 class Failed(grpc.RpcError):

@@ -12,16 +12,16 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from edge_client.channel import (
+from edge_client.errors import AccessRefused, CertificateRefused, RetrievalError, ServiceUnavailable
+from edge_client.settings import EdgeSettings
+from edge_client.wire.channel import (
     KEEPALIVE_TIME_MS,
     ChannelSettings,
     channel_options,
     is_loopback,
     open_channel,
 )
-from edge_client.errors import AccessRefused, CertificateRefused, RetrievalError, ServiceUnavailable
-from edge_client.memory_client import MemoryClient
-from edge_client.settings import EdgeSettings
+from edge_client.wire.client import MemoryClient
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.api.models import PING_INTERVAL_MS

@@ -28,7 +28,7 @@ from edge_client import (
     SessionOfAnotherModel,
     Token,
 )
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from edge_client.answer_stream import AnswerStream
-from edge_client.chat_session import ChatSession
-from edge_client.cli import app
+from edge_client.cli.main import app
 from edge_client.errors import ModelClosed
+from edge_client.session import ChatSession
+from edge_client.stream import AnswerStream
 from memory_model.bundle import Bundle
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService

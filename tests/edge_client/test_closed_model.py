@@ -14,8 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edge_client import EdgeModel, decoder_graph, recall
-from edge_client.recall import Recaller
+from edge_client import EdgeModel
+from edge_client.decoder import graph as decoder_graph
+from edge_client.recall import recaller as recall
+from edge_client.recall.recaller import Recaller
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from edge_client.errors import ContextFull, DecoderBroken
 from memory_model.bundle import Bundle
 from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile

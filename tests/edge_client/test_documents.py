@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.documents import LARGEST_BYTES, document_of, text_of
+from edge_client.wire.documents import LARGEST_BYTES, document_of, text_of
 from memory_model.errors import InvalidInput, MissingFile
 from protos.memory.v1 import ingestion_pb2
 

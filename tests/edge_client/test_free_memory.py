@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.free_memory import return_free_memory
+from edge_client.decoder.free_memory import return_free_memory
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
 

@@ -16,8 +16,8 @@ from edge_client.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from edge_client.hedge import BUDGET, ENOUGH, SHORTEST_S, Hedge
-from edge_client.retrieval_wire import Answer
+from edge_client.wire.hedge import BUDGET, ENOUGH, SHORTEST_S, Hedge
+from edge_client.wire.retrieval import Answer
 from memory_model.errors import InvalidInput
 
 FOUND, OTHER = Answer((), 1.0), Answer((), 2.0)
@@ -129,7 +129,7 @@ def test_never_is_never() -> None:
 
 
 def test_a_call_that_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_client.hedge._GRACE_S", 0.0)
+    monkeypatch.setattr("edge_client.wire.hedge._GRACE_S", 0.0)
     service = Service(lambda calls: None)
     with pytest.raises(DeadlineExceeded):
         Hedge(NEVER).ask(service.begin, 0.01)

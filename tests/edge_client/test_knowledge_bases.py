@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.knowledge_bases import MOST, merged, names_of
-from edge_client.retrieval_wire import Answer, Hit
+from edge_client.wire.bases import MOST, merged, names_of
+from edge_client.wire.retrieval import Answer, Hit
 from memory_model.errors import InvalidInput
 from memory_model.words import query_words
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.memory_cache import CachedMemory, MemoryCache
+from edge_client.recall.cache import CachedMemory, MemoryCache
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
 

@@ -9,8 +9,6 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_client.async_memory_client import AsyncMemoryClient
-from edge_client.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from edge_client.errors import (
     DeadlineExceeded,
     RequestRefused,
@@ -19,8 +17,10 @@ from edge_client.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from edge_client.memory_client import MemoryClient
-from edge_client.retrieval_wire import QUERIES_PER_CALL, Answer, Limits
+from edge_client.wire.async_client import AsyncMemoryClient
+from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
+from edge_client.wire.client import MemoryClient
+from edge_client.wire.retrieval import QUERIES_PER_CALL, Answer, Limits
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 from memory_model.words import LARGEST_DROP, query_words

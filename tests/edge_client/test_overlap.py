@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from edge_client.cancellation import Cancellation
-from edge_client.overlap import RecallMode, RecallPolicy, RecallWorker
-from edge_client.prompt import asks, generated_query
-from edge_client.recall import Recall
+from edge_client.generate.prompt import asks, generated_query
+from edge_client.recall.recaller import Recall
+from edge_client.recall.worker import RecallMode, RecallPolicy, RecallWorker
 from memory_model.errors import InvalidInput
 
 LONG_S = 20.0
@@ -248,7 +248,7 @@ def test_a_worker_that_nobody_holds_ends_its_thread(recalling: Recalling) -> Non
 def test_a_program_that_ends_with_a_recall_under_way_ends() -> None:
     program = """
 import threading
-from edge_client.overlap import RecallWorker
+from edge_client.recall.worker import RecallWorker
 class Hanging:
     def recall(self, queries, *, deadline_s, cancellation):
         ended = threading.Event()

@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge_client import pull_calls
-from edge_client import pull_pack as pull_pack_module
-from edge_client.channel import ChannelSettings
-from edge_client.cli import app
+from edge_client.cli.main import app
 from edge_client.errors import (
     DamagedMemory,
     DiskFull,
@@ -25,10 +22,13 @@ from edge_client.errors import (
     PullError,
     ServiceUnavailable,
 )
-from edge_client.memory_client import MemoryClient
-from edge_client.pack_files import FILES, PAYLOADS, RECORD, RECORDS, TEXTS, VECTORS, PackManifest
-from edge_client.packs import MemoryPack
-from edge_client.pull_pack import pull_pack
+from edge_client.pull import calls as pull_calls
+from edge_client.pull import pack as pull_pack_module
+from edge_client.pull.pack import pull_pack
+from edge_client.pull.pack_files import FILES, PAYLOADS, RECORD, RECORDS, TEXTS, VECTORS, PackManifest
+from edge_client.recall.pack import MemoryPack
+from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.client import MemoryClient
 from memory_model.bundle import MANIFEST
 from memory_model.codec.payload import Identity
 from memory_model.errors import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.prompt import Prompt, query_text
-from edge_client.query import OWN_SHARE, Query, query_vectors
+from edge_client.generate.prompt import Prompt, query_text
+from edge_client.generate.query import OWN_SHARE, Query, query_vectors
 from memory_model.embedder import Embedder
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_loaded

@@ -11,11 +11,11 @@ import onnxruntime as ort
 import pytest
 from typer.testing import CliRunner
 
-from edge_client.cli import app
-from edge_client.decoder_graph import DecoderGraph, session_options
-from edge_client.device_checks import device_checks
-from edge_client.device_facts import DeviceFacts, Reader, device_facts, gpu_wheel
-from edge_client.providers import fallback_order, open_session
+from edge_client.cli.device_checks import device_checks
+from edge_client.cli.device_facts import DeviceFacts, Reader, device_facts, gpu_wheel
+from edge_client.cli.main import app
+from edge_client.decoder.graph import DecoderGraph, session_options
+from edge_client.decoder.providers import fallback_order, open_session
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 

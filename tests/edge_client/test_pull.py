@@ -23,11 +23,11 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from edge_client import pull_calls
-from edge_client.channel import ChannelSettings
 from edge_client.errors import DiskFull, PullUnderWay, RequestRefused, ServiceUnavailable
-from edge_client.pull import checked_manifest, pull_bundle
-from edge_client.staging import Staging
+from edge_client.pull import calls as pull_calls
+from edge_client.pull.bundle import checked_manifest, pull_bundle
+from edge_client.pull.staging import Staging
+from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edge_client.cancellation import Cancellation
-from edge_client.channel import ChannelSettings
-from edge_client.memory_cache import MemoryCache
-from edge_client.memory_client import MemoryClient
-from edge_client.recall import Recall, Recaller
+from edge_client.recall.cache import MemoryCache
+from edge_client.recall.recaller import Recall, Recaller
+from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat

@@ -17,7 +17,7 @@ from openai import OpenAI
 from typer.testing import CliRunner
 
 from deploy.app_process import AppProcess
-from edge_client.cli import app
+from edge_client.cli.main import app
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge_client.channel import ChannelSettings
-from edge_client.documents import OwnDocument
-from edge_client.service_link import ATTEMPTS, ServiceLink
+from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.documents import OwnDocument
+from edge_client.wire.link import ATTEMPTS, ServiceLink
 from memory_service.errors import QuotaExceeded, ServiceError, StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edge_client import ContextFull, DecoderGraph, EdgeModel, Event, Finished, Recalled, Token
-from edge_client.recall import Recaller
+from edge_client.recall.recaller import Recaller
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory

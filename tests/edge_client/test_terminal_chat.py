@@ -23,12 +23,12 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 from typer.testing import CliRunner
 
-from edge_client.cli import app
+from edge_client.cli.chat import COMMANDS
+from edge_client.cli.input import TypedAtTerminal, TypedLines
+from edge_client.cli.main import app
+from edge_client.cli.pane import AnswerView, show_live
 from edge_client.events import Finished, Recalled, Token
 from edge_client.model import EdgeModel
-from edge_client.terminal_chat import COMMANDS
-from edge_client.terminal_input import TypedAtTerminal, TypedLines
-from edge_client.terminal_pane import AnswerView, show_live
 from memory_model.bundle import Bundle
 from memory_model.printable import printable, shown_on
 from tests.edge_client.fake_service import FakeService

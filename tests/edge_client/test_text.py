@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.prompt import common_length, cut
-from edge_client.sampling import Sampler
-from edge_client.sampling_options import Sampling
-from edge_client.stream_text import StreamText
+from edge_client.generate.options import Sampling
+from edge_client.generate.prompt import common_length, cut
+from edge_client.generate.sampling import Sampler
+from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate, Prompt
 from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer

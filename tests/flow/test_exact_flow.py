@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from deploy.app_process import AppProcess
 from edge_client import EdgeModel
-from edge_client.channel import ChannelSettings
-from edge_client.cli import app
-from edge_client.pull_pack import pull_pack
-from edge_client.recall import Recaller
+from edge_client.cli.main import app
+from edge_client.pull.pack import pull_pack
+from edge_client.recall.recaller import Recaller
+from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import Bundle
 from tests.edge_client.http_calls import call
 from tests.edge_client.tiny_bundle import tiny_bundle

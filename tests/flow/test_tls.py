@@ -9,7 +9,7 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from edge_client.channel import ChannelSettings, open_channel
+from edge_client.wire.channel import ChannelSettings, open_channel
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_service.access.keys import LOOK_AGAIN_S
 from memory_service.access.tls import Security

@@ -16,7 +16,7 @@ import grpc
 import psutil
 import pytest
 
-from edge_client.channel import ChannelSettings, channel_options
+from edge_client.wire.channel import ChannelSettings, channel_options
 from memory_service.client.ingest import Ingestion
 from memory_service.client.rows import Destination, read_rows
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2

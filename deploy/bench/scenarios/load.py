@@ -17,8 +17,8 @@ from deploy.bench.latency import Latencies
 from deploy.bench.load import Load, Stages, closed_loop, open_loop
 from deploy.bench.plots import drawing
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed, Settings, Sheet
-from edge_client.async_memory_client import AsyncMemoryClient
-from edge_client.channel import ChannelSettings
+from edge_client.wire.async_client import AsyncMemoryClient
+from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import Bundle
 
 QUESTIONS = 16

@@ -18,7 +18,7 @@ from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_i
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
 from edge_client import DecoderGraph
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from memory_model.codec.payload import ExplicitMemory
 
 FIRST_POSITION = 200

@@ -17,7 +17,7 @@ from tests.memory_model.data.test_conversations import pieces
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
 SIZES = Sizes(written=8, conversations=12)
-NO_TEXT = AlikeShares(refused=0.5, all_as_text=0.0, ramp=0)
+NO_TEXT = AlikeShares(refused=0.5, refused_articles=0.5, all_as_text=0.0, ramp=0)
 ROWS = [
     {
         "knowledge": f"Mill {n} of A{a} was built by B{n}.",
@@ -60,7 +60,7 @@ def read_by(batch: Batch) -> list[set[int]]:
 
 
 def test_every_answer_of_hard_facts_is_in_one_of_the_references_read() -> None:
-    source = hard(AlikeShares(refused=0.0, all_as_text=0.0, ramp=0))
+    source = hard(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0))
     for _ in range(5):
         batch = source.next()
         for read, answer in zip(read_by(batch), answers(batch), strict=True):
@@ -101,7 +101,7 @@ def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None
 
 
 def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
-    source = hard(AlikeShares(refused=0.0, all_as_text=0.0, ramp=10))
+    source = hard(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=10))
     counts = [max(map(len, read_by(source.next()))) for _ in range(12)]
     assert counts[0] == 2
     assert counts[-1] == 5
@@ -109,7 +109,7 @@ def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
 
 
 def test_all_that_a_conversation_would_read_can_stand_in_its_question_as_text() -> None:
-    batch = articles(AlikeShares(refused=0.0, all_as_text=1.0, ramp=0)).next()
+    batch = articles(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=1.0, ramp=0)).next()
     assert not any(read_by(batch))
     decode = tiny_loaded().tokenizer.decode
     decoded = [decode(ids[:n].tolist()) for ids, n in zip(batch.ids, batch.lengths, strict=True)]

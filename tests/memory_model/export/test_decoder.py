@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.decoder import OnnxDecoder
+from edge_client.decoder.runner import OnnxDecoder
 from experiments.random_base import hugging_face_config
 from memory_model.chat import prefix_ids
 from memory_model.config import ModelConfig, parse_budget

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from edge_client.channel import ChannelSettings, channel_options
+from edge_client.wire.channel import ChannelSettings, channel_options
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of

@@ -1,0 +1,1 @@
+"""One answer: prompt, chunks, recalls, sampling and text, in `loop.py`."""

@@ -1,0 +1,95 @@
+"""A prompt cut into chunks, and the text each chunk asks with (paper 3.1).
+
+The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
+what people and the model said, never of the template's scaffolding; a turn with less than 64 such tokens
+looks further back, and a chunk without any reads what the chunk before it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge_client.generate.query import Query
+from memory_model.chat import Prompt
+from memory_model.tokenizer import Tokenizer
+
+_TURNS = 3
+"""The last one, its answer's or question's, and the same speaker's before it."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that are read together, with the same memories.
+
+    start: place of the first one in the text. query: what to recall with, None to keep the memories of
+    the chunk before.
+    """
+
+    start: int
+    tokens: list[int]
+    query: Query | None
+
+
+def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0) -> list[Chunk]:
+    """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid."""
+    chunks = []
+    while start < len(prompt.ids):
+        end = min((start // chunk_tokens + 1) * chunk_tokens, len(prompt.ids))
+        chunks.append(
+            Chunk(start, prompt.ids[start:end], query_text(prompt, tokenizer, start, end, chunk_tokens))
+        )
+        start = end
+    return chunks
+
+
+def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit: int) -> Query | None:
+    """The last turn up to `end`, and before it the turn of the same speaker, or the other's if there is none.
+
+    Both from their ends, at most `limit` content tokens together. None if the chunk itself holds no content.
+    """
+    if not any(prompt.content[start:end]):
+        return None
+    turns: list[list[int]] = []
+    was_content = False
+    for token, is_content in zip(prompt.ids[end - 1 :: -1], prompt.content[end - 1 :: -1], strict=True):
+        if is_content:
+            if not was_content:
+                if len(turns) == _TURNS:
+                    break
+                turns.append([])
+            turns[-1].append(token)
+        was_content = is_content
+    said = turns[0][:limit]
+    before = turns[-1][: limit - len(said)] if len(turns) > 1 else []
+    text, earlier = (tokenizer.decode(turn[::-1]).strip() for turn in (said, before))
+    return Query(text, earlier) if text else Query(earlier) if earlier else None
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
+
+
+def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
+    """Whether the next chunk's memories are asked for now, after `generated` tokens of an answer.
+
+    lead_tokens: how long before the chunk's end; 0 asks at its end (paper 3.1). A lead of a whole chunk or more
+    would ask with none of the chunk's own tokens, so one of them is always there.
+    """
+    lead_tokens = min(lead_tokens, chunk_tokens - 1)
+    return generated > 0 and (generated + lead_tokens) % chunk_tokens == 0
+
+
+def generated_query(said: Sequence[int], chunk_tokens: int) -> Sequence[int]:
+    """The tokens that a generated chunk asks with, at the time it asks: the last `chunk_tokens` that were said.
+
+    said: content tokens of the prompt (no template), then those generated. Asked early, the query has fewer
+    tokens of its own chunk and as many more of what was said before, so a lead never makes it shorter.
+    """
+    return said[-chunk_tokens:]

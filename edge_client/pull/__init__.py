@@ -1,0 +1,1 @@
+"""Bundles and memory packs from a service or a folder to this device."""

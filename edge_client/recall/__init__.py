@@ -1,0 +1,1 @@
+"""From a chunk's text to explicit memories: embed, call, check, decompress, in worker threads."""

@@ -1,0 +1,163 @@
+"""`ChatSession`: one conversation with caches of its own, so that only what is new is read at every turn."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge_client.decoder.cached_text import NOTHING
+from edge_client.engine import Engine
+from edge_client.errors import SessionBusy, SessionOfAnotherModel
+from edge_client.generate.answer import Answer
+from edge_client.recall.recaller import Recall
+from edge_client.recall.worker import RecallPolicy
+from edge_client.session_file import SavedSession
+from edge_client.stream import AnswerStream
+from memory_model.chat import Message
+from memory_model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from edge_client.generate.options import SamplingOptions
+
+
+class ChatSession:
+    """A conversation. Made by `EdgeModel.session` and `EdgeModel.load_session`.
+
+        session = model.session(system="Answer briefly.")
+        for event in session.send("What is the highest point of Benin?"):
+            ...
+
+    Threads: any number of sessions may be used at the same time, each by one thread at a time; a second `send`
+    while an answer is under way, or a second thread that reads its events, gets SessionBusy. `cancel` may be
+    called from any thread. Cost: the key-values of the text and of the memories being read.
+
+    The turns of the model are kept as the tokens that it generated, so their key-values are used again at the
+    next turn even where their text would be tokenized otherwise.
+    """
+
+    def __init__(
+        self, engine: Engine, messages: Sequence[Message] = (), policy: RecallPolicy | None = None
+    ) -> None:
+        self._engine = engine
+        self._policy = policy or engine.policy
+        self._messages: list[Message] = [dict(m) for m in messages]
+        self._spelled: Mapping[int, Sequence[int]] = {}
+        self._text = engine.text()
+        self._answer: weakref.ref[AnswerStream] | None = None
+        self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
+        if messages:
+            engine.bundle.chat.prompt(messages)  # refuses what is no conversation
+
+    @property
+    def messages(self) -> list[Message]:
+        """A copy of the conversation: {"role": …, "content": …}, finished turns and the one under way."""
+        with self._lock:
+            return [dict(m) for m in self._messages]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the conversation that are in the cache."""
+        return len(self._text.tokens)
+
+    def send(self, text: str, *, memory: bool = True, **options: Unpack[SamplingOptions]) -> AnswerStream:
+        """Say something and iterate over the answer's events: Recalled, Token, and Finished at the end.
+
+        memory: False answers this turn without recalling; the conversation is then read anew. options: see
+        `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one with the text
+        that was shown; one that ended before its first token, for whatever reason, takes its question back.
+        Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
+        """
+        with self._lock:
+            self._check_free()
+            messages = [*self._messages, {"role": "user", "content": text}]
+            prompt = self._engine.bundle.chat.prompt(messages, spelled=self._spelled)
+            sampling = self._engine.check(prompt, options)
+            stream = self._engine.begin(
+                self._text, prompt, sampling, memory=memory, policy=self._policy, done=self._record
+            )
+            self._messages = messages
+            self._answer = weakref.ref(stream)
+        return stream
+
+    def take_back(self) -> str:
+        """Forget the last question and its answer, and return the question; what was read before stays in the cache.
+
+        Raises InvalidInput where nothing was asked yet, SessionBusy, ModelClosed.
+        """
+        with self._lock:
+            self._check_free()
+            if [m["role"] for m in self._messages[-2:]] != ["user", "assistant"]:
+                raise InvalidInput("there is no question to take back: ask one first")
+            *kept, question, _ = self._messages
+            self._spelled = {place: ids for place, ids in self._spelled.items() if place < len(kept)}
+            self._messages = kept
+            return question["content"]
+
+    def cancel(self) -> None:
+        """End the answer that is under way within one step of the decoder; nothing if there is none. Any thread."""
+        answer = self._answer() if self._answer else None
+        if answer is not None:
+            answer.cancel()
+
+    def save(self, path: str | Path) -> None:
+        """Write the conversation to one file, atomically: messages, tokens, key-values, memories being read.
+
+        Raises SessionBusy while an answer is under way, and SessionNotSaved.
+        """
+        with self._lock:
+            self._check_free()
+            arrays, numbers = self._text.snapshot()
+            held = self._text.held
+            if len(held.payloads) != len(held.memories):
+                raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
+            SavedSession(
+                identity=self._engine.bundle.identity, precision=self._engine.graph.precision,
+                messages=self._messages, spelled=self._spelled, tokens=self._text.tokens, numbers=numbers,
+                read=held.read, payloads=held.payloads, arrays=arrays,
+            ).write(path)  # fmt: skip
+
+    @classmethod
+    def load(cls, engine: Engine, path: str | Path, policy: RecallPolicy | None = None) -> ChatSession:
+        """A saved conversation, which goes on as if it had never been interrupted.
+
+        Where the decoder's weights have another precision, its key-values are computed anew at the next turn.
+        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, FormatMismatch, ContextFull.
+        """
+        saved, bundle = SavedSession.read_from(path), engine.bundle
+        if saved.identity.model_id != bundle.identity.model_id:
+            remedy = "open the bundle that it was saved with, or begin a new session"
+            raise SessionOfAnotherModel(saved.identity.model_id, bundle.identity.model_id, remedy)
+        session = cls(engine, saved.messages, policy)
+        session._spelled = saved.spelled
+        if saved.precision == engine.graph.precision:
+            memories = tuple(bundle.memory_format.decode(saved.payloads))
+            held = (
+                Recall("", memories, saved.read, state="held", payloads=saved.payloads)
+                if memories
+                else NOTHING
+            )
+            session._text.restore(saved.arrays, saved.tokens, held, **saved.numbers)
+        return session
+
+    def _check_free(self) -> None:
+        self._engine.check_open()
+        answer = self._answer() if self._answer else None
+        if answer is not None and not answer.over:
+            raise SessionBusy(
+                "an answer of this session is under way: read it to its end, or close it, first"
+            )
+
+    def _record(self, answer: Answer) -> None:
+        """The answer is over: keep its turn, or take the question back if nothing was said."""
+        with self._lock:
+            if not answer.began:
+                self._messages = self._messages[:-1]
+                return
+            if (said := answer.said) is not None:
+                self._spelled = {**self._spelled, len(self._messages): said}
+            self._messages = [*self._messages, {"role": "assistant", "content": answer.shown}]

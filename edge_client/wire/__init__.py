@@ -1,0 +1,1 @@
+"""Calls to the memory service over gRPC: channels, requests, their errors."""
