@@ -8,9 +8,12 @@ gradient goes back through writing. The result is that of one pass over the padd
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
+from functools import cache, partial
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +25,8 @@ from memory_model.nn.adapter import original, unchanging
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.writing import write_memories
 
+Share = TypeVar("Share")
+Result = TypeVar("Result")
 Coding = Callable[[MemoryBatch], MemoryBatch]
 """What happens to memories between writing and reading."""
 
@@ -50,6 +55,13 @@ class Pass:
         default_factory=lambda: dict.fromkeys(("write", "read", "teacher", "backward"), 0.0)
     )
 
+    def add(self, other: Pass, share: float) -> None:
+        """Add what another part of the batch counted, and a share of its seconds."""
+        self.answers, self.teacher = self.answers + other.answers, self.teacher + other.teacher
+        self.tokens, self.computed = self.tokens + other.tokens, self.computed + other.computed
+        for part, seconds in other.seconds.items():
+            self.seconds[part] += share * seconds
+
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Add the seconds of a `with` to those of a part; waits for the GPU."""
@@ -66,65 +78,83 @@ def _now() -> float:
 
 def batch_gradients(
     model: Decoder, batch: Batch, prefix: Sequence[int], *, coding: Coding | None = None,
-    distillation: float = 1.0, weight: float = 1.0, most_tokens: int = 8192,
+    distillation: float = 1.0, weight: float = 1.0, most_tokens: int = 8192, threads: int = 1,
 ) -> Pass:  # fmt: skip
     """Add the gradient of `weight` x (cross-entropy + `distillation` x divergence) to the parameters'.
 
     An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
-    most_tokens: of one pass, padding included.
+    coding: gradients pass through it as through the identity. most_tokens: of one pass, padding included. threads:
+    share the rows, each with one core, which takes less time than all cores at every product; the sums of a batch are
+    taken in the same order in every run.
     """
     with unchanging(model):
-        return _batch_gradients(model, batch, prefix, coding, distillation, weight, most_tokens)
+        return _batch_gradients(model, batch, prefix, coding, distillation, weight, most_tokens, threads)
 
 
 def _batch_gradients(
     model: Decoder, batch: Batch, prefix: Sequence[int], coding: Coding | None, distillation: float, weight: float,
-    most_tokens: int,
+    most_tokens: int, threads: int,
 ) -> Pass:  # fmt: skip
     done = Pass()
-    written = leaf = None
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    written: list[tuple[MemoryBatch, list[int]]] = []
+    leaf = None
     if len(batch.reference_ids):
-        with done.timed("write"):
-            written = _written(model, batch, prefix, done, most_tokens)
-            written = coding(written) if coding else written
-            keys, values = (x.detach().float().requires_grad_() for x in (written.keys, written.values))
-            leaf = MemoryBatch(keys, values, written.valid)
+        shares = _shares(batch.reference_lengths.tolist(), threads)
+        written = _each(partial(_written, model, batch, prefix, most_tokens), shares, done)
+        leaf = _joined(written, coding)
     teacher = batch.teacher
     if teacher is not None and not (distillation or teacher.original):
         teacher = None
-    seen = None
-    if teacher is not None:
-        with done.timed("teacher"):
-            seen = _seen(model, teacher, prefix, done, most_tokens)
+    seen = None if teacher is None else _seen(model, teacher, prefix, done, most_tokens, threads)
     row, column, target, taught = _wanted(batch, teacher)
     labels, matched = int((target >= 0).sum()), len(teacher.matched) if teacher else 0
     answer_weight = weight / max(1, labels)
     teacher_weight = weight * (1.0 if teacher and teacher.original else distillation) / max(1, matched)
     lengths = _lengths(batch.ids, batch.lengths)
-    for parts in _passes(batch.ids, lengths, (batch.memories >= 0).any(dim=(1, 2)).tolist(), most_tokens):
-        done.tokens += sum(lengths[row] for rows in parts for row in rows)
-        with done.timed("read"):
-            start_B = _starts(batch.ids, lengths, prefix, parts)
-            here = start_B[row] >= 0
-            if not here.any():
-                continue
-            needed = (start_B[row] + column)[here]
-            states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, done, batch, leaf)
-            answers, divergence, gradient = _head_gradient(
-                model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
-            )  # fmt: skip
-            done.answers += answers / max(1, labels)
-            done.teacher += divergence / max(1, matched)
-        if states.requires_grad:
-            with done.timed("backward"):
-                states.backward(gradient)
-    if written is not None and leaf is not None and leaf.keys.grad is not None and written.keys.requires_grad:
-        assert leaf.values.grad is not None
-        with done.timed("backward"):
-            torch.autograd.backward(
-                [written.keys, written.values],
-                [leaf.keys.grad.to(written.keys.dtype), leaf.values.grad.to(written.values.dtype)],
-            )
+    inputs = parameters if leaf is None else [*parameters, leaf.keys, leaf.values]
+
+    def learn(rows: list[int], own: Pass) -> list[Tensor | None]:
+        """Gradients of the inputs: parameters, then memories."""
+        sums: list[Tensor | None] = [None] * len(inputs)
+        reads = (batch.memories >= 0).any(dim=(1, 2)).tolist()
+        for parts in _passes(rows, lengths, reads, most_tokens, batch.ids.device.type):
+            own.tokens += sum(lengths[number] for part in parts for number in part)
+            with own.timed("read"):
+                start_B = _starts(batch.ids, lengths, prefix, parts)
+                here = start_B[row] >= 0
+                if not here.any():
+                    continue
+                needed = (start_B[row] + column)[here]
+                states = _read_packed(model, batch.ids, lengths, prefix, parts, needed, own, batch, leaf)
+                answers, divergence, gradient = _head_gradient(
+                    model, states.detach(), target[here], taught[here], seen, answer_weight, teacher_weight
+                )  # fmt: skip
+                own.answers += answers / max(1, labels)
+                own.teacher += divergence / max(1, matched)
+            if states.requires_grad:
+                with own.timed("backward"):
+                    found = torch.autograd.grad(states, inputs, gradient, allow_unused=True)
+                    sums = [_added(pair) for pair in zip(sums, found, strict=True)]
+        return sums
+
+    gradients = _each(learn, _shares(lengths, threads), done)
+    received = [
+        _added(sides) for sides in zip(*(found[len(parameters) :] for found in gradients), strict=True)
+    ]
+    if any(memories.keys.requires_grad for memories, _ in written) and None not in received:
+
+        def back(share: tuple[MemoryBatch, list[int]], own: Pass) -> list[Tensor | None]:
+            """Gradients of the parameters through the writing of a share's references."""
+            memories, order = share
+            sides = (memories.keys, memories.values)
+            with own.timed("backward"):
+                at = [cast(Tensor, g)[order].to(x.dtype) for x, g in zip(sides, received, strict=True)]
+                return list(torch.autograd.grad(sides, parameters, at, allow_unused=True))
+
+        gradients += _each(back, written, done)
+    for place, parameter in enumerate(parameters):
+        parameter.grad = _added([parameter.grad, *(found[place] for found in gradients)])
     done.real += done.tokens
     return done
 
@@ -178,54 +208,115 @@ def _head_gradient(
     return answers, divergence, torch.cat(gradients)
 
 
+def _shares(lengths: Sequence[int], threads: int) -> list[list[int]]:
+    """Rows dealt into as many shares as there are threads, each of about as many tokens."""
+    shares: list[list[int]] = [[] for _ in range(min(threads, len(lengths)))]
+    tokens = [0] * len(shares)
+    for row in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        least = tokens.index(min(tokens))
+        shares[least].append(row)
+        tokens[least] += lengths[row]
+    return [sorted(share) for share in shares]
+
+
+def _each(work: Callable[[Share, Pass], Result], shares: Sequence[Share], done: Pass) -> list[Result]:
+    """Results of `work` for each share, computed side by side; what they count is added to `done`, seconds averaged."""
+    own = [Pass() for _ in shares]
+    if len(shares) == 1:
+        found = [work(shares[0], own[0])]
+    else:
+        found = list(_one_core_threads(len(shares)).map(work, shares, own))
+    for part in own:
+        done.add(part, 1 / len(shares))
+    return found
+
+
+@cache
+def _one_core_threads(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(number, "memory3-tune", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _added(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    """Their sum, in place of the first; None where there is none."""
+    there = [gradient for gradient in gradients if gradient is not None]
+    for gradient in there[1:]:
+        there[0].add_(gradient)
+    return there[0] if there else None
+
+
 def _written(
-    model: Decoder, batch: Batch, prefix: Sequence[int], done: Pass, most_tokens: int
-) -> MemoryBatch:
-    """Memories [N, budget, d] of the batch's references."""
+    model: Decoder, batch: Batch, prefix: Sequence[int], most_tokens: int, rows: list[int], own: Pass
+) -> tuple[MemoryBatch, list[int]]:
+    """Memories [N, budget, d] of some of the batch's references, and which these are."""
     lengths = batch.reference_lengths.tolist()
     parts, order = [], []
     fixed = _PASS_TOKENS.get(batch.ids.device.type, 512)
-    for rows in buckets(lengths, fixed=fixed, most=most_tokens):
-        longest = lengths[rows[-1]]
-        chosen = torch.tensor(rows, device=batch.ids.device)
-        ids = batch.reference_ids[chosen, :longest]
-        parts.append(write_memories(model, ids, batch.reference_lengths[chosen], prefix))
-        order += rows
-        done.tokens += sum(lengths[row] for row in rows)
-        done.computed += len(rows) * longest
-    back = torch.tensor(order, device=batch.ids.device).argsort()
-    return MemoryBatch(*(torch.cat([getattr(p, f.name) for p in parts])[back] for f in fields(MemoryBatch)))
+    with own.timed("write"):
+        for bucket in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
+            part = [rows[number] for number in bucket]
+            longest = lengths[part[-1]]
+            chosen = torch.tensor(part, device=batch.ids.device)
+            ids = batch.reference_ids[chosen, :longest]
+            parts.append(write_memories(model, ids, batch.reference_lengths[chosen], prefix))
+            order += part
+            own.tokens += sum(lengths[row] for row in part)
+            own.computed += len(part) * longest
+        return MemoryBatch(*_sides(parts)), order
+
+
+def _sides(memories: Sequence[MemoryBatch]) -> list[Tensor]:
+    """Keys, values and validity of all of them, one after the other."""
+    return [torch.cat([getattr(m, f.name) for m in memories]) for f in fields(MemoryBatch)]
 
 
 @torch.no_grad()
-def _seen(model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, most_tokens: int) -> Tensor:
+def _joined(written: Sequence[tuple[MemoryBatch, list[int]]], coding: Coding | None) -> MemoryBatch:
+    """All shares' memories in the batch's order, as leaves of float32 that gradients reach."""
+    back = torch.tensor([row for _, order in written for row in order]).argsort()
+    keys, values, valid = (side[back.to(side.device)] for side in _sides([m for m, _ in written]))
+    memory = MemoryBatch(keys, values, valid)
+    memory = coding(memory) if coding else memory
+    keys, values = (x.float().requires_grad_() for x in (memory.keys, memory.values))
+    return MemoryBatch(keys, values, memory.valid)
+
+
+@torch.no_grad()
+def _seen(
+    model: Decoder, teacher: Teacher, prefix: Sequence[int], done: Pass, most_tokens: int, threads: int
+) -> Tensor:
     """The teacher's hidden states [K, D] at its places."""
     lengths = _lengths(teacher.ids, teacher.lengths)
-    found = None
+    device = teacher.ids.device
+    found = torch.empty(
+        len(teacher.places), model.config.hidden, dtype=model.head_weight.dtype, device=device
+    )
+
+    @torch.no_grad()
+    def look(rows: list[int], own: Pass) -> None:
+        with own.timed("teacher"):
+            for parts in _passes(rows, lengths, [False] * len(lengths), most_tokens, device.type):
+                place = _starts(teacher.ids, lengths, prefix, parts)[teacher.places[:, 0]]
+                needed = (place + teacher.places[:, 1])[place >= 0]
+                hidden = _read_packed(model, teacher.ids, lengths, prefix, parts, needed, own)
+                found[place >= 0] = hidden.to(found.dtype)
+
     with original(model) if teacher.original else nullcontext():
-        for parts in _passes(teacher.ids, lengths, [False] * len(lengths), most_tokens):
-            place = _starts(teacher.ids, lengths, prefix, parts)[teacher.places[:, 0]]
-            needed = (place + teacher.places[:, 1])[place >= 0]
-            hidden = _read_packed(model, teacher.ids, lengths, prefix, parts, needed, done)
-            if found is None:
-                found = hidden.new_empty(len(teacher.places), hidden.shape[-1])
-            found[place >= 0] = hidden
-    assert found is not None
+        _each(look, _shares(lengths, threads), done)
     done.real += sum(lengths)
     return found
 
 
 def _passes(
-    ids_BT: Tensor, lengths: list[int], reads: list[bool], most_tokens: int
+    rows: Sequence[int], lengths: list[int], reads: list[bool], most_tokens: int, device: str
 ) -> Iterator[list[list[int]]]:
     """Rows of like lengths together, those that read no memory apart; as many lengths a pass as it may have tokens."""
-    fixed = _PART_TOKENS.get(ids_BT.device.type, 128)
+    fixed = _PART_TOKENS.get(device, 128)
     parts: list[list[int]] = []
     tokens = 0
     for kind in (True, False):
-        rows = [row for row, own in enumerate(reads) if own == kind]
-        for numbers in buckets([lengths[row] for row in rows], fixed=fixed, most=most_tokens):
-            part = [rows[number] for number in numbers]
+        own = [row for row in rows if reads[row] == kind]
+        for numbers in buckets([lengths[row] for row in own], fixed=fixed, most=most_tokens):
+            part = [own[number] for number in numbers]
             size = len(part) * lengths[part[-1]]
             if parts and tokens + size > most_tokens:
                 yield parts

@@ -173,6 +173,7 @@ class Tuner:
                 self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
                 coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
                 weight=1 / len(drawn), most_tokens=self.most_tokens,
+                threads=torch.get_num_threads() if self.device == "cpu" else 1,
             )  # fmt: skip
             parts.append(done)
         n = len(drawn)
@@ -244,3 +245,4 @@ def _keep_freed_memory() -> None:
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        libc.mallopt(-8, 1)  # M_ARENA_MAX: other arenas hold 64 MiB at a time

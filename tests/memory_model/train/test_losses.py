@@ -37,11 +37,12 @@ def gradients(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("most_tokens", [8192, 60], ids=["", "small passes"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MAKERS)
 def test_losses_and_gradients_are_those_of_one_padded_pass(
-    name: str, kind: torch.dtype, most_tokens: int
+    name: str, kind: torch.dtype, most_tokens: int, threads: int
 ) -> None:
     batch = MAKERS[name]()
     model, parameters = tuned()
@@ -52,7 +53,9 @@ def test_losses_and_gradients_are_those_of_one_padded_pass(
     expected = gradients(parameters)
     for parameter in parameters:
         parameter.grad = None
-    done = batch_gradients(model, batch, PREFIX, distillation=0.5, weight=0.25, most_tokens=most_tokens)
+    done = batch_gradients(
+        model, batch, PREFIX, distillation=0.5, weight=0.25, most_tokens=most_tokens, threads=threads
+    )
     # bfloat16 rounds to 2^-8, here summed in another order.
     exact = kind == torch.float32
     assert done.answers == pytest.approx(float(answers.detach()), rel=1e-5 if exact else 0.02)
