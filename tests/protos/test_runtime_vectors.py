@@ -44,14 +44,9 @@ def cases() -> dict[str, Any]:
     return json.loads((FOLDER / "cases.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
-@cache
-def graph(path: Path) -> DecoderGraph:
-    return DecoderGraph.open(path)
-
-
 def onnx_client(decoder: Path) -> Client:
     bundle = Bundle.open(FOLDER / "bundle")
-    text = CachedText(graph(decoder), cases()["prefix"])
+    text = CachedText(DecoderGraph.open(decoder), cases()["prefix"])
 
     def inject(payloads: Sequence[bytes]) -> None:
         memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
