@@ -87,7 +87,7 @@ bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or
 	$(BIN)/python -m deploy.default_bundle $(BUNDLE)
 
 eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=n rows a section, NATURAL=file of questions)
-	$(BIN)/memory-model quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
+	$(BIN)/python -m experiments quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality

@@ -25,11 +25,11 @@ from edge_client.events import Finished
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recall
 from edge_client.recall.worker import RecallMode, RecallPolicy
+from experiments.quality import Measured, file_key, keep
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
 from memory_model.eval.rows import open_rows
-from memory_model.eval.sections import Measured, file_key, keep
 from memory_model.eval.subject import Subject
 from memory_model.export.bundle import export_bundle
 from memory_model.export.weights import Precision

@@ -25,10 +25,10 @@ from rich.progress import track
 from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recall, Recalled, Token
 from edge_client.generate.prompt import generated_query
+from experiments.quality import Measured, file_key, keep
 from memory_model.digest import file_sha256
 from memory_model.eval.conditions import EVALUATOR, Scores
 from memory_model.eval.rows import Row, open_rows
-from memory_model.eval.sections import Measured, file_key, keep
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ROOT / "data" / "heldout_questions.json"

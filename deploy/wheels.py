@@ -80,7 +80,8 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
     return (
         Wheel(
             "memory3-protos", "The gRPC contract memory.v1 of Memory³ Edge, with the Python code made from it.",
-            takes=("protos/",), leaves=("protos/generate.py",), extra="edge", only=("grpcio", "protobuf"),
+            takes=("protos/",), leaves=("protos/generate.py", "protos/vectors/runtime/"), extra="edge",
+            only=("grpcio", "protobuf"),
         ),
         Wheel(
             "memory3-model", "The formats of Memory³ Edge that device and cloud share, without torch.",

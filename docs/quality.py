@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from experiments.quality import PROSE, Measured, read_measured, write_measured
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.scores import Mean, Paired
-from memory_model.eval.sections import PROSE, Measured, read_measured, write_measured
 
 MEASURED, KEPT = Path("build/quality.jsonl"), Path("docs/data/quality.jsonl")
 PAGE = Path("docs/quality.md")
@@ -111,7 +111,7 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
     Raises InvalidInput for no sections, or sections of several models or evaluators; CorruptFile without the marks.
     """
     if not sections:
-        raise InvalidInput("nothing was measured: run `memory-model quality` first")
+        raise InvalidInput("nothing was measured: run `python -m experiments quality` first")
     if len(identities(sections.values())) > 1:
         raise InvalidInput(
             "the kept sections are of several models or evaluators: measure the old ones again"
@@ -222,7 +222,7 @@ def taken_over(kept: Path, measured: Path) -> list[str]:
 
 
 def report(measured: Path = MEASURED, kept: Path = KEPT, out: Path = PAGE) -> None:
-    """Keep what `memory-model quality` measured, and write the tables of the page."""
+    """Keep what `python -m experiments quality` measured, and write the tables of the page."""
     if measured.is_file() and (dropped := taken_over(kept, measured)):
         print(f"dropped, of another model, codec or evaluator: {', '.join(dropped)}")
     out.write_text(page(out.read_text("utf-8"), read_measured(kept)), encoding="utf-8")

@@ -11,11 +11,12 @@ from experiments.ablation import ablation
 from experiments.budget import budget_curve
 from experiments.codec_curve import codec_curve
 from experiments.corpus.command import prepare_data
-from experiments.cost_figure import cost_figure
+from experiments.costs import cost
 from experiments.curves import plot_run
 from experiments.factbook import build_factbook
 from experiments.mean_adapter import mean_adapter
 from experiments.paragraphs import split_questions
+from experiments.quality import quality
 from experiments.random_base import random_base
 from experiments.training_cost import training_cost
 from memory_model.cli.options import console
@@ -24,7 +25,7 @@ from memory_model.errors import Memory3Error
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     ablation, budget_curve, codec_curve, plot_run, mean_adapter, random_base, prepare_data, build_factbook,
-    split_questions, training_cost, cost_figure,
+    split_questions, training_cost, cost, quality,
 ):  # fmt: skip
     app.command()(study)
 

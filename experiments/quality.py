@@ -1,29 +1,51 @@
 """The measured sections of docs/quality.md: a JSON line each, measured again when what they follow from changed.
 
-A file may hold a part of the sections, so an interrupted run goes on with the next one.
+A file may hold a part of the sections, so an interrupted run goes on with the next one. The section of prose is how
+well a model still predicts ordinary text without memory: what tuning must not cost.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import torch
+import torch.nn.functional as F
+import typer
 from pydantic import TypeAdapter, ValidationError
 
+from memory_model.chat import text_start
+from memory_model.cli import options
+from memory_model.cli.evaluation import (
+    CandidatesOption,
+    PrecisionOption,
+    computed_in,
+    open_knowledge_base,
+    scored,
+    show,
+    write_json,
+)
+from memory_model.cli.options import console, open_embedder, progress_bar, use_threads
+from memory_model.data import factbook
+from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.eval.conditions import EVALUATOR, PAIRS, Scores, compared
+from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
 from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean, Paired
+from memory_model.eval.subject import PLAIN, Subject
+from memory_model.models.folder import ModelFolder
 from memory_model.words import LARGEST_DROP, STEM, TITLE_WEIGHT, WEIGHT
 
+MEASURED = Path("build/quality.jsonl")
 PROSE = "prose"
 GIVEN = ("memory", "rag_five", "rag", "none")
 RETRIEVED = ("memory_retrieved", "rag_retrieved")
+WINDOW_TOKENS = 512
 FACTS, ARTICLES = "factbook.jsonl", "squad_documents.jsonl"
 
 
@@ -71,7 +93,7 @@ SECTIONS = (
     Section("squad_unanswerable", "dev", "squad_dev.json", ("memory", "rag_five"), 40, answerable=False),
     Section("squad_retrieved", "dev", "squad_dev.json", RETRIEVED, 60, ARTICLES, answerable=True),
 )
-"""What `memory-model quality` measures, the most important first."""
+"""What `python -m experiments quality` measures, the most important first."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,17 @@ class Measured:
         rows = len(next(iter(scores.values())).f1)
         means = {condition: found.means() for condition, found in scores.items()}
         shown: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
-        return cls(name, part, key, today(), since(started), rows, means, compared(scores, pairs), shown)
+        return cls(
+            name,
+            part,
+            key,
+            time.strftime("%Y-%m-%d"),
+            since(started),
+            rows,
+            means,
+            compared(scores, pairs),
+            shown,
+        )
 
     @property
     def label(self) -> str:
@@ -148,7 +180,7 @@ def key_of(
 
 def file_key(path: Path) -> str:
     """The beginning of a file's SHA-256."""
-    return sha256(path.read_bytes()).hexdigest()[:16]
+    return file_sha256(path)[:16]
 
 
 def read_measured(path: Path) -> dict[str, Measured]:
@@ -186,11 +218,110 @@ def is_kept(path: Path, label: str, key: dict[str, Any]) -> bool:
     return found is not None and found.key == key
 
 
-def today() -> str:
-    """The date that a measurement is kept with."""
-    return time.strftime("%Y-%m-%d")
-
-
 def since(started: float) -> float:
     """Seconds since a time of `time.monotonic`."""
     return round(time.monotonic() - started, 1)
+
+
+def windows(
+    texts: Sequence[str], encode: Callable[[str], list[int]], count: int, window: int = WINDOW_TOKENS
+) -> list[list[int]]:
+    """The first `count` full token windows of the texts, one after the other, two line breaks between them.
+
+    Raises InvalidInput when the texts do not fill one window.
+    """
+    tokens = encode("\n\n".join(texts))
+    whole = min(count, len(tokens) // window)
+    if not whole:
+        raise InvalidInput(f"the prose has {len(tokens)} tokens, one window needs {window}: give more text")
+    return [tokens[n * window : (n + 1) * window] for n in range(whole)]
+
+
+@torch.inference_mode()
+def window_loss(subject: Subject, window: Sequence[int]) -> float:
+    """Mean negative log likelihood (nats a token) of all tokens of a window but the first.
+
+    The text follows the subject's prefix (a plain model: BOS) and stands where text stands when memories are
+    read, after the interval of reference positions.
+    """
+    loaded = subject.loaded
+    prefix = subject.prefix or (loaded.tokenizer.bos_id,)
+    model, P = loaded.model, len(prefix)
+    first = text_start(prefix, loaded.config.memory)
+    ids = torch.tensor([[*prefix, *window]])
+    positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
+    hidden, _ = model.hidden(ids, positions)
+    return float(F.cross_entropy(model.head(hidden[0, P:-1]).float(), torch.tensor(window[1:])))
+
+
+def measure_prose(
+    tuned: Subject, base: Subject, data: Path, out: Path, count: int, progress: Callable[[int], None]
+) -> None:
+    """The section of prose into `out`, unless it is there: the articles of `data` that no training has.
+
+    progress: called with the number of windows, two times `count` in all.
+    """
+    texts = [document["text"] for document in factbook.read_jsonl(data / ARTICLES)]
+    cut = windows(texts, tuned.loaded.tokenizer.encode, count)
+    key = {"evaluator": EVALUATOR, **{k: tuned.about()[k] for k in ("model_id", "codec_id")}}
+    key |= {"data": file_key(data / ARTICLES), "rows": len(cut), "precision": "float32"}
+    if is_kept(out, f"{PROSE}/test", key):
+        return
+    started, losses = time.monotonic(), dict[str, list[float]]()
+    for name, subject in (("tuned", tuned), ("base", base)):
+        for window in cut:
+            losses.setdefault(name, []).append(window_loss(subject, window))
+            progress(1)
+    means = {name: {"nll": Mean.of(values)} for name, values in losses.items()}
+    pairs = {"tuned - base": {"nll": Paired.of(losses["tuned"], losses["base"])}}
+    keep(out, Measured(PROSE, "test", key, time.strftime("%Y-%m-%d"), since(started), len(cut), means, pairs))
+
+
+def quality(
+    out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
+    natural: options.NaturalOption = None,
+    data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
+    limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
+    sections: Annotated[
+        str, typer.Option(help="Only these, comma-separated: NAME for both parts, NAME/test or NAME/dev.")
+    ] = "",
+    model: options.ModelOption = None,
+    adapter: options.AdapterOption = None,
+    codec: options.CodecOption = None,
+    embedder: options.EmbedderOption = None,
+    candidates: CandidatesOption = 50,
+    precision: PrecisionOption = "bfloat16",
+    threads: options.ThreadsOption = 0,
+) -> None:
+    """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
+
+    A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
+    Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
+    """
+    use_threads(threads)
+    todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
+    settings = {"distractors": 4, "seed": 0, "candidates": candidates, "precision": precision}
+    about = subject.about()
+    opened = cache(lambda: open_embedder(embedder, ModelFolder.open(model).embedder))
+    open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
+    with computed_in(precision, subject):
+        for section in todo:
+            rows, base, started = section.read(data, limit), None, time.monotonic()
+            embedder_id = opened().vectors_id if section.knowledge_base else ""
+            key = key_of(section, about, data, len(rows), embedder_id, **settings)
+            if is_kept(out, section.label, key):
+                console.print(f"{section.label}: kept from an earlier run")
+                continue
+            if section.knowledge_base:
+                base = open_base(section.knowledge_base)
+            run = Evaluation(subject, rows, section.conditions, knowledge_base=base, candidates=candidates)
+            scores = scored(run, section.label)
+            keep(out, Measured.of(section.name, section.part, key, started, scores, about))
+            result = result_of(scores, rows)
+            write_json(out.parent / "answers" / f"{section.name}-{section.part}.json", {**about, **result})
+            show(result["conditions"], f"{section.label}, {len(rows)} rows")
+    if not sections or PROSE in sections.split(","):
+        tuned, plain = Subject.open(model, adapter, codec), Subject.open(model, PLAIN)
+        count = min(40, limit or 40)  # in float32: rounding would hide the difference
+        with progress_bar("prose: windows", 2 * count) as advance:
+            measure_prose(tuned, plain, data, out, count, advance)

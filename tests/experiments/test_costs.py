@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from experiments.__main__ import app
+from experiments.costs import KnowledgeCosts, knowledge_costs, plot_costs
 from experiments.random_base import hugging_face_config
-from memory_model.cli import app
 from memory_model.config import memory3_2b, smollm2_135m
 from memory_model.errors import InvalidInput
-from memory_model.eval.costs import KnowledgeCosts, knowledge_costs
 from memory_model.models.folder import DEFAULT
 
 
@@ -55,4 +56,13 @@ def test_the_command_knows_shapes_and_model_folders(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert says in done.output
     for wrong in (["nothing"], ["memory3-2b", "--model", str(DEFAULT)]):
-        assert CliRunner().invoke(app, ["cost", *wrong]).exit_code == 1
+        assert isinstance(CliRunner().invoke(app, ["cost", *wrong]).exception, InvalidInput)
+
+
+def test_the_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    costs = knowledge_costs(memory3_2b())
+    plot_costs("memory3-2b", costs, tmp_path / "one.svg")
+    plot_costs("memory3-2b", costs, tmp_path / "two.svg")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    plot_costs("another", replace(costs, memory_read=1e-3), tmp_path / "three.svg")
+    assert (tmp_path / "one.svg").read_bytes() != (tmp_path / "three.svg").read_bytes()

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from docs.quality import BEGIN, END, TARGETS, Bar, interval, page, report, taken_over
-from memory_model.errors import CorruptFile, InvalidInput
-from memory_model.eval.conditions import Scores
-from memory_model.eval.scores import Mean
-from memory_model.eval.sections import (
+from experiments.quality import (
     SECTIONS,
     Measured,
     is_kept,
@@ -21,9 +19,16 @@ from memory_model.eval.sections import (
     key_of,
     read_measured,
     selected,
+    window_loss,
+    windows,
 )
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.eval.conditions import Scores
+from memory_model.eval.scores import Mean
+from memory_model.eval.subject import MemoryBank, Subject
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ABOUT = {"model": "tiny", "model_id": "m1", "codec_id": "c", "template": "t", "memory_bytes": 4000}
 MARKED = f"# Quality\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
 
@@ -154,7 +159,7 @@ def test_the_page_shows_both_parts_apart_and_judges_the_tests() -> None:
 
 
 def test_a_page_is_refused_without_numbers_without_marks_and_of_two_models() -> None:
-    with pytest.raises(InvalidInput, match="memory-model quality"):
+    with pytest.raises(InvalidInput, match="experiments quality"):
         page(MARKED, {})
     with pytest.raises(CorruptFile, match="measured: begin"):
         page("# Quality", {"same_field/test": measured()})
@@ -192,3 +197,24 @@ def test_the_examples_on_the_page_are_rows_of_the_sets() -> None:
 def test_every_bar_is_of_a_section_that_something_measures() -> None:
     known = {s.name for s in SECTIONS if s.part == "test"} | {"prose", "int4", "overlap"}
     assert {bar.section for bar in TARGETS} <= known
+
+
+def test_windows_are_full_and_follow_the_texts() -> None:
+    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 9, 5) == [
+        [ord(c) for c in "abcd\n"],
+        [ord(c) for c in "\nefgh"],
+    ]
+    assert len(windows(["a" * 100], lambda t: [1] * len(t), 3, 5)) == 3
+    with pytest.raises(InvalidInput, match="give more text"):
+        windows(["abc"], lambda t: [1] * len(t), 1, 5)
+
+
+def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first() -> None:
+    loaded = tiny_loaded()
+    text, subject = [5, 9, 30, 7, 12], Subject(MemoryBank(loaded, format_of(loaded)), (256,))
+    hidden, _ = loaded.model.hidden(
+        torch.tensor([[256, *text]]), torch.tensor([[0, *range(33, 38)]])
+    )  # text follows the 32 positions of references
+    logits = loaded.model.head(hidden)[0].log_softmax(-1)
+    loss = -sum(float(logits[n, text[n]]) for n in range(1, 5)) / 4
+    assert window_loss(subject, text) == pytest.approx(loss, rel=1e-5)

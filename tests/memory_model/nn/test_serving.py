@@ -1,0 +1,239 @@
+"""The batched decoder has the logits of the reference decoder; payloads decompress as the codec does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+import torch
+
+from memory_model.chat import text_start
+from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
+from memory_model.codec.tables import ProductTables
+from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, MemoryHead, ModelConfig
+from memory_model.errors import InvalidInput
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import LoadedModel, load_model
+from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.payloads import PayloadReader
+from memory_model.nn.serving import BatchedDecoder
+from memory_model.nn.writing import pad_ids, stack_memories, write_memories
+from memory_service.stores import NewDocument, NewReference, Query, open_store
+from memory_service.stores.identity import WriterIdentity
+from tests.memory_model.models.published import ARCHITECTURES, published
+from tests.memory_model.paper_codec import paper_codec
+from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
+
+TOLERANCE = 1e-4
+TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14], [15, 16, 17, 18]]
+ADDED = [[20, 21, 22], [23, 24, 25], [26, 27, 28]]
+REFERENCES = [[30, 31, 32], list(range(33, 49)), [50, 51]]
+SEEN = torch.tensor([[[0, 1]], [[2, -1]], [[1, 2]]])
+
+
+def random_like_published(tmp_path: Path, name: str) -> LoadedModel:
+    """An architecture's tiny checkpoint with memories of unequal length in some heads of some layers."""
+    published(tmp_path / "base", name)
+
+    def budget(config: ModelConfig) -> MemoryConfig:
+        last = config.kv_heads - 1
+        table = [(0, last, 5), (1, 0, 16), (1, last, 16 if last == 0 else 3), (3, 0, 4)]
+        return MemoryConfig(tuple(MemoryHead(*row) for row in dict.fromkeys(table)), 16)
+
+    return load_model(ModelFolder.create(tmp_path / "base", tmp_path / "model", memory=budget))
+
+
+def written(model: Decoder, references: Sequence[Sequence[int]] = REFERENCES) -> MemoryBatch:
+    """Memories [N, budget, d]."""
+    with torch.inference_mode():
+        return write_memories(model, *pad_ids(references), PREFIX)
+
+
+def reference_logits(
+    model: Decoder, text: Sequence[int], memory: MemoryBatch | None, prefix: Sequence[int] = PREFIX
+) -> torch.Tensor:
+    """Logits [T, V] of a text behind the prefix, in one pass without caches; memory: [1, 1, m]."""
+    P, first = len(prefix), text_start(prefix, model.config.memory)
+    positions = torch.tensor([[*range(P), *range(first, first + len(text))]])
+    chunk = torch.tensor([[-1] * P + [0] * len(text)]) if memory else None
+    with torch.inference_mode():
+        hidden, _ = model.hidden(torch.tensor([[*prefix, *text]]), positions, memory=memory, chunk_BT=chunk)
+        return model.head(hidden[0, P:])
+
+
+def of_row(memory: MemoryBatch, row: int) -> MemoryBatch:
+    return MemoryBatch(*(x[row : row + 1] for x in (memory.keys, memory.values, memory.valid)))
+
+
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_a_batch_of_uneven_texts_has_the_reference_decoders_logits(tmp_path: Path, name: str) -> None:
+    model = random_like_published(tmp_path, name).model
+    memory = written(model).select(SEEN)
+    for read in (None, memory):
+        engine = BatchedDecoder(model, PREFIX, 3, 40)
+        if read is not None:
+            engine.inject([0, 1, 2], read)
+        found = [engine.prefill([0, 1, 2], TEXTS)]
+        found += [engine.step([added[n] for added in ADDED]).clone() for n in range(3)]
+        for row, (text, added) in enumerate(zip(TEXTS, ADDED, strict=True)):
+            own = None if read is None else of_row(read, row)
+            expected = reference_logits(model, [*text, *added], own)[len(text) - 1 :]
+            ours = torch.stack([logits[row] for logits in found])
+            torch.testing.assert_close(ours, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_sequences_join_wait_and_leave_at_any_step() -> None:
+    model = tiny_model()
+    memory = written(model).select(SEEN)
+    engine = BatchedDecoder(model, PREFIX, 3, 24)
+    engine.inject([2], of_row(memory, 0))
+    engine.prefill([2], [TEXTS[0][:4]])
+    engine.prefill([2, 0], [TEXTS[0][4:], TEXTS[2]])  # a prompt in pieces, beside another one
+    first = engine.step([-1, -1, 20]).clone()
+    engine.inject([1], of_row(memory, 1))
+    engine.prefill([1], [TEXTS[1]])
+    second = engine.step([26, 23, -1]).clone()
+    engine.clear([1])
+    engine.prefill([1], [TEXTS[2]])
+    third = engine.step([-1, 26, 21])
+    for ours, text, own in (
+        (first[2], [*TEXTS[0], 20], of_row(memory, 0)),
+        (second[0], [*TEXTS[2], 26], None),
+        (second[1], [*TEXTS[1], 23], of_row(memory, 1)),
+        (third[1], [*TEXTS[2], 26], None),
+        (third[2], [*TEXTS[0], 20, 21], of_row(memory, 0)),
+    ):
+        expected = reference_logits(model, text, own)[-1]
+        torch.testing.assert_close(ours, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_each_chunk_reads_the_memories_injected_before_it() -> None:
+    model = tiny_model()
+    memory = written(model)
+    engine = BatchedDecoder(model, PREFIX, 2, 24)
+    chunks, read = (TEXTS[0][:5], TEXTS[0][5:]), ([0, 1, 2], [1, -1, -1])
+    for tokens, numbers in zip(chunks, read, strict=True):
+        engine.inject([1], memory.select(torch.tensor([[numbers]])))
+        ours = engine.prefill([1], [tokens])
+    P, first = len(PREFIX), text_start(PREFIX, model.config.memory)
+    positions = torch.tensor([[*range(P), *range(first, first + len(TEXTS[0]))]])
+    owner = torch.tensor([[-1] * P + [0] * 5 + [1] * 4])
+    with torch.inference_mode():
+        both = memory.select(torch.tensor([read]))
+        hidden, _ = model.hidden(torch.tensor([[*PREFIX, *TEXTS[0]]]), positions, memory=both, chunk_BT=owner)
+        torch.testing.assert_close(ours[0], model.head(hidden)[0, -1], atol=TOLERANCE, rtol=0)
+
+
+def test_a_model_without_memory_is_served_too() -> None:
+    model = tiny_model(tiny_config(memory=MemoryConfig(reference_tokens=16)))
+    engine = BatchedDecoder(model, PREFIX, 1, 20)
+    ours = engine.prefill([0], [TEXTS[0]])
+    torch.testing.assert_close(ours[0], reference_logits(model, TEXTS[0], None)[-1], atol=TOLERANCE, rtol=0)
+
+
+def test_half_precision_stays_near_float32() -> None:
+    model = tiny_model()
+    memory = written(model).select(SEEN)
+    engine = BatchedDecoder(model, PREFIX, 3, 40, dtype=torch.bfloat16)
+    engine.inject([0, 1, 2], memory)
+    ours = engine.prefill([0, 1, 2], TEXTS)
+    expected = torch.stack([reference_logits(model, t, of_row(memory, n))[-1] for n, t in enumerate(TEXTS)])
+    assert float((ours - expected).norm() / expected.norm()) < 0.02
+
+
+def test_a_full_sequence_is_refused_and_stays_as_it_was() -> None:
+    model = tiny_model()
+    engine = BatchedDecoder(model, PREFIX, 2, len(PREFIX) + 4)
+    engine.prefill([0, 1], [[5, 6, 7, 8], [5, 6]])
+    with pytest.raises(InvalidInput, match="full"):
+        engine.step([9, 9])
+    with pytest.raises(InvalidInput, match="1 to 7 fit"):
+        engine.prefill([1], [[7, 8, 9]])
+    engine.step([-1, 7])
+    ours = engine.step([-1, 8])[1]
+    torch.testing.assert_close(ours, reference_logits(model, [5, 6, 7, 8], None)[-1], atol=TOLERANCE, rtol=0)
+    engine.clear([0])
+    found = engine.prefill([0], [[5, 6, 7, 8]])[0]
+    torch.testing.assert_close(found, ours, atol=TOLERANCE, rtol=0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = tiny_model()
+    engine = BatchedDecoder(model, PREFIX, 2, 20)
+    with pytest.raises(InvalidInput, match="longer than the prefix"):
+        BatchedDecoder(model, PREFIX, 2, len(PREFIX))
+    for sequences in ([], [0, 0], [2], [-1]):
+        with pytest.raises(InvalidInput):
+            engine.clear(sequences)
+    with pytest.raises(InvalidInput, match="5 slots"):
+        engine.inject([0], written(model).select(torch.zeros(1, 1, 6, dtype=torch.long)))
+    with pytest.raises(InvalidInput, match="texts of"):
+        engine.prefill([0], [[]])
+
+
+def head_codec(groups: int, together: int, head_dim: int) -> ProductCodec:
+    """Tables for every block, 5 bits a part, with means."""
+    rng = np.random.default_rng(3)
+    blocks, d = groups // together, together * head_dim
+    mean, basis, words = (
+        rng.standard_normal(shape, np.float32)
+        for shape in ((blocks, d), (blocks, d, d), (blocks, 4, 32, d // 4))
+    )
+    return ProductCodec(ProductTables(mean, basis, words, together=together))
+
+
+@pytest.mark.parametrize("codec", [ExactCodec(8), paper_codec(8), head_codec(6, 1, 8), head_codec(6, 2, 8)])
+def test_payloads_decompress_as_the_codec_says(codec: MemoryCodec) -> None:
+    model = tiny_model()
+    memory_format = MemoryFormat(model.config, "00" * 32, codec)
+    rng = np.random.default_rng(0)
+    payloads = []
+    for tokens in (16, 3, 1):
+        size = memory_format.payload_bytes(tokens) - HEADER.size
+        exact = isinstance(codec, ExactCodec)
+        codes = rng.standard_normal(size // 4, np.float32) if exact else rng.integers(0, 256, size, np.uint8)
+        ids = (bytes.fromhex(i)[:16] for i in astuple(memory_format.identity))
+        payloads.append(HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, tokens, *ids) + codes.tobytes())
+    rows = [payloads[:2], [], payloads[1:]]
+    ours = PayloadReader(memory_format).read(rows)
+    expected = stack_memories([memory_format.decode(row) for row in rows], model.config)
+    assert torch.equal(ours.valid, expected.valid)
+    for found, right in ((ours.keys, expected.keys), (ours.values, expected.values)):
+        torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
+
+
+def test_memories_of_a_local_store_are_read_as_the_model_wrote_them(tmp_path: Path) -> None:
+    loaded = random_like_published(tmp_path, "qwen3")
+    memory_format = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
+    texts = ["The capital of France is Paris"[:n] for n in (16, 7, 11)]
+    payloads = memory_format.encode(loaded.writer.write(texts))
+    directions = np.eye(4, dtype=np.float32)
+    store = open_store(f"file://{tmp_path}/store")
+    try:
+        base = store.create("facts", "", WriterIdentity(*astuple(memory_format.identity), "00" * 32, 4))
+        references = [
+            NewReference(number, text, vector, payload, google_crc32c.value(payload))
+            for number, (text, vector, payload) in enumerate(
+                zip(texts, directions, payloads, strict=False), 1
+            )
+        ]
+        store.write(base, [NewDocument("france", "France", {}, b"1" * 32, references)])
+        found = store.retrieve(base, Query(directions[[1, 2]] + 0.5 * directions[0], 2))
+    finally:
+        store.close()
+    assert [[hit.memory_id for hit in hits] for hits in found.hits] == [[2, 1], [3, 1]]
+    rows = [[bytes(found.payloads[hit.memory_id]) for hit in hits] for hits in found.hits]
+    prefix = loaded.writer.prefix
+    engine = BatchedDecoder(loaded.model, prefix, 2, 40)
+    engine.inject([0, 1], PayloadReader(memory_format).read(rows))
+    engine.prefill([0, 1], TEXTS[:2])
+    ours = engine.step([40, 41])
+    for row, numbers in enumerate(([1, 0], [2, 0])):
+        read = stack_memories([loaded.writer.write([texts[n] for n in numbers])], loaded.config)
+        expected = reference_logits(loaded.model, [*TEXTS[row], 40 + row], read, prefix)[-1]
+        torch.testing.assert_close(ours[row], expected, atol=TOLERANCE, rtol=0)

@@ -1,0 +1,162 @@
+"""The runtime's vectors are what ONNX Runtime and torch compute today, and numpy alone reads them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.recall.recaller import Recall
+from memory_model.bundle import Bundle
+from memory_model.cache_layout import fused_path
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.nn.payloads import PayloadReader
+from memory_model.nn.serving import BatchedDecoder
+from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
+
+TOLERANCE, COMPILED_TOLERANCE = 1e-4, 1e-3
+"""Of logits of size 1 to 5: float32 sums in another order; memories from the compiled codec's tables of 16 bits."""
+
+
+@dataclass
+class Client:
+    """read: tokens to the logits [V] behind the last; inject: payloads, from the next token on."""
+
+    begin: Callable[[Sequence[int], bool], object]
+    read: Callable[[Sequence[int]], np.ndarray]
+    inject: Callable[[Sequence[bytes]], None]
+
+
+@cache
+def cases() -> dict[str, Any]:
+    return json.loads((FOLDER / "cases.json").read_text("utf-8"))  # type: ignore[no-any-return]
+
+
+def onnx_client(decoder: Path) -> Client:
+    bundle = Bundle.open(FOLDER / "bundle")
+    text = CachedText(DecoderGraph.open(decoder), cases()["prefix"])
+
+    def inject(payloads: Sequence[bytes]) -> None:
+        memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
+        text.inject(Recall("", tuple(memories)))
+
+    return Client(
+        lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1], inject
+    )
+
+
+def torch_client() -> Client:
+    engine, payloads = (
+        BatchedDecoder(loaded().model, cases()["prefix"], 2, 512),
+        PayloadReader(memory_format()),
+    )
+
+    def read(tokens: Sequence[int]) -> np.ndarray:
+        logits = engine.step([-1, *tokens])[1] if len(tokens) == 1 else engine.prefill([1], [tokens])[0]
+        return np.asarray(logits.numpy())
+
+    return Client(lambda *_: None, read, lambda rows: engine.inject([1], payloads.read([rows])))
+
+
+def same(found: Any, expected: Any, at: str = "") -> None:
+    """Equal but for the last digits of floats."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), at
+        for name in expected:
+            same(found[name], expected[name], f"{at}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), at
+        for number, item in enumerate(expected):
+            same(found[number], item, f"{at}[{number}]")
+    elif isinstance(expected, float):
+        assert math.isclose(found, expected, rel_tol=0, abs_tol=TOLERANCE), at
+    else:
+        assert found == expected, at
+
+
+@pytest.mark.parametrize("engine", ["standard", "fused", "torch"])
+@pytest.mark.parametrize("number", range(5))
+def test_every_runtime_computes_the_expected_logits_and_tokens(
+    tmp_path: Path, engine: str, number: int
+) -> None:
+    bundled = FOLDER / "bundle" / "decoder.onnx"
+    if engine == "standard":  # where the other spelling lies beside it, that is opened
+        for file in (bundled, bundled.with_name("decoder.onnx.data")):
+            shutil.copy(file, tmp_path)
+        client = onnx_client(tmp_path / "decoder.onnx")
+    else:
+        assert fused_path(bundled).is_file()
+        client = torch_client() if engine == "torch" else onnx_client(bundled)
+    tolerance = TOLERANCE if engine == "torch" else COMPILED_TOLERANCE
+    case, payloads = cases()["cases"][number], [bytes.fromhex(m["payload"]) for m in cases()["memories"]]
+    client.begin(case["prompt"]["tokens"], case["memory"])
+    for chunk in case["chunks"]:
+        if chunk["recalled"] is not None:
+            client.inject([payloads[m] for m in chunk["recalled"]])
+        logits = client.read(chunk["tokens"])
+        np.testing.assert_allclose(logits, chunk["logits"], atol=tolerance, rtol=0)
+    steps = {step["after_tokens"]: step for step in case["steps"]}
+    for said, token in enumerate(case["tokens"]):
+        assert int(logits.argmax()) == token, said
+        step = steps.get(said + 1, {})
+        if step.get("recalled") is not None:
+            client.inject([payloads[m] for m in step["recalled"]])
+        logits = client.read([token])
+        if step:
+            np.testing.assert_allclose(logits, step["logits"], atol=tolerance, rtol=0)
+
+
+def test_the_cases_are_those_of_the_production_code() -> None:
+    same(json.loads(json.dumps(contents())), cases(), "run `python -m tests.protos.make_runtime_vectors`: ")
+
+
+def test_the_bundle_is_the_one_that_is_exported_today(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bundle")
+    made, kept = (Bundle.open(folder / "bundle").manifest for folder in (tmp_path, FOLDER))
+    assert made.files.keys() == kept.files.keys()
+    for manifest in (made, kept):
+        object.__setattr__(manifest, "files", {})
+    assert made == kept, "run `python -m tests.protos.make_runtime_vectors`"
+
+
+def reader(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The reader with numpy and nothing of this project."""
+    return subprocess.run(
+        [sys.executable, "-I", folder / "reader.py"], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_numpy_alone_reads_the_vectors() -> None:
+    done = reader(FOLDER)
+    assert (done.returncode, done.stdout) == (0, "all vectors agree\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"text_start": 43', '"text_start": 44'),
+        ('"start": 16, "tokens": [', '"start": 16, "tokens": [1, '),
+        ('"before": "Elbrus?"', '"before": "Elbrus"'),
+        ('"after_tokens": 16, "query"', '"after_tokens": 17, "query"'),
+        ('"sums": {"keys": [', '"sums": {"keys": [9'),
+        ('"reason": "end"', '"reason": "length"'),
+    ],
+)
+def test_the_reader_notices_another_vector(tmp_path: Path, old: str, new: str) -> None:
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "cases.json"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    assert reader(tmp_path).returncode == 1
