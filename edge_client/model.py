@@ -175,7 +175,7 @@ class EdgeModel:
     def load_session(self, path: str | Path, *, recall: RecallMode | str | None = None) -> ChatSession:
         """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
 
-        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, ContextFull, ModelClosed.
+        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, ContextFull, ModelClosed.
         """
         return ChatSession.load(self._engine, path, self._policy_with(recall, None))
 

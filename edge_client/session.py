@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from edge_client.decoder.cached_text import NOTHING
 from edge_client.engine import Engine
-from edge_client.errors import SessionBusy, SessionOfAnotherModel
+from edge_client.errors import SessionBusy
 from edge_client.generate.answer import Answer
 from edge_client.recall.recaller import Recall
 from edge_client.recall.worker import RecallPolicy
 from edge_client.session_file import SavedSession
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message
-from memory_model.errors import InvalidInput
+from memory_model.errors import InvalidInput, ModelMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -126,12 +126,17 @@ class ChatSession:
         """A saved conversation, which goes on as if it had never been interrupted.
 
         Where the decoder's weights have another precision, its key-values are computed anew at the next turn.
-        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, FormatMismatch, ContextFull.
+        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, FormatMismatch, ContextFull.
         """
         saved, bundle = SavedSession.read_from(path), engine.bundle
         if saved.identity.model_id != bundle.identity.model_id:
             remedy = "open the bundle that it was saved with, or begin a new session"
-            raise SessionOfAnotherModel(saved.identity.model_id, bundle.identity.model_id, remedy)
+            raise ModelMismatch(
+                saved.identity.model_id,
+                bundle.identity.model_id,
+                remedy,
+                subject="the session was saved with",
+            )
         session = cls(engine, saved.messages, policy)
         session._spelled = saved.spelled
         if saved.precision == engine.graph.precision:
