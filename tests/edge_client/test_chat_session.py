@@ -14,25 +14,24 @@ import pytest
 
 from edge_client import (
     ChatSession,
-    DecoderGraph,
     EdgeModel,
     Event,
     Finished,
     ModelClosed,
-    Recall,
     Recalled,
     RecallMode,
-    RecallPolicy,
     SessionBusy,
-    SessionNotSaved,
-    SessionOfAnotherModel,
+    StorageError,
     Token,
 )
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.runner import OnnxDecoder
+from edge_client.recall.recaller import Recall
+from edge_client.recall.worker import RecallPolicy
 from memory_model.bundle import Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_bundle
 
@@ -104,7 +103,7 @@ def prefilled(
 def test_a_swap_in_mid_generation_equals_a_fresh_prefill_with_those_memories(
     tiny: Bundle, gated: EdgeModel, gate: Gate, mode: str
 ) -> None:
-    session = gated.session(recall="exact" if mode == "exact" else "overlap")
+    session = gated.session(memory="exact" if mode == "exact" else "overlap")
     prompt = tiny.chat.prompt([{"role": "user", "content": QUESTION}])
     events: list[Event] = []
     # Greedy, but the tiny model must not end its turn: the two ends are forbidden.
@@ -162,11 +161,11 @@ def test_overlap_asks_early_and_with_the_text_so_far(tiny: Bundle, gated: EdgeMo
 
 
 def test_off_never_asks(gated: EdgeModel, gate: Gate) -> None:
-    events = list(gated.session(recall="off").send(QUESTION, max_tokens=40, **MANY))
+    events = list(gated.session(memory="off").send(QUESTION, max_tokens=40, **MANY))
     assert gate.asked == []
     assert finished(events).statistics.recalls == 0
     with pytest.raises(InvalidInput, match="exact"):
-        gated.session(recall="sometimes")
+        gated.session(memory="sometimes")
 
 
 def test_the_next_turn_reads_only_what_is_new(model: EdgeModel) -> None:
@@ -199,7 +198,7 @@ def test_a_saved_session_is_refused_by_name(tiny: Bundle, model: EdgeModel, tmp_
     session.save(path)
     (tmp_path / "other").mkdir()
     other = tiny_bundle(tmp_path / "other", seed=9)
-    named = pytest.raises(SessionOfAnotherModel, match="the session was saved with model 0000")
+    named = pytest.raises(ModelMismatch, match="the session was saved with model 0000")
     with EdgeModel(other, DecoderGraph.open(other.decoder), None) as stranger, named:
         stranger.load_session(path)
     whole = path.read_bytes()
@@ -210,9 +209,9 @@ def test_a_saved_session_is_refused_by_name(tiny: Bundle, model: EdgeModel, tmp_
             model.load_session(path)
     with pytest.raises(MissingFile, match="/save"):
         model.load_session(tmp_path / "none")
-    with pytest.raises(SessionNotSaved):
+    with pytest.raises(StorageError):
         session.save(tmp_path / "no folder" / "chat.m3")
-    with pytest.raises(SessionNotSaved):
+    with pytest.raises(StorageError):
         session.save(tmp_path)
 
 
@@ -226,6 +225,37 @@ def test_a_second_use_of_a_session_is_refused(model: EdgeModel) -> None:
         session.save("anywhere")
     stream.close()
     list(session.send("And?", max_tokens=2, **MANY))
+
+
+def test_an_answer_that_nobody_reads_is_ended_by_the_next_one(model: EdgeModel) -> None:
+    session = model.session()
+    never_read = session.send("What?", **MANY)
+    read = session.send(QUESTION, max_tokens=40, **MANY)
+    assert list(never_read) == []
+    while not isinstance(next(read), Token):
+        pass
+    with pytest.raises(SessionBusy, match=r"close\(\)"):
+        session.send("And?")
+    session.cancel()
+    assert session.send("And?", max_tokens=2, **MANY).text()
+    assert [m["content"] for m in session.messages][::2] == [QUESTION, "And?"]
+
+
+def test_one_line_gives_the_text_the_memories_and_what_it_cost(model: EdgeModel) -> None:
+    result = model.ask(QUESTION, max_tokens=9)
+    stream = model.generate(QUESTION, max_tokens=9)
+    deltas = list(stream.deltas)
+    assert "".join(deltas) == result.text == stream.text()
+    read = [[m.document_key for m in r.memories] for r in (result, stream.result())]
+    assert read[0] == read[1], "also of events that were read before"
+    assert len(set(read[0])) == len(read[0]) == 5
+    assert result.errors == ()
+    assert (result.reason, result.statistics.generated_tokens) == ("length", 9)
+    assert all(r.recall.memories == () for r in result.recalls), "keys and values are not kept"
+    stream = model.generate(QUESTION)
+    stream.close()
+    with pytest.raises(InvalidInput, match="closed before its end"):
+        stream.result()
 
 
 def test_two_threads_that_read_one_answer_are_told(gated: EdgeModel, gate: Gate) -> None:
