@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnxruntime as ort
 
 from edge_client.decoder.free_memory import return_free_memory
@@ -24,9 +25,9 @@ SERVED = ("cpu",)
 class DecoderGraph:
     """An opened `decoder.onnx`. Thread-safe: any number of decoders may run it at the same time.
 
-    config: the shape in the file's properties. capacity: text rows, prefix included. precision: of the
-    weights. fused: whether it is the spelling for the CPU provider, whose caches are [1, h, R, d]. inputs:
-    their names. provider: what is really active (cpu); warning: why that is not what was wanted, or "".
+    config: the shape in the file's properties. precision: of the weights. fused: whether it is the spelling for
+    the CPU provider. inputs: their names. device: "cpu" or "cuda", where its tensors lie. cache_dtype: of keys and
+    values. provider: what is really active (cpu); warning: why that is not what was wanted, or "".
     """
 
     def __init__(self, session: ort.InferenceSession, active: Active) -> None:
@@ -34,7 +35,8 @@ class DecoderGraph:
         self.session = session
         self.config = ModelConfig.from_dict(json.loads(properties["config"]))
         self.precision = properties["precision"]
-        self.capacity = int(properties["capacity"])
+        self.device = active.device
+        self.cache_dtype = np.float16 if properties.get("compute") == "float16" else np.float32
         self.fused = properties.get("operators") == "fused"
         self.inputs = frozenset(given.name for given in session.get_inputs())
         self.provider, self.warning = active.provider, active.warning
