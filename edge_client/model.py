@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
 from edge_client.generate.loop import Answer
@@ -27,7 +27,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
-from memory_model.chat import Message, Prompt, prefix_ids
+from memory_model.chat import Message, Prompt
 from memory_model.errors import CorruptFile, InvalidInput
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class EdgeModel:
 
     memory, an argument of all that answers: overlap, exact or off (see RecallMode); None for the model's setting.
 
-    Threads: everything here may be called from any thread. Every answer and every session has caches of its
-    own over the same weights, so answers run at the same time. A background thread recalls for all of them. Do not
+    Threads: everything here may be called from any thread. Answers run at the same time: every one and every session
+    has key-values of its own, and their steps are computed together. A background thread recalls for all of them. Do not
     fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
@@ -59,24 +59,24 @@ class EdgeModel:
     """
 
     def __init__(
-        self, bundle: Bundle, graph: DecoderGraph, recaller: Recalling | None, policy: RecallPolicy | None = None
+        self, bundle: Bundle, decoder: Decoder, recaller: Recalling | None, policy: RecallPolicy | None = None
     ) -> None:  # fmt: skip
         """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
-        if graph.config != bundle.config:
+        if decoder.config != bundle.config:
             raise CorruptFile(
                 "decoder.onnx has another shape than the manifest says: export the bundle again"
             )
-        self.bundle, self.graph, self.recaller = bundle, graph, recaller
+        self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
+        self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`
         self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
-        self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._idle: IdleSequences[CachedText] = IdleSequences(KEPT)
+        self._idle: IdleSequences[Text] = IdleSequences(KEPT)
         self._spellings = Spellings()
 
     @classmethod
@@ -97,15 +97,17 @@ class EdgeModel:
             raise InvalidInput(f"give either settings or {', '.join(given)}")
         settings = settings or EdgeSettings(**given)
         opened = Bundle.open(settings.bundle)
-        threads = 1 if settings.threads == "auto" else settings.threads
-        graph = DecoderGraph.open(opened.decoder, threads=threads, provider=settings.provider)
+        decoder = Decoder.open(
+            opened, threads=settings.threads, provider=settings.provider, context=settings.context,
+            parallel=settings.parallel,
+        )  # fmt: skip
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
             pack=open_pack(settings, opened), cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
             deadline_s=settings.deadline_s,
         )  # fmt: skip
-        model = cls(opened, graph, recaller, settings.recall_policy)
+        model = cls(opened, decoder, recaller, settings.recall_policy)
         model._settings = settings
         return model
 
@@ -122,7 +124,7 @@ class EdgeModel:
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
             pack=mine.pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
         )  # fmt: skip
-        model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
+        model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
         model._settings = settings
         return model
 
@@ -220,10 +222,10 @@ class EdgeModel:
 
     # What sessions need.
 
-    def sequence(self) -> CachedText:
-        """Caches for one more conversation; raises ModelClosed."""
+    def sequence(self) -> Text:
+        """The key-values of one more conversation; raises ModelClosed."""
         self.check_open()
-        return CachedText(self.graph, self._prefix)
+        return self.decoder.sequence(self.recaller)
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""
@@ -235,11 +237,10 @@ class EdgeModel:
         self.check_open()
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
-        room = self.graph.capacity - len(self._prefix)
-        if len(prompt.ids) >= room:
+        if len(prompt.ids) >= self.decoder.room:
             raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {room - 1} fit: shorten the conversation, or export "
-                "a bundle with a larger --capacity"
+                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit",
+                help="shorten the conversation, or open the model with a longer context (EDGE_CLIENT_CONTEXT)",
             )
         return sampling
 
@@ -258,7 +259,7 @@ class EdgeModel:
         )
 
     def answer(
-        self, sequence: CachedText, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
+        self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
         done: Callable[[Answer], None],
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is requested."""

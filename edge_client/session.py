@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.decoder.cached_text import NOTHING
+from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
 from edge_client.generate.loop import Answer
 from edge_client.recall.recaller import Recall

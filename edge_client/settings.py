@@ -76,7 +76,7 @@ class EdgeSettings(CheckedSettings):
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
-    the same time. context: tokens of a conversation, 0 for what the bundle was exported with.
+    the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """

@@ -2,8 +2,8 @@
 
 prompt   messages -> tokens -> chunks of 64          memory_model.chat, generate.prompt
 recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
-inject   memories -> slots of the caches             decoder (its sequence)
-decode   tokens -> logits -> token                   decoder, generate.sampling
+inject   memories -> slots of the caches             decoder.sequence, decoder.kv
+decode   tokens -> logits -> token                   decoder.batch, generate.sampling
 stream   tokens -> text, events                      generate.text, events
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.sequence import Sequence
 from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.prompt import asks, cut
@@ -36,12 +37,12 @@ class _Cancelled(Exception):
 class Answer:
     """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
 
-    sequence: the key-values; they keep what was read. worker: None answers without memories. cancellation: tested
+    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories. cancellation: tested
     before every run of the decoder and every token.
     """
 
     def __init__(
-        self, sequence: CachedText, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
+        self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
         worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation,
     ) -> None:  # fmt: skip
         self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
@@ -76,13 +77,15 @@ class Answer:
             self._reason = "cancelled"
         finally:
             self._recalls.end()
+            self._sequence.end()
         yield from self._news()
         statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
         yield Finished(self.shown, self._reason, statistics, self._recalls.failed)
 
     def _read_prompt(self, reused: int) -> np.ndarray:
         """Every chunk of the prompt reads its own memories; returns the logits after the last token."""
-        chunks = cut(self._prompt, self._tokenizer, self._recalls.chunk_tokens, reused)
+        held = bool(self._sequence.held.memories)
+        chunks = cut(self._prompt, self._tokenizer, self._recalls.chunk_tokens, reused, held=held)
         found = iter(self._recalls.for_prompt([chunk.query for chunk in chunks if chunk.query is not None]))
         for chunk in chunks:
             if chunk.query is not None:
@@ -135,7 +138,7 @@ class Answer:
         )
         return Token(picked.id, text, picked.logprob, top)
 
-    def _read(self, tokens: Sequence[int]) -> np.ndarray:
+    def _read(self, tokens: Tokens[int]) -> np.ndarray:
         self._go_on()
         return self._sequence.read(tokens)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from edge_client import ContextFull, EdgeModel, Event, Finished, Recalled, Token
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recaller
 from memory_model.bundle import Bundle
@@ -251,7 +252,9 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) ->
     _, _, second = answer(model, messages)
     assert second.statistics.reused_tokens >= finished.statistics.prompt_tokens
     assert second.statistics.recalls > 0
-    assert answer(model, messages)[2].statistics.reused_tokens == 0, "the same question again recalls again"
+    again = answer(model, messages)[2].statistics
+    assert again.reused_tokens == again.prompt_tokens - 1
+    assert again.recalls > 0, "the last chunk's memories are read again"
 
 
 def test_without_memory_reuse_changes_nothing(model: EdgeModel) -> None:
@@ -288,7 +291,7 @@ def test_the_same_seed_gives_the_same_answer(model: EdgeModel) -> None:
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
     tiny: Bundle, model: EdgeModel
 ) -> None:
-    room = model.graph.capacity - len(prefix_ids(tiny.tokenizer, tiny.config.memory))
+    room = model.decoder.room
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
     finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
     assert finished.reason == "context"
@@ -353,6 +356,6 @@ def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, tmp_path: Path) -> 
     from tests.edge_client.tiny_bundle import tiny_config
 
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
-    export_decoder(other, tmp_path / "decoder.onnx", "float32", 128)
+    export_decoder(other, tmp_path / "decoder.onnx", "float32")
     with pytest.raises(CorruptFile, match="another shape"):
-        EdgeModel(tiny, DecoderGraph.open(tmp_path / "decoder.onnx"), None)
+        EdgeModel(tiny, Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), [1]), None)
