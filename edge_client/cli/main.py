@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli import device_commands, show
+from edge_client.cli import show
 from edge_client.cli.chat import COMMANDS, Memory, TerminalChat, at_terminal, chatting
+from edge_client.cli.doctor import build, doctor
 from edge_client.cli.pull import pull
 from edge_client.events import Finished, Recalled, Token
 from edge_client.generate.options import SamplingOptions
@@ -247,9 +248,8 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(130) from error
 
 
-device_commands.register(app, EXIT_CODES)
-app.command(epilog=EXIT_CODES)(_reported()(pull))
-app.command(epilog=EXIT_CODES)(_reported()(serve))
+for command in (doctor, build, pull, serve):
+    app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":
     app()

@@ -24,6 +24,8 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_client.decoder.providers import (
+    CONTEXT,
+    PARALLEL,
     EngineCache,
     OpenedSession,
     cache_folder,
@@ -79,8 +81,8 @@ class DecoderGraph:
 
     @classmethod
     def open(
-        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto", context: int = 2048,
-        parallel: int = 4,
+        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto",
+        context: int = CONTEXT, parallel: int = PARALLEL,
     ) -> DecoderGraph:  # fmt: skip
         """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
@@ -98,7 +100,7 @@ class DecoderGraph:
             with named_errors(str(path)):
                 engines = None
                 if provider in ("auto", "tensorrt") and not missing("tensorrt"):
-                    engines = EngineCache.of(path, folder, context=context, parallel=parallel)
+                    engines = EngineCache.of(path, folder, context, parallel)
                 return cls(open_session(path, session_options(count), provider, engines), count)
 
         if threads != "auto":

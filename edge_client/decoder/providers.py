@@ -43,6 +43,8 @@ INSTALL = (
     "pip install 'memory3-edge[edge-{extra}]' && pip uninstall --yes onnxruntime && "
     "pip install --force-reinstall --no-deps onnxruntime-gpu"
 )
+CONTEXT, PARALLEL = 2048, 4
+"""Text rows and sequences, where nothing else is chosen."""
 PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
@@ -212,7 +214,9 @@ class EngineCache:
     profile: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
     @classmethod
-    def of(cls, decoder: Path, cache: Path, *, context: int, parallel: int) -> EngineCache | None:
+    def of(
+        cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL
+    ) -> EngineCache | None:
         """The place for a bundle's decoder; None outside of a bundle. context: text rows; parallel: sequences."""
         manifest = decoder.with_name("manifest.json")
         if not manifest.is_file():
