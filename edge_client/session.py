@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.decoder.cached_text import NOTHING
+from edge_client.decoder.sequence import NOTHING
 from edge_client.engine import Engine
 from edge_client.errors import SessionBusy
 from edge_client.generate.answer import Answer
@@ -116,7 +116,7 @@ class ChatSession:
             if len(held.payloads) != len(held.memories):
                 raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
             SavedSession(
-                identity=self._engine.bundle.identity, precision=self._engine.graph.precision,
+                identity=self._engine.bundle.identity, precision=self._engine.decoder.graph.precision,
                 messages=self._messages, spelled=self._spelled, tokens=self._text.tokens, numbers=numbers,
                 read=held.read, payloads=held.payloads, arrays=arrays,
             ).write(path)  # fmt: skip
@@ -139,7 +139,7 @@ class ChatSession:
             )
         session = cls(engine, saved.messages, policy)
         session._spelled = saved.spelled
-        if saved.precision == engine.graph.precision:
+        if saved.precision == engine.decoder.graph.precision:
             memories = tuple(bundle.memory_format.decode(saved.payloads))
             held = (
                 Recall("", memories, saved.read, state="held", payloads=saved.payloads)

@@ -67,10 +67,10 @@ class DecoderGraph:
             self.precision = properties["precision"]
         except (KeyError, ValueError, InvalidInput) as error:
             raise CorruptFile(f"decoder.onnx is not a decoder of ours, by its properties: {error}") from error
-        self.capacity = int(properties.get("capacity", 0))
         self.fused = properties.get("operators") == "fused"
         self.inputs = frozenset(given.name for given in self.session.get_inputs())
-        self.cache_dtype = np.dtype(np.float16 if properties.get("compute") == "float16" else np.float32)
+        half = properties.get("compute") == "float16"
+        self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
         self.provider, self.warning, self.device = opened.provider, opened.warning, opened.device
         self.threads = threads
 

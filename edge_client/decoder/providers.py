@@ -222,7 +222,7 @@ class EngineCache:
         if not manifest.is_file():
             return None
         config = ModelConfig.from_dict(json.loads(manifest.read_text(encoding="utf-8"))["config"])
-        profile = decoder_profile(config, context, parallel)
+        profile = decoder_profile(config, context or CONTEXT, parallel)
         key = hashlib.sha256(
             manifest.read_bytes() + json.dumps(profile, sort_keys=True).encode()
         ).hexdigest()[:16]
