@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli import device_commands, show
+from edge_client.cli import show
 from edge_client.cli.chat import COMMANDS, Memory, TerminalChat
+from edge_client.cli.doctor import build, doctor
 from edge_client.cli.pull import pull
 from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
@@ -256,9 +257,8 @@ def _around(result: Result) -> None:
     err.print(show.statistics_table(result, result.recalls))
 
 
-device_commands.register(app, EXIT_CODES)
-app.command(epilog=EXIT_CODES)(_reported()(pull))
-app.command(epilog=EXIT_CODES)(_reported()(serve))
+for command in (doctor, build, pull, serve):
+    app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":
     app()

@@ -24,6 +24,8 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_client.decoder.providers import (
+    CONTEXT,
+    PARALLEL,
     EngineCache,
     OpenedSession,
     cache_folder,
@@ -67,7 +69,8 @@ class DecoderGraph:
             raise CorruptFile(f"decoder.onnx is not a decoder of ours, by its properties: {error}") from error
         self.fused = properties.get("operators") == "fused"
         self.inputs = frozenset(given.name for given in self.session.get_inputs())
-        self.cache_dtype = np.dtype(np.float16 if properties.get("compute") == "float16" else np.float32)
+        half = properties.get("compute") == "float16"
+        self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
         self.provider, self.warning, self.device = opened.provider, opened.warning, opened.device
         self.threads = threads
 
@@ -78,8 +81,8 @@ class DecoderGraph:
 
     @classmethod
     def open(
-        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto", context: int = 2048,
-        parallel: int = 4,
+        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto",
+        context: int = CONTEXT, parallel: int = PARALLEL,
     ) -> DecoderGraph:  # fmt: skip
         """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
@@ -97,7 +100,7 @@ class DecoderGraph:
             with named_errors(str(path)):
                 engines = None
                 if provider in ("auto", "tensorrt") and not missing("tensorrt"):
-                    engines = EngineCache.of(path, folder, context=context, parallel=parallel)
+                    engines = EngineCache.of(path, folder, context, parallel)
                 return cls(open_session(path, session_options(count), provider, engines), count)
 
         if threads != "auto":
