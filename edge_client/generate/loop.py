@@ -132,10 +132,7 @@ class Answer:
         if self._reason:
             text += self._stream.flush()
         self._texts.append(text)
-        top = tuple(
-            TokenLogprob(i, self._tokenizer.decode([i], skip_special=False), logprob)
-            for i, logprob in picked.top
-        )
+        top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
         return Token(picked.id, text, picked.logprob, top)
 
     def _read(self, tokens: Tokens[int]) -> np.ndarray:
