@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import track
 
 from deploy.service_process import ServiceProcess
-from edge_client import EdgeModel, Finished, Recall, Recalled, Token
+from edge_client import EdgeModel, Finished, Recalled, Token
 from edge_client.generate.prompt import generated_query
+from edge_client.recall.recaller import Recall
 from memory_model.digest import file_sha256
 from memory_model.eval.conditions import EVALUATOR, Scores
 from memory_model.eval.rows import Row, open_rows
@@ -54,7 +55,7 @@ def main() -> None:
     service = ServiceProcess.start(work, options.bundle.resolve())
     try:
         ingest(service.address, work)
-        waits = {"deadline_s": DEADLINE_S, "chunk_deadline_s": DEADLINE_S, "hedge_after_ms": 1e6}
+        waits = {"deadline_s": DEADLINE_S, "chunk_deadline_s": DEADLINE_S}
         with EdgeModel.open(options.bundle, service.address, **waits) as model:
             scores = answered(model, rows)
             compare_early(model, rows[: options.long])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edge_client.async_session import AsyncChatSession, events_of
 from edge_client.events import Event
 from edge_client.model import EdgeModel
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from memory_model.bundle import Bundle
 from memory_model.chat import Message
 

@@ -13,10 +13,10 @@ from edge_client.decoder.cached_text import CachedText
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.engine import Engine
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.offline import open_pack
-from edge_client.recall.pack import MemoryPack
+from edge_client.recall.pack import MemoryPack, open_pack
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
-from edge_client.recall.worker import Recalling, RecallMode, RecallPolicy
+from edge_client.recall.worker import Recalling
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
@@ -81,7 +81,6 @@ class EdgeModel:
             opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
             opened.memory_format, pack=pack,
             cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
-            hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = cls(opened, graph, recaller, chosen.recall_policy)
         model._settings, model._pack = chosen, pack
@@ -99,7 +98,6 @@ class EdgeModel:
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
             pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
-            hedge_after_s=settings.recall_policy.hedge_after_s,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
         model._settings, model._pack = settings, self._pack

@@ -12,8 +12,8 @@ from edge_client.decoder.cached_text import NOTHING
 from edge_client.engine import Engine
 from edge_client.errors import SessionBusy
 from edge_client.generate.answer import Answer
+from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import Recall
-from edge_client.recall.worker import RecallPolicy
 from edge_client.session_file import SavedSession
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.checked_settings import CheckedSettings
-from edge_client.recall.worker import RecallMode, RecallPolicy
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import DEFAULT_FOLDER
 
@@ -30,8 +30,7 @@ class EdgeSettings(CheckedSettings):
 
     recall: overlap, exact or off. lead_tokens: generated tokens before a chunk's end at which the next chunk's
     memories are asked for. deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a
-    generated chunk. hedge_after_ms: an unanswered request is sent once more after it; None estimates it from
-    recent answers. memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a
+    generated chunk. memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a
     memory pack (`edge-client pull --kb`), searched here when the service does not answer. offline: the service is
     never asked.
     """
@@ -61,7 +60,6 @@ class EdgeSettings(CheckedSettings):
     lead_tokens: int = Field(default=16, ge=0, le=4096)
     deadline_s: float = Field(default=2.0, gt=0, le=600)
     chunk_deadline_s: float = Field(default=2.0, gt=0, le=600)
-    hedge_after_ms: float | None = Field(default=None, gt=0)
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     pack: Path | None = None
     offline: bool = False
@@ -77,7 +75,4 @@ class EdgeSettings(CheckedSettings):
     @property
     def recall_policy(self) -> RecallPolicy:
         """When sessions ask and how long they wait."""
-        hedge_after_s = None if self.hedge_after_ms is None else self.hedge_after_ms / 1000
-        return RecallPolicy(
-            self.recall, self.lead_tokens, self.deadline_s, self.chunk_deadline_s, hedge_after_s
-        )
+        return RecallPolicy(self.recall, self.lead_tokens, self.deadline_s, self.chunk_deadline_s)

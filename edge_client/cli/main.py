@@ -19,7 +19,7 @@ from edge_client.cli.pull import pull
 from edge_client.events import Finished, Recalled, Token
 from edge_client.generate.options import SamplingOptions
 from edge_client.model import EdgeModel
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from edge_client.serve.command import serve
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.printable import printable, shown_on

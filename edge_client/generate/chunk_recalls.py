@@ -125,7 +125,7 @@ class ChunkRecalls:
             return
         asked.ticket.cancel()
         if asked.overdue:
-            self._take(Recall(asked.ticket.queries[0], error=f"DeadlineExceeded: {why}", state="skipped"))
+            self._take(Recall(asked.ticket.queries[0], error=f"CANCELLED: {why}", reason="CANCELLED", state="skipped"))
         self._asked = None
 
     def _take(self, found: Recall) -> None:

@@ -139,7 +139,7 @@ def wait_until_done(session: ChatSession) -> None:
     assert stream is not None
     asked = stream._answer._recalls._asked
     if asked is not None:
-        asked.ticket._resolved.wait(30)
+        asked.ticket.future.exception(30)
 
 
 def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, gate: Gate) -> None:

@@ -90,7 +90,7 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     assert result.stdout.strip()
     assert "answered without memory" in result.stderr
     assert "memory-service serve" in result.stderr
-    assert "ServiceUnavailable" in result.stderr
+    assert "UNREACHABLE" in result.stderr
     assert run("ask", QUESTION, *places, "--require-memory").exit_code == 3
     assert "Service" not in run("ask", QUESTION, *places, "--memory", "off").stderr
 

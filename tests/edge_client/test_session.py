@@ -120,7 +120,7 @@ def test_memories_change_the_answer_and_are_shown(model: EdgeModel) -> None:
 def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundle, nobody: str) -> None:
     with EdgeModel.open(tiny.folder, nobody) as model:
         recalls, tokens, finished = answer(model)
-        assert all(r.recall.error.startswith("ServiceUnavailable") for r in recalls)
+        assert all(r.recall.error.startswith("UNREACHABLE") for r in recalls)
         assert finished.without_memory
         assert tokens == answer(model, memory=False)[1]
 
@@ -130,14 +130,14 @@ def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
 ) -> None:
     service.delay_s = 3.0
     with EdgeModel.open(
-        tiny.folder, service.address, recall="exact", deadline_s=1.0, hedge_after_ms=1e6
+        tiny.folder, service.address, recall="exact", deadline_s=1.0
     ) as model:
         assert isinstance(model.recaller, Recaller)
         now = [0.0]
-        model.recaller._circuit._clock = lambda: now[0]
+        model.recaller._breaker._clock = lambda: now[0]
         recalls, tokens, finished = answer(model, max_tokens=40)
         assert len(tokens) == 40
-        assert all(r.recall.error.startswith("DeadlineExceeded") for r in recalls)
+        assert all(r.recall.error.startswith("DEADLINE_EXCEEDED") for r in recalls)
         assert {r.state for r in recalls if r.generated} == {"skipped"}, "it is left alone for a while"
         assert finished.without_memory
         service.delay_s, now[0] = 0.0, 1.5
@@ -147,8 +147,8 @@ def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
 
 @pytest.mark.parametrize(
     ("code", "name"),
-    [(grpc.StatusCode.FAILED_PRECONDITION, "IncompatibleService"), (grpc.StatusCode.NOT_FOUND, "RequestRefused"),
-     (grpc.StatusCode.INTERNAL, "ServiceFailed"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "ServiceOverloaded")],
+    [(grpc.StatusCode.FAILED_PRECONDITION, "INCOMPATIBLE"), (grpc.StatusCode.NOT_FOUND, "INVALID_REQUEST"),
+     (grpc.StatusCode.INTERNAL, "SERVICE_FAILED"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")],
 )  # fmt: skip
 def test_a_refusal_is_named_and_the_answer_goes_on(
     model: EdgeModel, service: FakeService, code: grpc.StatusCode, name: str
@@ -168,7 +168,7 @@ def test_memories_stay_when_a_later_recall_fails(model: EdgeModel, service: Fake
         if isinstance(event, Token):
             service.abort = (grpc.StatusCode.INTERNAL, "broken")
     late = [e for e in seen if isinstance(e, Recalled) and e.generated]
-    assert [(r.kept, r.recall.error[:13]) for r in late] == [(5, "ServiceFailed")]
+    assert [(r.kept, r.recall.error[:14]) for r in late] == [(5, "SERVICE_FAILED")]
     assert late[0].recall.memories == ()
 
 
@@ -186,15 +186,15 @@ def test_a_memory_of_another_model_is_refused_by_name(
     recalls, tokens, _ = answer(model)
     refused = {m.memory_id - 1: m.refused for r in recalls for m in r.recall.read if m.refused}
     assert list(refused) == [nearest]
-    assert refused[nearest].startswith("ModelMismatch: memory was written by model 0909")
+    assert refused[nearest].startswith("MODEL_MISMATCH: memory was written by model 0909")
     assert len(recalls[-1].recall.memories) == 4
     assert len(tokens) == 8
 
 
 @pytest.mark.parametrize(
     ("damage", "name"),
-    [("crc", "DamagedMemory"), ("codec", "CodecMismatch"), ("format", "FormatMismatch"), ("short", "CorruptFile"),
-     ("magic", "CorruptFile"), ("nan", "DamagedMemory"), ("empty", "DamagedMemory")],
+    [("crc", "DAMAGED_MEMORY"), ("codec", "CODEC_MISMATCH"), ("format", "FORMAT_MISMATCH"), ("short", "CORRUPT_FILE"),
+     ("magic", "CORRUPT_FILE"), ("nan", "DAMAGED_MEMORY"), ("empty", "DAMAGED_MEMORY")],
 )  # fmt: skip
 def test_every_damaged_memory_is_refused_by_name(
     model: EdgeModel, service: FakeService, damage: str, name: str
