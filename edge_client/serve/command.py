@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from memory_model.errors import InvalidInput
 
 err = Console(stderr=True, highlight=False)
