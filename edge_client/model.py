@@ -77,7 +77,7 @@ class EdgeModel:
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._idle: IdleSequences[Text] = IdleSequences(KEPT)
+        self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
 
     @classmethod
