@@ -10,8 +10,10 @@ import onnx
 import pytest
 import torch
 
-from edge_client.decoder import batch
-Decoder_ = batch.Decoder
+from edge_client.decoder.batch import Decoder as EdgeDecoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import Sequence
+from edge_client.recall.recaller import Recall
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
@@ -46,19 +48,21 @@ def weights_of(model: Decoder) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
-def standard(
-    weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32", capacity: int = 300
-) -> Graph:
-    return decoder_graphs(weights, config, precision, capacity, operators=["standard"])["standard"]
+def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32") -> Graph:
+    return decoder_graphs(weights, config, precision, operators=["standard"])["standard"]
+
+
+def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
+    return EdgeDecoder(DecoderGraph.open(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
 
 
 def exported(
-    model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
-) -> Decoder_:
+    model: Decoder, folder: Path, precision: str = "float32", spelling: str = "fused", prefix: tuple[int, ...] = ()
+) -> Sequence:
     path = folder / "decoder.onnx"
-    graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
+    graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
     graphs[spelling].save(path, external=True)
-    return Decoder_(path)
+    return opened(path, list(prefix or range(PREFIX))).sequence()
 
 
 def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
@@ -88,14 +92,16 @@ def reference_logits(
 
 
 def run_cuts(
-    decoder: Decoder_, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+    sequence: Sequence, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
 ) -> np.ndarray:
+    """Logits of the text; the first cut is the prefix, which the decoder has read."""
+    assert cuts[0] == (0, PREFIX, -1)
     rows = []
-    for start, end, number in cuts:
-        if number >= 0:
-            decoder.inject(sets[number])
-        first = start if start < PREFIX else start + WINDOW
-        rows.append(decoder.run(ids[start:end], first, all_logits=True).copy())
+    sequence.begin([], memory=any(sets))
+    for start, end, number in cuts[1:]:
+        if any(sets):
+            sequence.inject(Recall("", tuple(sets[number])))
+        rows.append(sequence.read(ids[start:end], all_logits=True))
     return np.concatenate(rows)
 
 
@@ -225,11 +231,11 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits = []
     for file in (path, tmp_path / "alone.onnx"):
-        decoder = Decoder_(file)
+        decoder = EdgeDecoder(file)
         decoder.inject(chosen)
         logits.append(decoder.run(ids, WINDOW, all_logits=True).copy())
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
-    assert Decoder_(path).graph.fused
+    assert EdgeDecoder(path).graph.fused
     assert not decoder.graph.fused
 
 
