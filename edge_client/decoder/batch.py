@@ -19,7 +19,7 @@ from threading import Condition
 
 import numpy as np
 
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph, Threads
 from edge_client.decoder.kv import Rows
 from edge_client.decoder.runner import Row, Runner
 from edge_client.decoder.sequence import NOTHING, Sequence
@@ -95,10 +95,13 @@ class Decoder:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, *, threads: int = 1, provider: str = "cpu", context: int = 0, parallel: int = 4
-    ) -> Decoder:
+        cls, bundle: Bundle, *, threads: Threads = "auto", provider: str = "auto", context: int = 0,
+        parallel: int = 4,
+    ) -> Decoder:  # fmt: skip
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
-        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider)
+        graph = DecoderGraph.open(
+            bundle.decoder, threads=threads, provider=provider, context=context or DEFAULT_CONTEXT, parallel=parallel
+        )  # fmt: skip
         return cls(
             graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel
         )

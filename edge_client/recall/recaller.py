@@ -24,6 +24,7 @@ from edge_client.errors import (
     RecallCancelled,
     RetrievalError,
     ServiceUnavailable,
+    described,
 )
 from edge_client.generate.query import query_vectors
 from edge_client.recall.cache import CachedMemory, CacheStatistics, MemoryCache
@@ -272,4 +273,4 @@ def _share(
 
 
 def _name(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return described(error)

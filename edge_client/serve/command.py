@@ -66,7 +66,7 @@ def serve(
 
     settings = ServeSettings(**_given(host=host, port=port, parallel=parallel))
     settings.check()
-    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, recall=recall)
+    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, memory=recall)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(**edge_options) as model:
         app = make_app(model, EdgeSettings(**edge_options), settings)
