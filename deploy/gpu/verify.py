@@ -35,8 +35,8 @@ from memory_model.config import ModelConfig
 from memory_model.errors import Memory3Error
 
 QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
-TOLERANCE = {"cpu": 0.15, "cuda": 0.03, "tensorrt": 0.03}
-"""Largest relative error (Frobenius norm) of all logits. The CPU's kernels round activations to int8."""
+TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03}
+"""Largest relative error (Frobenius norm) of all logits. The CPU's kernels round activations to int8 (0.03)."""
 CONTEXT = 1024
 
 
@@ -100,8 +100,7 @@ def decode(
 
 def reference(bundle: Bundle) -> Decoder:
     """The standard graph on the CPU, its products in the weights' full precision."""
-    options = session_options(1)
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
+    options = session_options(1, rounded=False)
     session = ort.InferenceSession(str(bundle.decoder), options, providers=["CPUExecutionProvider"])
     prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
     return Decoder(DecoderGraph(OpenedSession(session, "cpu")), prefix, context=CONTEXT, parallel=1)
