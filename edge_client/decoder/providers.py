@@ -44,7 +44,7 @@ INSTALL = (
     "pip install --force-reinstall --no-deps onnxruntime-gpu"
 )
 CONTEXT, PARALLEL = 2048, 4
-"""Text rows and sequences, where nothing else is chosen."""
+"""Text rows and sequences where nothing else is chosen; a context of 0 is this one."""
 PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
