@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ from deploy.bench.scenario import (
     with_intervals,
 )
 from edge_client import EdgeModel, Token
+from edge_client.settings import EdgeOptions
 from memory_model.bundle import Bundle
 
 NOBODY = "127.0.0.1:1"
@@ -56,15 +57,18 @@ def measure(settings: HttpSettings) -> Keys:
     """Both in turn, a question of its own in each round, so that no cache is of use to either."""
     bundle = Bundle.open(settings.bundle)
     ends = set(bundle.tokenizer.stop_ids)
-    recall = "exact" if settings.target else "off"
+    memory: Literal["exact", "off"] = "exact" if settings.target else "off"
     service = settings.target or NOBODY
-    options = {"threads": settings.threads, "provider": "cpu", "knowledge_base": settings.knowledge_base}
+    options: EdgeOptions = {
+        "threads": settings.threads, "provider": "cpu", "knowledge_base": settings.knowledge_base,
+        "memory": memory,
+    }  # fmt: skip
     environment = {f"EDGE_CLIENT_{name.upper()}": str(value) for name, value in options.items()}
     with (
         tempfile.TemporaryDirectory() as folder,
-        EdgeModel.open(settings.bundle, service, memory=recall, **options) as model,
+        EdgeModel.open(settings.bundle, service, **options) as model,
         AppProcess.start(
-            Path(folder), settings.bundle, service, "--memory", recall, environment=environment
+            Path(folder), settings.bundle, service, "--memory", memory, environment=environment
         ) as app,
     ):
         bias = dict.fromkeys(ends, NEVER)
@@ -88,7 +92,7 @@ def measure(settings: HttpSettings) -> Keys:
     speed = {name: [s.tokens_per_s for s in found] for name, found in samples.items()}
     keys: Keys = {
         "model": bundle.manifest.name, "precision": bundle.manifest.precision, "provider": "cpu",
-        "threads": settings.threads, "answer_tokens": settings.answer_tokens, "recall": recall,
+        "threads": settings.threads, "answer_tokens": settings.answer_tokens, "recall": memory,
     }  # fmt: skip
     return with_intervals(
         keys,
