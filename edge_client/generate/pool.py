@@ -1,0 +1,90 @@
+"""Sequences that no answer uses, each found again by the prompt that goes on from it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from edge_client.generate.prompt import common_length
+
+ANSWERS = 256
+"""Answers whose token ids are remembered."""
+
+
+class HasTokens(Protocol):
+    """What the pool reads of a sequence: the token ids whose key-values it holds."""
+
+    tokens: list[int]
+
+
+Cached = TypeVar("Cached", bound=HasTokens)
+
+
+class IdleSequences(Generic[Cached]):
+    """A pool of idle sequences. Thread-safe.
+
+    make: returns an empty sequence. kept: idle sequences at most; each costs its key-values.
+    """
+
+    def __init__(self, make: Callable[[], Cached], kept: int) -> None:
+        self._make, self._kept = make, kept
+        self._idle: list[Cached] = []  # the one used longest ago first
+        self._lock = threading.Lock()
+
+    def take(self, ids: Sequence[int]) -> Cached:
+        """A sequence for the prompt `ids`, for the caller alone.
+
+        The idle one that shares the longest beginning with it, if that is at least half of the prompt: a new
+        conversation with the same system prompt leaves the others alone. Otherwise a new one, or where `kept` are
+        idle the one used longest ago.
+        """
+        with self._lock:
+            shared = [common_length(sequence.tokens, ids) for sequence in self._idle]
+            if shared and 2 * max(shared) >= len(ids):
+                return self._idle.pop(shared.index(max(shared)))
+            if shared and len(self._idle) >= self._kept:
+                return self._idle.pop(0)
+        return self._make()
+
+    def give(self, sequence: Cached) -> None:
+        """The answer of `sequence` is over."""
+        with self._lock:
+            self._idle.append(sequence)
+            del self._idle[: -self._kept or None]
+
+    def clear(self) -> None:
+        """Drop all."""
+        with self._lock:
+            self._idle.clear()
+
+
+class Spellings:
+    """The token ids of the last answers by their text. Thread-safe.
+
+    A text has several tokenizations and the caches hold the generated one, so a prompt that repeats an answer has to
+    spell it the same way.
+    """
+
+    def __init__(self, kept: int = ANSWERS) -> None:
+        self._kept = kept
+        self._ids: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, text: str, ids: Sequence[int]) -> None:
+        """The model generated `text` as `ids`."""
+        with self._lock:
+            self._ids[text] = tuple(ids)
+            self._ids.move_to_end(text)
+            if len(self._ids) > self._kept:
+                self._ids.popitem(last=False)
+
+    def of(self, messages: Sequence[dict[str, str]]) -> dict[int, Sequence[int]]:
+        """Token ids by message number, of the assistant's messages that are answers of this model."""
+        with self._lock:
+            return {
+                number: self._ids[message["content"]]
+                for number, message in enumerate(messages)
+                if message["role"] == "assistant" and message["content"] in self._ids
+            }
