@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge_client.decoder.cached_text import CachedText
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.engine import Engine
+from edge_client.generate.answer import Answer
+from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.offline import open_pack
 from edge_client.recall.pack import MemoryPack
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     from edge_client.generate.options import SamplingOptions
     from edge_client.stream import AnswerStream
+
+
+KEPT = 4
+"""Sequences that keep their key-values after an answer of `generate` or `complete`."""
 
 
 class EdgeModel:
@@ -60,9 +64,8 @@ class EdgeModel:
         self._settings: EdgeSettings | None = None  # those of `open`
         self._pack: MemoryPack | None = None  # of their knowledge base
         self._engine = Engine(bundle, graph, recaller, self.policy)
-        # The caches of the last question: one that goes on from it need not be read again.
-        self._idle: CachedText | None = self._engine.text()
-        self._lock = threading.Lock()
+        self._idle = IdleSequences(self._engine.text, KEPT)
+        self._spellings = Spellings()
 
     @classmethod
     def open(cls, bundle: str | Path | None = None, service: str | None = None, **settings: Any) -> EdgeModel:
@@ -106,8 +109,9 @@ class EdgeModel:
         return model
 
     def generate(
-        self, messages: str | Sequence[Message], *, memory: bool = True, **options: Unpack[SamplingOptions]
-    ) -> AnswerStream:
+        self, messages: str | Sequence[Message], *, memory: bool = True, recall: RecallMode | str | None = None,
+        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
+    ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
         Nothing is remembered between calls but key-values: what a conversation has in common with the one that
@@ -118,17 +122,18 @@ class EdgeModel:
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        return self._begin(self.bundle.chat.prompt(messages), self.policy, memory, options)
+        prompt = self.bundle.chat.prompt(messages, spelled=self._spellings.of(messages))
+        return self._begin(prompt, self._policy_with(recall, lead_tokens), memory, options)
 
     def complete(
         self, text: str, *, memory: bool = True, recall: RecallMode | str | None = None,
-        **options: Unpack[SamplingOptions],
+        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
         """Go on with a text as it is, without the chat template; special tokens that it spells are meant.
 
         recall: instead of the model's mode. Otherwise as `generate`.
         """
-        return self._begin(self._raw_prompt(text), self._policy_with(recall, None), memory, options)
+        return self._begin(self._raw_prompt(text), self._policy_with(recall, lead_tokens), memory, options)
 
     def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
         """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
@@ -152,12 +157,14 @@ class EdgeModel:
         self, prompt: Prompt, policy: RecallPolicy, memory: bool, options: SamplingOptions
     ) -> AnswerStream:
         sampling = self._engine.check(prompt, options)
-        with self._lock:
-            text, self._idle = self._idle, None
-        text = text or self._engine.text()
-        return self._engine.begin(
-            text, prompt, sampling, memory=memory, policy=policy, done=lambda _: self._keep(text)
-        )
+        text = self._idle.take(prompt.ids)
+
+        def done(answer: Answer) -> None:
+            if answer.said:
+                self._spellings.remember(answer.shown, answer.said)
+            self._idle.give(text)
+
+        return self._engine.begin(text, prompt, sampling, memory=memory, policy=policy, done=done)
 
     def session(
         self, system: str | None = None, *, messages: Sequence[Message] = (), recall: RecallMode | str | None = None,
@@ -185,8 +192,7 @@ class EdgeModel:
         The caches go now; weights and memories once nobody holds the model or a session of it any more.
         """
         self._engine.close()
-        with self._lock:
-            self._idle = None
+        self._idle.clear()
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 
@@ -206,11 +212,6 @@ class EdgeModel:
             raise InvalidInput(f"recall must be one of {modes}, not {recall!r}") from None
         lead_tokens = self.policy.lead_tokens if lead_tokens is None else lead_tokens
         return replace(self.policy, mode=mode, lead_tokens=lead_tokens)
-
-    def _keep(self, text: CachedText) -> None:
-        with self._lock:
-            if not self._engine.closed:
-                self._idle = text
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from edge_client.generate.prompt import common_length
+from memory_model.chat import Message
 
 ANSWERS = 256
 """Answers whose token ids are remembered."""
@@ -36,16 +37,20 @@ class IdleSequences(Generic[Cached]):
     def take(self, ids: Sequence[int]) -> Cached:
         """A sequence for the prompt `ids`, for the caller alone.
 
-        The idle one that shares the longest beginning with it, if that is at least half of the prompt: a new
-        conversation with the same system prompt leaves the others alone. Otherwise a new one, or where `kept` are
-        idle the one used longest ago.
+        The idle one with the longest common beginning, if it holds the whole prompt or would lose less than half of
+        what it holds: a new conversation with the same system prompt leaves the others alone. Otherwise a new one, or
+        where `kept` are idle the one used longest ago.
         """
         with self._lock:
-            shared = [common_length(sequence.tokens, ids) for sequence in self._idle]
-            if shared and 2 * max(shared) >= len(ids):
-                return self._idle.pop(shared.index(max(shared)))
-            if shared and len(self._idle) >= self._kept:
-                return self._idle.pop(0)
+            best, longest = None, 0
+            for number, sequence in enumerate(self._idle):
+                shared = common_length(sequence.tokens, ids)
+                if shared > longest and (shared == len(ids) or 2 * shared > len(sequence.tokens)):
+                    best, longest = number, shared
+            if best is None and self._idle and len(self._idle) >= self._kept:
+                best = 0
+            if best is not None:
+                return self._idle.pop(best)
         return self._make()
 
     def give(self, sequence: Cached) -> None:
@@ -80,11 +85,12 @@ class Spellings:
             if len(self._ids) > self._kept:
                 self._ids.popitem(last=False)
 
-    def of(self, messages: Sequence[dict[str, str]]) -> dict[int, Sequence[int]]:
+    def of(self, messages: Sequence[Message]) -> dict[int, tuple[int, ...]]:
         """Token ids by message number, of the assistant's messages that are answers of this model."""
+        found = {}
         with self._lock:
-            return {
-                number: self._ids[message["content"]]
-                for number, message in enumerate(messages)
-                if message["role"] == "assistant" and message["content"] in self._ids
-            }
+            for number, message in enumerate(messages):
+                ids = self._ids.get(str(message.get("content")))
+                if ids is not None and message.get("role") == "assistant":
+                    found[number] = ids
+        return found

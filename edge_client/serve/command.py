@@ -1,4 +1,4 @@
-"""`edge-client serve`: starts the HTTP server and says where it is."""
+"""`edge-client serve`: starts the HTTP server and prints its address."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve(
         int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 2]")
+        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 4]")
     ] = None,
     port_file: Annotated[
         Path | None, typer.Option("--port-file", help="Write the port there once the server listens.")
@@ -86,7 +86,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already, so that whoever reads the port may call at once; raises InvalidInput."""
+    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host.strip("[]"), port), family=family, backlog=128)

@@ -1,4 +1,4 @@
-"""Who may call: the right host name, the right origin, the right key, and no more bytes than agreed.
+"""Who may call: the right host name, the right origin, the right key, and a body of bounded size and time.
 
 Plain ASGI, before any route: a page of another site can reach 127.0.0.1 through its visitor's browser, by its own
 name (DNS rebinding) or by ours, so both names are looked at.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hmac
 import json
+import time
 from collections.abc import Mapping
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -66,14 +68,14 @@ class Guard:
             status, body, more = body_of(error)
             await _answer(send, status, body, more)
             return
-        await self._app(scope, _counted(receive, limit), send)
+        await self._app(scope, _bounded(receive, limit, self._settings.body_timeout_s), send)
 
     def _check_names(self, headers: Headers, scheme: str, allowed: str | None) -> None:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name.lower() not in self._names:
             raise ApiError(
-                403, "this server is not reached under that host name: use 127.0.0.1, or permit the name with "
+                403, "this server does not serve that host name: use 127.0.0.1, or permit the name with "
                 "EDGE_CLIENT_SERVE_ALLOWED_HOSTS", code="host_not_allowed", kind="permission_error",
             )  # fmt: skip
         origin = headers.get("origin")
@@ -97,7 +99,7 @@ class Guard:
             shown.strip().encode(), key.get_secret_value().encode()
         ):
             raise ApiError(
-                401, "this server wants its API key: send it as `Authorization: Bearer …`",
+                401, "this server requires its API key: send it as `Authorization: Bearer …`",
                 code="invalid_api_key", kind="authentication_error",
             )  # fmt: skip
 
@@ -124,19 +126,31 @@ def _check_declared(headers: Headers, limit: int) -> None:
         raise _too_large(limit)
 
 
-def _counted(receive: Receive, limit: int) -> Receive:
-    """Refuse a body that turns out larger than it may be, also where it comes in pieces without a length."""
-    seen = 0
+def _bounded(receive: Receive, limit: int, timeout_s: float) -> Receive:
+    """Refuse a body that is larger than permitted, also in pieces without a length, or not there in time.
 
-    async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
+    Raises HTTPException, the one error that a route's reading of the body lets through.
+    """
+    seen, complete = 0, False
+    deadline = time.monotonic() + timeout_s
+
+    async def bounded() -> Message:
+        nonlocal seen, complete
+        if complete:  # what comes now is that the client hangs up, however late
+            return await receive()
+        try:
+            with anyio.fail_after(max(deadline - time.monotonic(), 0.0)):
+                message = await receive()
+        except TimeoutError:
+            why = f"the body was not complete after {timeout_s:g} s: send it faster, or less"
+            raise HTTPException(408, why, {"Connection": "close"}) from None
         seen += len(message.get("body", b""))
         if seen > limit:
-            raise HTTPException(413, str(_too_large(limit)))  # the one kind that routes let through
+            raise HTTPException(413, str(_too_large(limit)))
+        complete = not message.get("more_body", False)
         return message
 
-    return counted
+    return bounded
 
 
 def _with_headers(send: Send, allowed_origin: str | None) -> Send:

@@ -1,7 +1,8 @@
-"""What /metrics tells, in Prometheus' text format."""
+"""What /metrics shows, in Prometheus' text format."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -9,7 +10,6 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.events import Finished
-from edge_client.serve.turns import Turns
 
 FIRST_TOKEN_BUCKETS_S = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 SPEED_BUCKETS = (5, 10, 20, 40, 80, 120, 160, 240, 320)
@@ -17,9 +17,9 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Counts of one server. Thread-safe."""
+    """Counts of one server. Thread-safe. running, waiting: return the numbers of answers."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
@@ -38,10 +38,10 @@ class Metrics:
         self._speed = Histogram(
             "edge_tokens_per_second", "Of an answer after its first token.", buckets=SPEED_BUCKETS, registry=registry
         )  # fmt: skip
-        running = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
-        running.set_function(lambda: turns.running)
-        waiting = Gauge("edge_answers_waiting", "Answers in line.", registry=registry)
-        waiting.set_function(lambda: turns.waiting)
+        now = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
+        now.set_function(running)
+        later = Gauge("edge_answers_waiting", "Answers in the queue.", registry=registry)
+        later.set_function(waiting)
 
     def answered(self, finished: Finished) -> None:
         """An answer is complete."""
@@ -58,7 +58,7 @@ class Metrics:
             self._speed.observe(s.tokens_per_s)
 
     def left(self) -> None:
-        """Whoever asked is gone."""
+        """The client hung up before the answer was complete."""
         self._answers.labels("disconnected").inc()
 
     def text(self) -> bytes:
