@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from edge_client.generate.prompt import common_length
@@ -26,20 +26,20 @@ Cached = TypeVar("Cached", bound=HasTokens)
 class IdleSequences(Generic[Cached]):
     """A pool of idle sequences. Thread-safe.
 
-    make: returns an empty sequence. kept: idle sequences at most; each costs its key-values.
+    kept: idle sequences at most; each costs its key-values.
     """
 
-    def __init__(self, make: Callable[[], Cached], kept: int) -> None:
-        self._make, self._kept = make, kept
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
         self._idle: list[Cached] = []  # the one used longest ago first
         self._lock = threading.Lock()
 
-    def take(self, ids: Sequence[int]) -> Cached:
-        """A sequence for the prompt `ids`, for the caller alone.
+    def take(self, ids: Sequence[int]) -> Cached | None:
+        """A sequence for the prompt `ids`, for the caller alone; None where it should begin a new one.
 
         The idle one with the longest common beginning, if it holds the whole prompt or would lose less than half of
-        what it holds: a new conversation with the same system prompt leaves the others alone. Otherwise a new one, or
-        where `kept` are idle the one used longest ago.
+        what it holds: a new conversation with the same system prompt leaves the others alone. Otherwise none,
+        or where `kept` are idle the one used longest ago.
         """
         with self._lock:
             best, longest = None, 0
@@ -49,9 +49,7 @@ class IdleSequences(Generic[Cached]):
                     best, longest = number, shared
             if best is None and self._idle and len(self._idle) >= self._kept:
                 best = 0
-            if best is not None:
-                return self._idle.pop(best)
-        return self._make()
+            return None if best is None else self._idle.pop(best)
 
     def give(self, sequence: Cached) -> None:
         """The answer of `sequence` is over."""

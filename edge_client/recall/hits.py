@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edge_client.decoder.kv import is_finite
-from edge_client.errors import DamagedMemory, RetrievalError
+from edge_client.errors import DamagedMemory, RetrievalError, described
 from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.wire.retrieval import Answer, Hit
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
@@ -70,7 +70,7 @@ class HitReader:
             try:
                 found[memory_id] = self._checked(carrying.get(memory_id, hit), held.get(memory_id))
             except (RetrievalError, IdentityMismatch, CorruptFile) as error:
-                refused[memory_id] = f"{type(error).__name__}: {error}"
+                refused[memory_id] = described(error)
         here = {memory_id for memory_id in found if memory_id not in carrying}
         self._decode(found, refused)
         return [_chunk(hits[: self._limit], found, refused, here) for hits in answer.hits]

@@ -18,12 +18,13 @@ from typing import Literal, Protocol
 import numpy as np
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.free_memory import return_free_memory
+from edge_client.decoder.graph import return_free_memory
 from edge_client.errors import (
     DeadlineExceeded,
     RecallCancelled,
     RetrievalError,
     ServiceUnavailable,
+    described,
 )
 from edge_client.generate.query import query_vectors
 from edge_client.recall.cache import CachedMemory, CacheStatistics, MemoryCache
@@ -272,4 +273,4 @@ def _share(
 
 
 def _name(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return described(error)

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from edge_client.async_session import events_of
+from edge_client.aio import events_of
 from edge_client.events import Event, Finished
 from edge_client.model import EdgeModel
 from edge_client.serve.errors import ApiError
@@ -115,14 +115,14 @@ class Answering:
     def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
         options, memory = request.sampling(self._grammars), request.memory
         model = self.models.of(memory.bases)
-        recall, lead_tokens = memory.mode, memory.lead_tokens
+        mode, lead_tokens = memory.mode, memory.lead_tokens
         if isinstance(request, CompletionRequest):
             text = request.text
             model.check_text(text, **options)
-            return lambda: model.complete(text, recall=recall, lead_tokens=lead_tokens, **options)
+            return lambda: model.complete(text, memory=mode, lead_tokens=lead_tokens, **options)
         messages = request.conversation()
         model.check(messages, **options)
-        return lambda: model.generate(messages, recall=recall, lead_tokens=lead_tokens, **options)
+        return lambda: model.generate(messages, memory=mode, lead_tokens=lead_tokens, **options)
 
     async def events(self, begin: Begin) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""

@@ -17,6 +17,7 @@ from fastapi import Path as PathParameter
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
+from edge_client.decoder.batch import Decoder
 from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
@@ -47,7 +48,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     settings.check()
     if not isinstance(model.recaller, Recaller):
         raise InvalidInput("the server needs a model made by EdgeModel.open")
-    answering = Answering(model, edge.knowledge_base, Queue(settings.parallel, settings.waiting))
+    answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
     reading, key = edge.channel, settings.upload_api_key
     link = ServiceLink(reading, dataclasses.replace(reading, api_key=key) if key else reading)
 
@@ -60,7 +61,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None, lifespan=running)
     errors.install(app)
     app.include_router(completion_routes(answering))
-    app.include_router(model_routes(answering, model.recaller.embedder, int(time.time())))
+    app.include_router(model_routes(answering, model.decoder, model.recaller.embedder, int(time.time())))
     app.include_router(knowledge_routes(link, model.bundle, edge.knowledge_base, uploads=settings.uploads))
     app.mount("/", _Page(directory=PAGE, html=True))
     return Guard(Counted(app, answering.metrics), settings)
@@ -74,7 +75,7 @@ class _Page(StaticFiles):
         return response
 
 
-def model_routes(answering: Answering, embedder: Embedder, created: int) -> APIRouter:
+def model_routes(answering: Answering, decoder: Decoder, embedder: Embedder, created: int) -> APIRouter:
     """/v1/models, /v1/embeddings, /health and /metrics. embedder: the one that recall uses."""
     router = APIRouter()
     bundle, queue = answering.bundle, answering.queue
@@ -124,7 +125,7 @@ def model_routes(answering: Answering, embedder: Embedder, created: int) -> APIR
         return {
             "status": "ok",
             "model": {
-                "name": manifest.name, "precision": manifest.precision, "capacity": manifest.capacity,
+                "name": manifest.name, "precision": manifest.precision, "context": decoder.context,
                 "chunk_tokens": memory.chunk_tokens, "memories_per_chunk": memory.memories_per_chunk,
             },
             "answers": {"running": queue.running, "waiting": queue.waiting},

@@ -30,9 +30,9 @@ def serve(
             help="Read unless a request names another; several as a,b. [default: default]",
         ),
     ] = None,
-    recall: Annotated[
+    memory: Annotated[
         RecallMode | None,
-        typer.Option("--recall", help="Unless a request says otherwise. [default: overlap]"),
+        typer.Option("--memory", help="Unless a request says otherwise. [default: overlap]"),
     ] = None,
     host: Annotated[
         str | None,
@@ -64,12 +64,16 @@ def serve(
     from edge_client.serve.settings import ServeSettings
     from edge_client.settings import EdgeSettings
 
-    settings = ServeSettings(**_given(host=host, port=port, parallel=parallel))
+    settings = ServeSettings(**_given(host=host, port=port))
     settings.check()
-    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, recall=recall)
+    edge = EdgeSettings(
+        **_given(
+            bundle=bundle, service=service, knowledge_base=knowledge_base, memory=memory, parallel=parallel
+        )
+    )
     listening = _listen(settings.host, settings.port)
-    with EdgeModel.open(**edge_options) as model:
-        app = make_app(model, EdgeSettings(**edge_options), settings)
+    with EdgeModel.open(settings=edge) as model:
+        app = make_app(model, edge, settings)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
         )

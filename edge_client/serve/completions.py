@@ -185,7 +185,7 @@ class _Chat(_Form):
 
         entries = [
             {
-                **entry(self._tokenizer.decode([token.id]), token.logprob),
+                **entry(self._tokenizer.piece(token.id), token.logprob),
                 "top_logprobs": [entry(t.text, t.logprob) for t in token.top_logprobs],
             }
             for token in tokens
@@ -203,7 +203,7 @@ class _Text(_Form):
         return {"text": text}
 
     def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-        texts = [self._tokenizer.decode([token.id]) for token in tokens]
+        texts = [self._tokenizer.piece(token.id) for token in tokens]
         return {
             "tokens": texts,
             "token_logprobs": [token.logprob for token in tokens],
@@ -262,12 +262,12 @@ def timings_json(finished: Finished) -> dict[str, Any]:
 
 def usage_json(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
-    usage = finished.usage
+    s = finished.statistics
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.reused_tokens},
+        "prompt_tokens": s.prompt_tokens,
+        "completion_tokens": s.generated_tokens,
+        "total_tokens": s.prompt_tokens + s.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edge_client.generate.options import MOST_LOGPROBS, SamplingOptions
+from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.worker import RecallMode
 from edge_client.wire.bases import MOST
 from memory_model.bundle import Bundle

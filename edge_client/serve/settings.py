@@ -7,7 +7,7 @@ import ipaddress
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from edge_client.checked_settings import CheckedSettings
+from edge_client.settings import CheckedSettings
 from memory_model.errors import InvalidInput
 
 DEFAULT_PORT = 8080
@@ -20,7 +20,7 @@ class ServeSettings(CheckedSettings):
     `host` is not this machine's own. allowed_hosts: names beside this machine's own under which the server may be
     reached. allowed_origins: other sites whose pages may call it, e.g. http://127.0.0.1:5173; none by default.
 
-    parallel: answers computed at the same time; waiting: those that may wait, one more is refused.
+    waiting: answers that may wait while EdgeSettings' `parallel` are computed; one more is refused.
     body_limit_bytes: of a request; upload_limit_bytes: of a document; body_timeout_s: until either has arrived.
     upload_api_key: for writing into the service, where the device's own key only reads; uploads: whether at all.
     """
@@ -33,7 +33,6 @@ class ServeSettings(CheckedSettings):
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
 
-    parallel: int = Field(default=4, ge=1, le=64)
     waiting: int = Field(default=16, ge=0, le=4096)
     body_limit_bytes: int = Field(default=1 << 20, ge=1024)
     upload_limit_bytes: int = Field(default=4 << 20, ge=1024)

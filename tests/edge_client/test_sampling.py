@@ -11,8 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edge_client import Sampling, SamplingOptions
-from edge_client.generate.sampling import Sampler, distribution
+from edge_client.generate.sampling import Sampler, Sampling, SamplingOptions, distribution
 from memory_model.errors import InvalidInput
 
 SIZE = 12

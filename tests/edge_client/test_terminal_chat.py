@@ -24,9 +24,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from edge_client.cli.chat import COMMANDS
-from edge_client.cli.input import TypedAtTerminal, TypedLines
 from edge_client.cli.main import app
-from edge_client.cli.pane import AnswerView, show_live
+from edge_client.cli.terminal import AnswerView, TypedAtTerminal, TypedLines, show_live
 from edge_client.events import Finished, Recalled, Token
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
@@ -123,7 +122,7 @@ def test_memory_can_be_switched_and_compared_and_bases_listed_and_chosen(
     assert "  towns" in said
     assert "without memory" in said
     assert "with memory" in said
-    assert "/memory takes on, off or compare, not 'maybe'" in said
+    assert "/memory takes overlap, exact, off or compare, not 'maybe'" in said
     assert "user> hello" in said
     assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.generate.options import Sampling
 from edge_client.generate.prompt import common_length, cut
-from edge_client.generate.sampling import Sampler
+from edge_client.generate.sampling import Sampler, Sampling
 from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate, Prompt
 from memory_model.tokenizer import Tokenizer

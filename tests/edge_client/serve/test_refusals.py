@@ -119,7 +119,7 @@ def test_when_the_service_is_away_answers_go_on_and_say_so(tiny: Bundle, nobody:
         answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4)
         assert answer.model_extra is not None
         assert answer.model_extra["memory"]["without_memory"]
-        assert "ServiceUnavailable" in answer.model_extra["memory"]["chunks"][0]["error"]
+        assert "UNREACHABLE" in answer.model_extra["memory"]["chunks"][0]["error"]
         told = call(server.port, "GET", "/v1/service").json()
         assert not told["reachable"]
         assert refused(call(server.port, "GET", "/v1/knowledge_bases"))[0] == 503

@@ -10,7 +10,8 @@ import onnx
 import pytest
 import torch
 
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder import batch
+Decoder_ = batch.Decoder
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
@@ -53,11 +54,11 @@ def standard(
 
 def exported(
     model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
-) -> OnnxDecoder:
+) -> Decoder_:
     path = folder / "decoder.onnx"
     graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
     graphs[spelling].save(path, external=True)
-    return OnnxDecoder(path)
+    return Decoder_(path)
 
 
 def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
@@ -87,7 +88,7 @@ def reference_logits(
 
 
 def run_cuts(
-    decoder: OnnxDecoder, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+    decoder: Decoder_, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
 ) -> np.ndarray:
     rows = []
     for start, end, number in cuts:
@@ -224,11 +225,11 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits = []
     for file in (path, tmp_path / "alone.onnx"):
-        decoder = OnnxDecoder(file)
+        decoder = Decoder_(file)
         decoder.inject(chosen)
         logits.append(decoder.run(ids, WINDOW, all_logits=True).copy())
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
-    assert OnnxDecoder(path).graph.fused
+    assert Decoder_(path).graph.fused
     assert not decoder.graph.fused
 
 

@@ -1,22 +1,25 @@
-"""What this device is: Jetson release, TensorRT, CUDA, power mode and clocks, read from files and commands.
+"""What this device is and what runs on it: `edge-client doctor`'s checks of board, clocks, providers and threads.
 
 Everything is read through a `Reader`, so that tests feed recorded outputs of boards that are not at hand.
-Knows nothing about bundles, models or ONNX Runtime.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
+
+from edge_client.decoder.graph import Threads, physical_cores
+from edge_client.decoder.providers import INSTALL, ORDER, check_name, missing, tensorrt_version
+from memory_model.codec.native.library import installed, why_missing
 
 COMMAND_TIMEOUT_S = 5.0
 TEGRA_RELEASE = "/etc/nv_tegra_release"
@@ -25,7 +28,8 @@ CUDA_VERSION = "/usr/local/cuda/version.json"
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 NVPMODEL = ("nvpmodel", "-q")
 JETSON_CLOCKS = ("jetson_clocks", "--show")
-TENSORRT_PACKAGE = ("dpkg-query", "--showformat=${Version}", "--show", "libnvinfer10")
+FULL_POWER = "MAXN"
+"""Both MAXN and MAXN_SUPER: no limit. Other modes halve clocks and with them tokens a second."""
 
 
 class Reader:
@@ -54,6 +58,21 @@ class Reader:
     def machine(self) -> str:
         """The processor's architecture, such as x86_64 or aarch64."""
         return platform.machine()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `edge-client doctor`: what was looked at and what came out.
+
+    ok: False where something does not work. fact: it only states what is there, and is never wrong. advice: what to
+    install or do, exactly; also where things work but could be faster.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    fact: bool = False
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +120,7 @@ class DeviceFacts:
     """What was found; an empty string or tuple where nothing was.
 
     model: the board's own name. l4t: "36.4.3". jetpack: the release that ships it. power_mode: as nvpmodel
-    names it. tensorrt, cuda: installed versions. gpu: whether there is an NVIDIA GPU of any kind.
+    names it. cuda: the installed toolkit. gpu: whether there is an NVIDIA GPU of any kind.
     """
 
     machine: str
@@ -110,7 +129,6 @@ class DeviceFacts:
     jetpack: JetPack | None = None
     power_mode: str = ""
     clocks: tuple[Clocks, ...] = ()
-    tensorrt: str = ""
     cuda: str = ""
     gpu: bool = False
 
@@ -131,7 +149,6 @@ def device_facts(reader: Reader | None = None) -> DeviceFacts:
         jetpack=jetpack_of(l4t),
         power_mode=parse_power_mode(reader.command(NVPMODEL) or "") if l4t else "",
         clocks=parse_clocks(reader.command(JETSON_CLOCKS) or "") if l4t else (),
-        tensorrt=(reader.command(TENSORRT_PACKAGE) or "").partition("-")[0],
         cuda=parse_cuda(reader.file(CUDA_VERSION) or ""),
         gpu=bool(l4t) or reader.file(DRIVER_VERSION) is not None,
     )
@@ -188,7 +205,7 @@ def gpu_wheel(facts: DeviceFacts) -> str:
             f"-i {facts.jetpack.wheels} (JetPack {facts.jetpack.version}{doubt})"
         )
     if facts.machine == "x86_64":
-        return "pip uninstall onnxruntime && pip install onnxruntime-gpu, and a CUDA driver"
+        return INSTALL.format(extra="gpu")
     return (
         f"no wheel of onnxruntime-gpu is published for {facts.machine}: build it from source with --use_cuda"
     )
@@ -206,6 +223,75 @@ def copy_bandwidth_gb_s(megabytes: int = 64, rounds: int = 5) -> float:
     return 2 * source.nbytes / best / 1e9
 
 
-def usable_cores() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def device_checks(wanted: str, threads: Threads, facts: DeviceFacts | None = None) -> Iterator[Check]:
+    """What this device is and has. wanted: the provider in the settings; threads: of the decoder."""
+    check_name(wanted)
+    facts = facts or device_facts()
+    yield _board(facts)
+    if facts.jetson:
+        yield _power(facts)
+        yield _clocks(facts)
+    if facts.gpu:
+        yield Check("CUDA", True, facts.cuda or "no toolkit found in /usr/local/cuda", fact=True)
+        yield Check("TensorRT", True, tensorrt_version() or "libnvinfer.so.10 does not load", fact=True)
+    for name in ORDER:
+        reason = missing(name)
+        needed = name == wanted or (wanted == "auto" and name == "cuda" and facts.gpu)
+        advice = gpu_wheel(facts) if reason and needed and facts.gpu else ""
+        detail = reason or f"onnxruntime {ort.__version__} can run it"
+        yield Check(f"provider {name}", not (reason and name == wanted), detail, name != wanted, advice)
+    yield _decompression()
+    cores = physical_cores()
+    advice = ""
+    if threads != "auto" and threads > cores:
+        advice = f"set EDGE_CLIENT_THREADS to {cores} or less: more threads than cores slow each other down"
+    chosen = "as many as are fastest" if threads == "auto" else threads
+    yield Check("threads", not advice, f"{chosen} of {cores} core(s)", fact=not advice, advice=advice)
+    yield Check(
+        "memory bandwidth",
+        True,
+        f"{copy_bandwidth_gb_s():.1f} GB/s read and written by one core's copy (a token reads every weight once)",
+        fact=True,
+    )
+
+
+def _decompression() -> Check:
+    library = installed()
+    if library is None:
+        return Check(
+            "decompression", True, "in numpy", fact=True, advice=f"faster when compiled ({why_missing()})"
+        )
+    return Check("decompression", True, f"compiled, {library.name} instructions", fact=True)
+
+
+def _board(facts: DeviceFacts) -> Check:
+    if not facts.jetson:
+        gpu = ", with an NVIDIA GPU" if facts.gpu else ", no NVIDIA GPU"
+        return Check("device", True, f"{facts.machine}, not a Jetson{gpu}", fact=True)
+    pack = facts.jetpack
+    ships = (
+        f"JetPack {pack.version} (TensorRT {pack.tensorrt}, CUDA {pack.cuda})" if pack else "unknown JetPack"
+    )
+    return Check("device", True, f"{facts.model or 'Jetson'}, L4T {facts.l4t}, {ships}", fact=True)
+
+
+def _power(facts: DeviceFacts) -> Check:
+    if not facts.power_mode:
+        return Check(
+            "power mode", True, "nvpmodel did not answer", fact=True, advice="run `sudo nvpmodel -q`"
+        )
+    full = facts.power_mode.startswith(FULL_POWER)
+    advice = "" if full else "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks"
+    return Check("power mode", True, facts.power_mode, fact=True, advice=advice)
+
+
+def _clocks(facts: DeviceFacts) -> Check:
+    if not facts.clocks:
+        return Check(
+            "clocks", True, "unknown", fact=True, advice="sudo jetson_clocks --show (needs root to read)"
+        )
+    shown = [c for c in facts.clocks if not c.name.startswith("cpu")]
+    detail = ", ".join(f"{c.name} {c.current / 1e6:.0f} of {c.maximum / 1e6:.0f} MHz" for c in shown)
+    low = [c.name for c in facts.clocks if not c.locked]
+    advice = f"sudo jetson_clocks: {', '.join(low)} may fall below their maximum" if low else ""
+    return Check("clocks", True, detail or "no GPU or memory clock shown", fact=True, advice=advice)
