@@ -96,7 +96,7 @@ class Answering:
     def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
         self.bundle, self.queue = model.bundle, queue
         self.models = Models(model, knowledge_base)
-        self.metrics = Metrics(lambda: queue.running, lambda: queue.waiting)
+        self.metrics = Metrics(lambda: queue.running, lambda: queue.waiting, model.decoder.batch_sizes)
         self._grammars = JsonGrammars(model.bundle)
 
     def check_model(self, name: str | None) -> None:

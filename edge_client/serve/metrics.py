@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.events import Finished
@@ -17,9 +19,14 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Counts of one server. Thread-safe. running, waiting: return the numbers of answers."""
+    """Counts of one server. Thread-safe.
 
-    def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+    running, waiting: return numbers of answers. batch_sizes: the decoder's steps by their number of answers.
+    """
+
+    def __init__(
+        self, running: Callable[[], int], waiting: Callable[[], int], batch_sizes: Mapping[int, int]
+    ) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
@@ -42,6 +49,7 @@ class Metrics:
         now.set_function(running)
         later = Gauge("edge_answers_waiting", "Answers in the queue.", registry=registry)
         later.set_function(waiting)
+        registry.register(_Steps(batch_sizes))
 
     def answered(self, finished: Finished) -> None:
         """An answer is complete."""
@@ -64,6 +72,22 @@ class Metrics:
     def text(self) -> bytes:
         """The page."""
         return generate_latest(self._registry)
+
+
+class _Steps(Collector):
+    def __init__(self, batch_sizes: Mapping[int, int]) -> None:
+        self._batch_sizes = batch_sizes
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Steps by batch size."""
+        steps = CounterMetricFamily(
+            "edge_decoder_steps",
+            "Decoding steps by the number of answers they served.",
+            labels=["batch_size"],
+        )
+        for size, number in sorted(dict(self._batch_sizes).items()):
+            steps.add_metric([str(size)], number)
+        yield steps
 
 
 class Counted:
