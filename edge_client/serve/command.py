@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from edge_client.model import EdgeModel
 from edge_client.recall.worker import RecallMode
+from edge_client.serve.settings import ServeSettings
+from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
 
 err = Console(stderr=True, highlight=False)
@@ -60,9 +63,6 @@ def serve(
         raise InvalidInput(
             f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[serve]'"
         ) from error
-    from edge_client.model import EdgeModel
-    from edge_client.serve.settings import ServeSettings
-    from edge_client.settings import EdgeSettings
 
     settings = ServeSettings(**_given(host=host, port=port))
     settings.check()

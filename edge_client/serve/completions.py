@@ -231,18 +231,10 @@ def chunk_json(recalled: Recalled, *, texts: bool) -> dict[str, Any]:
 
 
 def _memory_json(memory: MemoryRead, *, texts: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "memory_id": f"{memory.memory_id:016x}",
-        "document_key": memory.document_key,
-        "title": memory.title,
-        "chunk_number": memory.chunk_number,
-        "score": round(memory.score, 4),
-        "held": memory.held,
-        "refused": memory.refused,
-    }
-    if memory.knowledge_base:
-        found["knowledge_base"] = memory.knowledge_base
-    return {**found, "text": memory.text} if texts else found
+    found = {**asdict(memory), "memory_id": f"{memory.memory_id:016x}", "score": round(memory.score, 4)}
+    if not texts:
+        del found["text"]
+    return found
 
 
 def timings_json(finished: Finished) -> dict[str, Any]:

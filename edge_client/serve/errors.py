@@ -59,7 +59,7 @@ def error_body(message: str, *, kind: str, code: str, param: str | None = None) 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def body_of(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
+def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
     """Status, body and headers of an error; one that is not ours is logged and shown without its message."""
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:.0f}"}
@@ -72,33 +72,31 @@ def body_of(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
             status, kind = _REASONS.get(error.reason, (503 if error.unavailable else status, kind))
         code = _CODES.get(error.reason, error.reason.lower())
         return status, error_body(str(error), kind=kind, code=code), headers
+    if isinstance(error, RequestValidationError):
+        message, param = _first_problem(error.errors())
+        return 400, error_body(message, kind=INVALID, code="invalid_value", param=param), {}
+    if isinstance(error, HTTPException):
+        code = _ROUTING.get(error.status_code, "http_error")
+        return error.status_code, error_body(str(error.detail), kind=INVALID, code=code), error.headers or {}
     log.error("a request failed", exc_info=error)
     message = "the server failed on this request; its log has the cause"
     return 500, error_body(message, kind="server_error", code="internal_error"), {}
 
 
+def response_of(error: Exception) -> JSONResponse:
+    """The response that reports an error."""
+    status, body, headers = body_of(error)
+    return JSONResponse(body, status, headers)
+
+
 def install(app: FastAPI) -> None:
-    """Let every error of a route leave as such a body."""
+    """Let every error of a route leave as such a response."""
 
-    async def ours(_: Request, error: Exception) -> JSONResponse:
-        status, body, headers = body_of(error)
-        return JSONResponse(body, status, headers)
+    async def handler(_: Request, error: Exception) -> JSONResponse:
+        return response_of(error)
 
-    async def not_valid(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        message, param = _first_problem(error.errors())
-        return JSONResponse(error_body(message, kind=INVALID, code="invalid_value", param=param), 400)
-
-    async def routing(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        body = error_body(str(error.detail), kind=INVALID, code=_ROUTING.get(error.status_code, "http_error"))
-        return JSONResponse(body, error.status_code, error.headers)
-
-    app.add_exception_handler(ApiError, ours)
-    app.add_exception_handler(Memory3Error, ours)
-    app.add_exception_handler(Exception, ours)
-    app.add_exception_handler(RequestValidationError, not_valid)
-    app.add_exception_handler(HTTPException, routing)
+    for kind in (ApiError, Memory3Error, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handler)
 
 
 def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
