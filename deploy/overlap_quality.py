@@ -55,7 +55,7 @@ def main() -> None:
     service = ServiceProcess.start(work, options.bundle.resolve())
     try:
         ingest(service.address, work)
-        waits = {"deadline_s": DEADLINE_S, "chunk_deadline_s": DEADLINE_S, "hedge_after_ms": 1e6}
+        waits = {"deadline_s": DEADLINE_S, "chunk_deadline_s": DEADLINE_S}
         with EdgeModel.open(options.bundle, service.address, **waits) as model:
             scores = answered(model, rows)
             compare_early(model, rows[: options.long])

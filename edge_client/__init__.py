@@ -22,8 +22,8 @@ from edge_client.errors import (
 from edge_client.events import Event, Finished, Recalled, Result, Statistics, Token
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
+from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import MemoryRead
-from edge_client.recall.worker import RecallMode
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edge_client.events import Event, Finished, Result, Token
 from edge_client.model import EdgeModel
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream

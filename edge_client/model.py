@@ -19,9 +19,10 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.offline import open_pack
+from edge_client.recall.pack import open_pack
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
-from edge_client.recall.worker import Recalling, RecallMode, RecallPolicy, RecallWorker
+from edge_client.recall.worker import Recalling, RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
@@ -51,8 +52,8 @@ class EdgeModel:
     memory, an argument of all that answers: overlap, exact or off (see RecallMode); None for the model's setting.
 
     Threads: everything here may be called from any thread. Answers run at the same time: every one and every session
-    has key-values of its own, and their steps are computed together. A background thread recalls for all of them. Do not
-    fork a process with an open model: open it in the child.
+    has key-values of its own, and their steps are computed together. Background threads recall for all of them. Do
+    not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
     after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
@@ -76,7 +77,7 @@ class EdgeModel:
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._idle: IdleSequences[Text] = IdleSequences(KEPT)
+        self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
 
     @classmethod

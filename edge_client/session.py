@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
 from edge_client.generate.loop import Answer
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
-from edge_client.recall.worker import RecallMode, RecallPolicy
 from edge_client.session_file import SavedSession
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from edge_client.recall.worker import RecallMode, RecallPolicy
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.errors import InvalidInput

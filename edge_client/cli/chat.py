@@ -16,10 +16,9 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
+from edge_client.wire.admin import add_document, document_of
 from edge_client.wire.bases import names_of
 from edge_client.wire.client import MemoryClient
-from edge_client.wire.documents import document_of
-from edge_client.wire.upload import add_document
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.printable import printable
 

@@ -25,7 +25,8 @@ from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.prompt import asks, cut
 from edge_client.generate.sampling import Picked, Sampler, Sampling
 from edge_client.generate.text import StreamText
-from edge_client.recall.worker import RecallPolicy, RecallWorker
+from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.worker import RecallWorker
 from memory_model.chat import Prompt
 from memory_model.tokenizer import Tokenizer
 
@@ -37,8 +38,8 @@ class _Cancelled(Exception):
 class Answer:
     """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
 
-    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories. cancellation: tested
-    before every run of the decoder and every token.
+    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories.
+    cancellation: tested before every run of the decoder and every token.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class Answer:
             yield self._token(picked)
             if self._reason:
                 return
-            recalls.said(picked.id)
+            recalls.generated(picked.id)
             if asks(number, recalls.chunk_tokens, recalls.lead_tokens):
-                recalls.ask()
+                recalls.request()
             if number % recalls.chunk_tokens == 0:
                 recalls.begin_chunk()
             recalls.take_late()
@@ -169,7 +170,7 @@ class Answer:
         """The last event of every chunk, without the memories' keys and values, which are megabytes."""
         return tuple(
             replace(r, recall=replace(r.recall, memories=(), payloads=()))
-            for r in self._recalls.told.values()
+            for r in self._recalls.last.values()
         )
 
     def keep(self, tokens: int) -> None:
@@ -182,7 +183,7 @@ class Answer:
 
     def _statistics(self, reused: int, decoder_s: float) -> Statistics:
         seconds, number = self._seconds(), len(self._generated)
-        last = list(self._recalls.told.values())
+        last = list(self._recalls.last.values())
         prompt = sum((r.blocked for r in last if not r.generated), Blocked())
         blocked = sum((r.blocked for r in last if r.generated), Blocked())
         decoding_s = max(seconds - self._first_token_s, 1e-9)

@@ -30,9 +30,8 @@ from edge_client.serve.metrics import CONTENT_TYPE, Counted
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest, NewKnowledgeBase
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
+from edge_client.wire.admin import OwnDocument, ServiceLink, text_of
 from edge_client.wire.bases import names_of
-from edge_client.wire.documents import OwnDocument, text_of
-from edge_client.wire.link import ServiceLink
 from memory_model.bundle import Bundle
 from memory_model.embedder import Embedder
 from memory_model.errors import InvalidInput
@@ -188,7 +187,7 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
             yield {"state": "sent", "references_expected": max(1, math.ceil(tokens / each))}
             async for step in link.ingest(name, document):
                 yield step
-                if step["state"] in ("done", "failed"):
+                if step["state"] == "done":
                     return
 
         return event_stream(steps())

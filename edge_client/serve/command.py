@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from edge_client.model import EdgeModel
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput

@@ -25,8 +25,8 @@ from edge_client import (
     Token,
 )
 from edge_client.decoder.batch import Decoder
+from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import Recall
-from edge_client.recall.worker import RecallPolicy
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile, ModelMismatch
@@ -131,9 +131,9 @@ def wait_until_done(session: ChatSession) -> None:
     """Until what is under way in the background has come; the decode loop itself never waits."""
     stream = session._answer() if session._answer else None
     assert stream is not None
-    asked = stream._answer._recalls._asked
+    asked = stream._answer._recalls._pending
     if asked is not None:
-        asked.ticket._resolved.wait(30)
+        asked.ticket.future.exception(30)
 
 
 def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, gate: Gate) -> None:

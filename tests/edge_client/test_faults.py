@@ -90,8 +90,8 @@ def front(service: FakeService, fault: str) -> Iterator[str]:
 
 FAULTS: dict[str, str] = {
     "down": "UNREACHABLE", "half a response": "UNREACHABLE", "slow": "DEADLINE_EXCEEDED",
-    "internal": "ServiceFailed", "another model": "IncompatibleService", "overloaded": "ServiceOverloaded",
-    "nothing": "ServiceFailed", "garbage": "DamagedMemory", "held": "DamagedMemory", "no scores": "DamagedMemory",
+    "internal": "SERVICE_FAILED", "another model": "INCOMPATIBLE", "overloaded": "OVERLOADED",
+    "nothing": "SERVICE_FAILED", "garbage": "DAMAGED_MEMORY", "held": "DAMAGED_MEMORY", "no scores": "DAMAGED_MEMORY",
 }  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_a_call_that_hangs_delays_no_other_session(tiny: Bundle, service: FakeSe
             over.wait(WAIT_S)
 
     service.before = hang_once
-    with EdgeModel.open(tiny.folder, service.address, deadline_s=WAIT_S, hedge_after_ms=1e6) as model:
+    with EdgeModel.open(tiny.folder, service.address, deadline_s=WAIT_S) as model:
         slow = model.session()
         events: list[Event] = []
         thread = threading.Thread(target=lambda: events.extend(slow.send(QUESTION, max_tokens=2)))
@@ -184,7 +184,6 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
             memory="exact",
             deadline_s=WAIT_S,
             chunk_deadline_s=WAIT_S,
-            hedge_after_ms=1e6,
         ) as model:
             events = list(model.session().send(QUESTION, **MANY))
         later = [r for r in recalls(events) if r.generated]

@@ -134,7 +134,7 @@ def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
     with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=1.0) as model:
         assert isinstance(model.recaller, Recaller)
         now = [0.0]
-        model.recaller._circuit._clock = lambda: now[0]
+        model.recaller._breaker._clock = lambda: now[0]
         recalls, tokens, finished = answer(model, max_tokens=40)
         assert len(tokens) == 40
         assert all(r.recall.error.startswith("DEADLINE_EXCEEDED") for r in recalls)

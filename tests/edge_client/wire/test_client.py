@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,15 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from edge_client.errors import (
-    DeadlineExceeded,
-    RequestRefused,
-    RetrievalError,
-    ServiceFailed,
-    ServiceOverloaded,
-    ServiceUnavailable,
-)
-from edge_client.wire.async_client import AsyncMemoryClient
+from edge_client.cancellation import Cancellation
+from edge_client.errors import RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
 from edge_client.wire.client import MemoryClient
 from edge_client.wire.retrieval import QUERIES_PER_CALL, Answer, Limits
@@ -28,37 +20,25 @@ from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-def twin(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def arguments(tiny: Bundle, address: str, **more: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     place = ChannelSettings(address, attempts=more.pop("attempts", 1))
     name = more.pop("knowledge_base", "atlas")
     return (place, name, tiny.identity, tiny.manifest.embedder_id), {"deadline_s": 20.0, **more}
 
 
-def retrieve(twin: str, tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> Answer:
-    """One call by either client."""
+def retrieve(tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> Answer:
+    """One call by a client of its own."""
     options = {
         name: more.pop(name)
         for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base")
         if name in more
     }
     positional, named = arguments(tiny, address, **options)
-    if twin == "threads":
-        client = MemoryClient(*positional, **named)
-        try:
-            return client.retrieve(vectors, **more)
-        finally:
-            client.close()
-
-    async def ask() -> Answer:
-        async with AsyncMemoryClient(*positional, **named) as client:
-            return await client.retrieve(vectors, **more)
-
-    return asyncio.run(ask())
+    client = MemoryClient(*positional, **named)
+    try:
+        return client.retrieve(vectors, **more)
+    finally:
+        client.close()
 
 
 @pytest.fixture
@@ -78,7 +58,7 @@ def test_both_clients_send_the_same_and_find_the_same(
     tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
     more = {"k": 3, "words": [query_words(text) for text in TEXTS], "held_ids": [2, 3], "minimum_score": 0.1}
-    answers = [retrieve(twin, tiny, service.address, vectors, **more) for twin in ("threads", "asyncio")]
+    answers = [retrieve(tiny, service.address, vectors, **more) for twin in ("threads", "asyncio")]
     assert answers[0] == answers[1]
     first, second = service.requests
     assert first == second
@@ -90,9 +70,9 @@ def test_both_clients_send_the_same_and_find_the_same(
 
 
 def test_held_memories_come_without_payload_and_say_so(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
-    answer = retrieve(twin, tiny, service.address, vectors[:1], k=3, held_ids=[1])
+    answer = retrieve(tiny, service.address, vectors[:1], k=3, held_ids=[1])
     assert [(h.held, bool(h.payload)) for h in answer.hits[0] if h.memory_id == 1] == [(True, False)]
     for hit in answer.hits[0]:
         assert hit.held is not bool(hit.payload)
@@ -101,18 +81,18 @@ def test_held_memories_come_without_payload_and_say_so(
 
 
 def test_without_words_the_service_is_told_none(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
-    retrieve(twin, tiny, service.address, vectors[:2], k=2)
+    retrieve(tiny, service.address, vectors[:2], k=2)
     assert not service.requests[0].HasField("maximum_drop")
     assert not service.requests[0].query_words
 
 
 def test_many_queries_are_cut_into_requests_and_joined_in_order(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
     many = np.concatenate([vectors] * 5)
-    answer = retrieve(twin, tiny, service.address, many, k=1)
+    answer = retrieve(tiny, service.address, many, k=1)
     assert [hits[0].document_key for hits in answer.hits] == [f"doc-{n}" for n in range(len(TEXTS))] * 5
     sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
     assert max(sizes) <= QUERIES_PER_CALL
@@ -120,10 +100,10 @@ def test_many_queries_are_cut_into_requests_and_joined_in_order(
 
 
 def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
-    alone = retrieve(twin, tiny, service.address, vectors[:2], k=3)
-    answer = retrieve(twin, tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
+    alone = retrieve(tiny, service.address, vectors[:2], k=3)
+    answer = retrieve(tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
     assert sorted(r.knowledge_base for r in service.requests) == ["atlas", "atlas", "firm"]
     found = [[hit.memory_id for hit in hits] for hits in answer.hits]
     assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], (
@@ -133,7 +113,7 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
     carrying = [hit.memory_id for hits in answer.hits for hit in hits if hit.payload]
     assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
     with pytest.raises(InvalidInput, match="has no name"):
-        retrieve(twin, tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
+        retrieve(tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
 
 
 def test_what_the_service_takes_is_asked_once_and_kept_to(
@@ -153,11 +133,9 @@ def test_the_limits_arrive_beside_the_first_call(
 ) -> None:
     service.description.limits.queries = 3
     client.retrieve(vectors[:1], k=1)
-    assert client._negotiation is not None
-    client._negotiation.result(20)
     waiting = threading.Event()
     while not client.limits.queries and not waiting.wait(0.01):
-        pass  # the callback follows the result
+        pass  # the limits follow the first answer
     assert client.limits.queries == 3
 
 
@@ -171,54 +149,50 @@ def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(grpc.StatusCode.NOT_FOUND, RequestRefused), (grpc.StatusCode.RESOURCE_EXHAUSTED, ServiceOverloaded),
-     (grpc.StatusCode.INTERNAL, ServiceFailed)],
+    ("code", "reason"),
+    [(grpc.StatusCode.NOT_FOUND, "INVALID_REQUEST"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+     (grpc.StatusCode.INTERNAL, "SERVICE_FAILED")],
 )  # fmt: skip
 def test_a_refusal_is_named(
-    twin: str,
     tiny: Bundle,
     service: FakeService,
     vectors: np.ndarray,
     code: grpc.StatusCode,
-    kind: type[Exception],
+    reason: str,
 ) -> None:
     service.abort = (code, "because")
-    with pytest.raises(kind, match="because"):
-        retrieve(twin, tiny, service.address, vectors[:1], k=1)
+    with pytest.raises(RetrievalError, match="because") as caught:
+        retrieve(tiny, service.address, vectors[:1], k=1)
+    assert caught.value.reason == reason
 
 
-def test_nobody_there_is_named_and_says_what_to_do(
-    twin: str, tiny: Bundle, vectors: np.ndarray, nobody: str
-) -> None:
-    with pytest.raises(ServiceUnavailable, match="memory-service serve"):
-        retrieve(twin, tiny, nobody, vectors[:1], k=1)
+def test_nobody_there_is_named_and_says_what_to_do(tiny: Bundle, vectors: np.ndarray, nobody: str) -> None:
+    with pytest.raises(RetrievalError, match="memory-service serve"):
+        retrieve(tiny, nobody, vectors[:1], k=1)
 
 
-def test_a_call_ends_at_its_own_deadline(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
-) -> None:
+def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
     service.delay_s = 1.0
-    with pytest.raises(DeadlineExceeded, match=r"0\.1 s"):
-        retrieve(twin, tiny, service.address, vectors[:1], k=1, timeout_s=0.1)
+    with pytest.raises(RetrievalError, match=r"0\.1 s"):
+        retrieve(tiny, service.address, vectors[:1], k=1, timeout_s=0.1)
 
 
 def test_an_unreachable_service_is_asked_again_within_the_deadline(
-    twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
     def refuse_once(number: int, context: grpc.ServicerContext) -> None:
         if number == 0:
             context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
 
     service.before = refuse_once
-    assert retrieve(twin, tiny, service.address, vectors[:1], k=1, attempts=3).hits[0]
+    assert retrieve(tiny, service.address, vectors[:1], k=1, attempts=3).hits[0]
     assert len(service.requests) == 2
 
 
-def test_half_an_answer_is_none(twin: str, tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
+def test_half_an_answer_is_none(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
     service.too_few_results = True
-    with pytest.raises(ServiceFailed, match="2 queries were answered by 0"):
-        retrieve(twin, tiny, service.address, vectors[:2], k=1)
+    with pytest.raises(RetrievalError, match="2 queries were answered by 0"):
+        retrieve(tiny, service.address, vectors[:2], k=1)
 
 
 def test_questions_that_are_none_are_refused_before_they_are_sent(
@@ -234,30 +208,26 @@ def test_questions_that_are_none_are_refused_before_they_are_sent(
     assert service.requests == []
 
 
-def test_a_cancelled_task_ends_its_call(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
-    service.delay_s = 0.5
+def test_a_cancelled_call_ends(client: MemoryClient, service: FakeService, vectors: np.ndarray) -> None:
+    cancellation, ended = Cancellation(), threading.Event()
 
-    async def ask_and_leave() -> None:
-        positional, named = arguments(tiny, service.address)
-        async with AsyncMemoryClient(*positional, **named) as client:
-            task = asyncio.create_task(client.retrieve(vectors[:1], k=1))
-            while not service.requests:
-                await asyncio.sleep(0.01)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+    def cancel(_: int, context: grpc.ServicerContext) -> None:
+        context.add_callback(ended.set)
+        cancellation.cancel()
+        ended.wait(20)
 
-    asyncio.run(ask_and_leave())
+    service.before = cancel
+    with pytest.raises(RetrievalError) as caught:
+        client.retrieve(vectors[:1], k=1, cancellation=cancellation)
+    assert (caught.value.reason, caught.value.unavailable) == ("CANCELLED", False)
+    assert ended.wait(20), "the service learns it"
 
 
-def test_the_state_of_the_connection_can_be_told(client: MemoryClient, vectors: np.ndarray) -> None:
-    assert client.connection_state == "idle"
-    client.retrieve(vectors[:1], k=1)
-    assert client.connection_state == "ready"
+def test_a_closed_client_says_so(client: MemoryClient, vectors: np.ndarray) -> None:
     client.close()
-    assert client.connection_state == "shutdown"
-    with pytest.raises(ServiceUnavailable, match="closed"):
+    with pytest.raises(RetrievalError, match="closed") as caught:
         client.retrieve(vectors[:1], k=1)
+    assert caught.value.unavailable
 
 
 def test_threads_share_a_client(client: MemoryClient, vectors: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The cache keeps what was used last within its bounds, whatever comes, and counts what it does."""
+"""The cache keeps what was used last within its bounds, whatever comes."""
 
 from __future__ import annotations
 
@@ -26,29 +26,32 @@ def memory_of(payload_bytes: int, rows: int | None) -> CachedMemory:
 
 @dataclass
 class PlainModel:
-    """What a tier is said to do, in the plainest way: a list of (id, bytes), the one used last at the end."""
+    """What the cache is said to do, in the plainest way: lists of (id, bytes), the one used last at the end."""
 
-    limit: int
-    entries: list[tuple[int, int]] = field(default_factory=list)
-    evictions: int = 0
+    codes_limit: int
+    decoded_limit: int
+    codes: list[tuple[int, int]] = field(default_factory=list)
+    decoded: list[tuple[int, int]] = field(default_factory=list)
 
-    def put(self, key: int, size: int) -> None:
-        self.entries = [e for e in self.entries if e[0] != key]
-        self.entries.append((key, size))
-        if size > self.limit:
-            self.entries.pop()
-            self.evictions += self.limit > 0
-        while sum(s for _, s in self.entries) > self.limit:
-            del self.entries[0]
-            self.evictions += 1
+    def put(self, key: int, codes: int, decoded: int | None) -> None:
+        self.drop(key)
+        if codes > self.codes_limit:
+            return
+        self.codes.append((key, codes))
+        if decoded is not None and decoded <= self.decoded_limit:
+            self.decoded.append((key, decoded))
+        while sum(s for _, s in self.codes) > self.codes_limit:
+            self.drop(self.codes[0][0])
+        while sum(s for _, s in self.decoded) > self.decoded_limit:
+            del self.decoded[0]
 
-    def use(self, key: int) -> bool:
-        found = [e for e in self.entries if e[0] == key]
-        self.entries = [e for e in self.entries if e[0] != key] + found
-        return bool(found)
+    def use(self, key: int) -> None:
+        self.codes.sort(key=lambda e: e[0] == key)
+        self.decoded.sort(key=lambda e: e[0] == key)
 
     def drop(self, key: int) -> None:
-        self.entries = [e for e in self.entries if e[0] != key]
+        self.codes = [e for e in self.codes if e[0] != key]
+        self.decoded = [e for e in self.decoded if e[0] != key]
 
 
 @dataclass(frozen=True)
@@ -71,36 +74,24 @@ STEPS = st.lists(
 @settings(deadline=None)
 @given(STEPS, st.integers(0, 100), st.integers(0, 200), st.integers(0, 8))
 def test_it_does_what_a_plain_list_would_do(steps: list[Step], codes: int, decoded: int, limit: int) -> None:
-    cache, in_codes, in_decoded = MemoryCache(codes, decoded), PlainModel(codes), PlainModel(decoded)
-    decoded_hits = codes_hits = misses = 0
+    cache, plain = MemoryCache(codes, decoded), PlainModel(codes, decoded)
     for step in steps:
         if step.what == "put":
-            known = memory_of(step.payload_bytes, step.rows)
-            cache.put(step.key, known)
-            in_codes.put(step.key, step.payload_bytes)
-            if step.rows is not None:
-                in_decoded.put(step.key, step.payload_bytes + 2 * ROW_BYTES * step.rows)
+            rows_bytes = None if step.rows is None else 2 * ROW_BYTES * step.rows
+            cache.put(step.key, memory_of(step.payload_bytes, step.rows))
+            plain.put(step.key, step.payload_bytes, rows_bytes)
         elif step.what == "forget":
             cache.forget(step.key)
-            in_codes.drop(step.key)
-            in_decoded.drop(step.key)
+            plain.drop(step.key)
         else:
             found = cache.find(step.key)
-            was_codes, was_decoded = in_codes.use(step.key), in_decoded.use(step.key)
-            assert (found is not None) == (was_codes or was_decoded)
-            assert (found is not None and found.memory is not None) == was_decoded
-            decoded_hits += was_decoded
-            codes_hits += was_codes and not was_decoded
-            misses += found is None
-        counts = cache.statistics()
-        assert counts.codes_bytes == sum(s for _, s in in_codes.entries) <= codes
-        assert counts.decoded_bytes == sum(s for _, s in in_decoded.entries) <= decoded
-        assert counts.evictions == in_codes.evictions + in_decoded.evictions
-        assert (counts.decoded_hits, counts.codes_hits, counts.misses) == (decoded_hits, codes_hits, misses)
-        both = [key for key, _ in reversed(in_decoded.entries)]
-        both += [key for key, _ in reversed(in_codes.entries) if key not in both]
-        assert counts.memories == len(both)
-        assert list(cache.held(limit)) == both[:limit]
+            assert (found is not None) == (step.key in dict(plain.codes))
+            assert (found is not None and found.memory is not None) == (step.key in dict(plain.decoded))
+            plain.use(step.key)
+        assert cache.held_bytes == (sum(s for _, s in plain.codes), sum(s for _, s in plain.decoded))
+        assert cache.held_bytes[0] <= codes
+        assert cache.held_bytes[1] <= decoded
+        assert list(cache.held(limit)) == [key for key, _ in reversed(plain.codes)][:limit]
 
 
 def test_what_is_held_outlives_its_eviction() -> None:
@@ -123,13 +114,23 @@ def test_a_decoded_memory_that_must_go_leaves_its_codes() -> None:
     assert len(first.payload) == 10
 
 
+def test_a_memory_beyond_a_bound_evicts_no_other() -> None:
+    cache = MemoryCache(codes_bytes=100, decoded_bytes=50)
+    cache.put(1, memory_of(10, 2))
+    cache.put(2, memory_of(101, 1))
+    cache.put(3, memory_of(10, 4))
+    found = cache.find(1)
+    assert found is not None
+    assert found.memory is not None
+    assert list(cache.held(5)) == [1, 3]
+
+
 def test_one_bound_for_both_tiers_is_kept() -> None:
     cache = MemoryCache.of(1000)
     for key in range(50):
         cache.put(key, memory_of(20, 4))
-    counts = cache.statistics()
-    assert 0 < counts.codes_bytes + counts.decoded_bytes <= 1000
-    assert counts.memories > 0
+    assert 0 < sum(cache.held_bytes) <= 1000
+    assert cache.held(100)
 
 
 def test_a_negative_bound_is_refused() -> None:
@@ -137,7 +138,7 @@ def test_a_negative_bound_is_refused() -> None:
         MemoryCache(-1, 0)
 
 
-def test_threads_keep_the_counts_right() -> None:
+def test_threads_keep_the_bounds() -> None:
     cache, rounds = MemoryCache(500, 500), 200
     start = threading.Barrier(4)
 
@@ -154,7 +155,7 @@ def test_threads_keep_the_counts_right() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    counts = cache.statistics()
-    assert counts.decoded_hits + counts.codes_hits + counts.misses == 4 * rounds
-    assert counts.codes_bytes == 30 * len(cache._codes.entries) <= 500
-    assert counts.decoded_bytes == (30 + 4 * ROW_BYTES) * len(cache._decoded.entries) <= 500
+    held = cache.held(100)
+    decoded = sum(1 for each in held.values() if each.memory)
+    assert cache.held_bytes == (30 * len(held), 4 * ROW_BYTES * decoded)
+    assert cache.held_bytes <= (500, 500)

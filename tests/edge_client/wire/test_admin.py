@@ -1,20 +1,23 @@
-"""A document of the device goes to the service, again where that says it may."""
+"""A document of the device goes to the service, again where that permits it; what is no document is refused before."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edge_client.errors import RetrievalError
+from edge_client.wire.admin import ATTEMPTS, LARGEST_BYTES, OwnDocument, ServiceLink, document_of, text_of
 from edge_client.wire.channel import ChannelSettings
-from edge_client.wire.documents import OwnDocument
-from edge_client.wire.link import ATTEMPTS, ServiceLink
+from memory_model.errors import InvalidInput, MissingFile
 from memory_service.errors import QuotaExceeded, ServiceError, StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore
+from protos.memory.v1 import ingestion_pb2
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import running
 
@@ -77,5 +80,30 @@ def test_what_stays_refused_is_reported_once(
     address: str, failing: list[ServiceError], error: ServiceError, left: int
 ) -> None:
     failing += [error] * ATTEMPTS
-    assert end_of(address) == {"state": "failed", "reason": error.reason.lower(), "message": str(error)}
+    with pytest.raises(RetrievalError, match=str(error)) as caught:
+        end_of(address)
+    assert caught.value.reason == error.reason
     assert len(failing) == left
+
+
+def test_a_file_whose_name_is_no_utf_8_gets_a_key_that_can_be_sent(tmp_path: Path) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    file.write_text("Open from eight.")
+    document = document_of(file)
+    assert (document.key, document.title) == ("caf\ufffd.txt", "caf\ufffd")
+    assert ingestion_pb2.Document(key=document.key, title=document.title).ByteSize() > 0
+
+
+def test_what_is_no_document_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="cannot be read"):
+        document_of(tmp_path / "none.txt")
+    with pytest.raises(MissingFile, match="cannot be read"):
+        document_of(tmp_path)
+    with (tmp_path / "large.txt").open("wb") as file:
+        file.truncate(LARGEST_BYTES + 1)
+    with pytest.raises(InvalidInput, match="larger than 4 MB"):
+        document_of(tmp_path / "large.txt")
+    for content in (b"\xff\xfe", b"a\0b", b"PK\x03\x04"):
+        with pytest.raises(InvalidInput):
+            text_of(content)
+    assert text_of(b"\xef\xbb\xbfmarked") == "marked"

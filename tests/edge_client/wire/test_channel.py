@@ -12,7 +12,7 @@ import grpc
 import pytest
 from pydantic import SecretStr
 
-from edge_client.errors import AccessRefused, CertificateRefused, RetrievalError, ServiceUnavailable
+from edge_client.errors import RetrievalError
 from edge_client.settings import EdgeSettings
 from edge_client.wire.channel import (
     KEEPALIVE_TIME_MS,
@@ -130,16 +130,17 @@ def test_a_certificate_that_cannot_be_trusted_is_named(
     another.write_bytes(Authority("another").certificate)
     file = {"ours": place.ca, "another": another, "system": None}[ca]
     pem = place.authority.issue("service", *names, days=days)
-    with serving(pem) as port, pytest.raises(CertificateRefused, match=said) as caught:
+    with serving(pem) as port, pytest.raises(RetrievalError, match=said) as caught:
         describe(ChannelSettings(f"127.0.0.1:{port}", tls=True, ca=file, attempts=1))
+    assert caught.value.reason == "CERTIFICATE"
     assert caught.value.help
 
 
 def test_tls_to_a_service_without_it_is_named_and_the_other_way_hinted_at(place: Place) -> None:
-    with serving() as port, pytest.raises(CertificateRefused, match="does not speak TLS"):
+    with serving() as port, pytest.raises(RetrievalError, match="does not speak TLS"):
         describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca))
     pem = place.authority.issue("service", "127.0.0.1")
-    with serving(pem) as port, pytest.raises(ServiceUnavailable, match="EDGE_CLIENT_TLS=1"):
+    with serving(pem) as port, pytest.raises(RetrievalError, match="EDGE_CLIENT_TLS=1"):
         describe(ChannelSettings(f"127.0.0.1:{port}"))
 
 
@@ -149,10 +150,10 @@ def test_mtls_shows_the_device_s_certificate(place: Place) -> None:
     with serving(pem, authority=place.authority.certificate) as port:
         address = f"127.0.0.1:{port}"
         assert describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key)) == "test"
-        with pytest.raises(ServiceUnavailable):
+        with pytest.raises(RetrievalError):
             describe(ChannelSettings(address, ca=place.ca))
         certificate, key = Authority("another").issue("device").files(place.folder, "stranger")
-        with pytest.raises(ServiceUnavailable):
+        with pytest.raises(RetrievalError):
             describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key))
 
 
@@ -178,8 +179,9 @@ def test_the_api_key_travels_with_every_call_and_a_wrong_one_is_named(place: Pla
         assert describe(right) == "test"
         assert keys.seen == [f"Bearer {KEY}"]
         for key in (SecretStr("wrong-key"), None):
-            with pytest.raises(AccessRefused, match="EDGE_CLIENT_API_KEY") as caught:
+            with pytest.raises(RetrievalError, match="EDGE_CLIENT_API_KEY") as caught:
                 describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, api_key=key))
+            assert caught.value.reason == "ACCESS_REFUSED"
             assert "wrong-key" not in str(caught.value)
 
 
