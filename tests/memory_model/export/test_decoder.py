@@ -10,7 +10,10 @@ import onnx
 import pytest
 import torch
 
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder.batch import Decoder as EdgeDecoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import Sequence
+from edge_client.recall.recaller import Recall
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, RopeScaling
 from memory_model.errors import InvalidInput
@@ -45,19 +48,25 @@ def weights_of(model: Decoder) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
-def standard(
-    weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32", capacity: int = 300
-) -> Graph:
-    return decoder_graphs(weights, config, precision, capacity, operators=["standard"])["standard"]
+def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32") -> Graph:
+    return decoder_graphs(weights, config, precision, operators=["standard"])["standard"]
+
+
+def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
+    return EdgeDecoder(DecoderGraph.open(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
 
 
 def exported(
-    model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
-) -> OnnxDecoder:
+    model: Decoder,
+    folder: Path,
+    precision: str = "float32",
+    spelling: str = "fused",
+    prefix: tuple[int, ...] = (),
+) -> Sequence:
     path = folder / "decoder.onnx"
-    graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
+    graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
     graphs[spelling].save(path, external=True)
-    return OnnxDecoder(path)
+    return opened(path, list(prefix or range(PREFIX))).sequence()
 
 
 def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
@@ -87,14 +96,16 @@ def reference_logits(
 
 
 def run_cuts(
-    decoder: OnnxDecoder, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+    sequence: Sequence, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
 ) -> np.ndarray:
+    """Logits of the text; the first cut is the prefix, which the decoder has read."""
+    assert cuts[0] == (0, PREFIX, -1)
     rows = []
-    for start, end, number in cuts:
-        if number >= 0:
-            decoder.inject(sets[number])
-        first = start if start < PREFIX else start + WINDOW
-        rows.append(decoder.run(ids[start:end], first, all_logits=True).copy())
+    sequence.begin([], memory=any(sets))
+    for start, end, number in cuts[1:]:
+        if any(sets):
+            sequence.inject(Recall("", tuple(sets[number])))
+        rows.append(sequence.read(ids[start:end], all_logits=True))
     return np.concatenate(rows)
 
 
@@ -128,9 +139,12 @@ def test_biases_and_an_untied_head_are_exported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spelling", OPERATORS)
 @pytest.mark.parametrize("changes", [
     {"qk_norm": True, "hidden": 100}, {"plain_layers": (1,)}, {"plain_layers": (0, 1, 2)},
-    {"rope_scaling": RopeScaling(factor=4.0, original_positions=64)}, {"attention_bias": True, "query_heads": 3},
+    {"rope_scaling": RopeScaling("llama3", factor=4.0, original_positions=64)},
+    {"attention_bias": True, "query_heads": 3},
 ], ids=["normed", "one plain layer", "all plain", "scaled", "no groups"])  # fmt: skip
-def test_every_architecture_has_the_logits_of_torch(changes: dict[str, object], spelling: str, tmp_path: Path) -> None:
+def test_every_architecture_has_the_logits_of_torch(
+    changes: dict[str, object], spelling: str, tmp_path: Path
+) -> None:
     """Qwen3, SmolLM3, Llama 3, Qwen2: norms that are not 1 and biases that are not 0."""
     model = random_model(config_of("unequal heads", **changes))
     with torch.no_grad():
@@ -192,7 +206,7 @@ def test_order_of_memories_does_not_matter(tmp_path: Path) -> None:
     for order in (chosen, chosen[::-1]):
         sequence.rewind(0)
         sequence.inject(Recall("", tuple(order)))
-        results.append(sequence.read(list(range(20))))
+        results.append(sequence.read(list(range(20))).copy())
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
