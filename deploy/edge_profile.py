@@ -26,8 +26,7 @@ from rich.table import Table
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
 from edge_client.decoder.graph import DecoderGraph, session_options
-from edge_client.decoder.huge_pages import in_huge_pages
-from edge_client.decoder.providers import Active
+from edge_client.decoder.providers import OpenedSession
 from edge_client.decoder.runner import OnnxDecoder
 from memory_model.cache_layout import fused_path
 
@@ -144,9 +143,8 @@ def _profiled(
     chosen.profile_file_prefix = str(options.decoder.with_name("profile"))
     fused = fused_path(options.decoder)
     path = fused if fused.is_file() else options.decoder
-    with in_huge_pages():
-        session = ort.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
-    _answer(OnnxDecoder(DecoderGraph(session, Active("cpu", "cpu"))), options.steps, options.memories)
+    session = ort.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
+    _answer(OnnxDecoder(DecoderGraph(OpenedSession(session, "cpu"))), options.steps, options.memories)
     report = Path(session.end_profiling())
     events = json.loads(report.read_text())
     report.unlink()

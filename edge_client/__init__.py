@@ -1,4 +1,4 @@
-"""The device's half: decodes with ONNX Runtime, asks the service for memories, puts them into the slots."""
+"""The device's half: decodes with ONNX Runtime, recalls memories from the service, puts them into the slots."""
 
 import os
 
@@ -7,130 +7,54 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from edge_client.aio import AsyncEdgeModel
 from edge_client.async_session import AsyncChatSession
-from edge_client.decoder.graph import DecoderGraph
 from edge_client.errors import (
-    AccessRefused,
-    CertificateRefused,
-    CodecMismatch,
     ContextFull,
     CorruptFile,
-    DamagedMemory,
-    DeadlineExceeded,
-    DecoderBroken,
-    DiskFull,
-    EdgeError,
-    EmbedderMismatch,
-    EmptyConversation,
-    EngineMismatch,
-    EngineNotBuilt,
-    FormatMismatch,
-    GraphUnsupported,
     IdentityMismatch,
-    IncompatibleService,
     InvalidInput,
-    KnowledgeBaseChanging,
     Memory3Error,
     MissingFile,
     ModelClosed,
-    ModelMismatch,
     ProviderError,
-    PullError,
-    PullUnderWay,
-    RecallCancelled,
-    RequestRefused,
     RetrievalError,
-    ServiceFailed,
-    ServiceOverloaded,
-    ServiceUnavailable,
     SessionBusy,
-    SessionNotSaved,
-    SessionOfAnotherModel,
-    TensorRtMissing,
-    UnknownRole,
-    UnknownTemplate,
+    StorageError,
 )
-from edge_client.events import (
-    Blocked,
-    Event,
-    Finished,
-    Recalled,
-    Statistics,
-    Token,
-    TokenLogprob,
-    Usage,
-)
-from edge_client.generate.options import Sampling, SamplingOptions
+from edge_client.events import Event, Finished, Recalled, Statistics, Token
+from edge_client.generate.options import SamplingOptions
 from edge_client.model import EdgeModel
-from edge_client.recall.recaller import MemoryRead, Recall, RecallTimes
-from edge_client.recall.worker import RecallMode, RecallPolicy
+from edge_client.recall.recaller import MemoryRead
+from edge_client.recall.worker import RecallMode
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
-from edge_client.wire.async_client import AsyncMemoryClient
 from edge_client.wire.client import MemoryClient
 
 __all__ = [
-    "AccessRefused",
     "AnswerStream",
     "AsyncChatSession",
     "AsyncEdgeModel",
-    "AsyncMemoryClient",
-    "Blocked",
-    "CertificateRefused",
     "ChatSession",
-    "CodecMismatch",
     "ContextFull",
     "CorruptFile",
-    "DamagedMemory",
-    "DeadlineExceeded",
-    "DecoderBroken",
-    "DecoderGraph",
-    "DiskFull",
-    "EdgeError",
     "EdgeModel",
     "EdgeSettings",
-    "EmbedderMismatch",
-    "EmptyConversation",
-    "EngineMismatch",
-    "EngineNotBuilt",
     "Event",
     "Finished",
-    "FormatMismatch",
-    "GraphUnsupported",
     "IdentityMismatch",
-    "IncompatibleService",
     "InvalidInput",
-    "KnowledgeBaseChanging",
     "Memory3Error",
     "MemoryClient",
     "MemoryRead",
     "MissingFile",
     "ModelClosed",
-    "ModelMismatch",
     "ProviderError",
-    "PullError",
-    "PullUnderWay",
-    "Recall",
-    "RecallCancelled",
     "RecallMode",
-    "RecallPolicy",
-    "RecallTimes",
     "Recalled",
-    "RequestRefused",
     "RetrievalError",
-    "Sampling",
     "SamplingOptions",
-    "ServiceFailed",
-    "ServiceOverloaded",
-    "ServiceUnavailable",
     "SessionBusy",
-    "SessionNotSaved",
-    "SessionOfAnotherModel",
     "Statistics",
-    "TensorRtMissing",
+    "StorageError",
     "Token",
-    "TokenLogprob",
-    "UnknownRole",
-    "UnknownTemplate",
-    "Usage",
 ]

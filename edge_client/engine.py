@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.generate.answer import Answer
 from edge_client.generate.options import Sampling
 from edge_client.recall.worker import Recalling, RecallPolicy, RecallWorker
 from edge_client.stream import AnswerStream
 from memory_model.bundle import Bundle
-from memory_model.chat import Prompt, prefix_ids
+from memory_model.chat import Prompt
 from memory_model.errors import CorruptFile
 
 
@@ -27,16 +27,15 @@ class Engine:
     """
 
     def __init__(
-        self, bundle: Bundle, graph: DecoderGraph, recaller: Recalling | None, policy: RecallPolicy
+        self, bundle: Bundle, decoder: Decoder, recaller: Recalling | None, policy: RecallPolicy
     ) -> None:
-        if graph.config != bundle.config:
+        if decoder.config != bundle.config:
             raise CorruptFile(
                 "decoder.onnx has another shape than the manifest says: export the bundle again"
             )
-        self.bundle, self.graph, self.policy = bundle, graph, policy
+        self.bundle, self.decoder, self.policy = bundle, decoder, policy
         self.closed = False
         self._worker = RecallWorker(recaller, policy=policy) if recaller is not None else None
-        self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
         # Before there are threads: a cached property is made twice if two ask at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
@@ -45,12 +44,12 @@ class Engine:
     @property
     def room(self) -> int:
         """Tokens of text that fit into a conversation, answers included."""
-        return self.graph.capacity - len(self._prefix)
+        return self.decoder.room
 
-    def text(self) -> CachedText:
-        """Caches for one more conversation; the prefix is read at once."""
+    def text(self) -> Sequence:
+        """The text of one more conversation."""
         self.check_open()
-        return CachedText(self.graph, self._prefix)
+        return self.decoder.sequence(self)
 
     def check(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
         """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
@@ -59,13 +58,13 @@ class Engine:
         sampling.check_vocabulary(self.bundle.config.vocabulary)
         if len(prompt.ids) >= self.room:
             raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {self.room - 1} fit: shorten the conversation, or export "
-                "a bundle with a larger --capacity"
+                f"the prompt has {len(prompt.ids)} tokens, {self.room - 1} fit: shorten the conversation, or open "
+                "the model with a longer context"
             )
         return sampling
 
     def begin(
-        self, text: CachedText, prompt: Prompt, sampling: Sampling, *, memory: bool, policy: RecallPolicy,
+        self, text: Sequence, prompt: Prompt, sampling: Sampling, *, memory: bool, policy: RecallPolicy,
         done: Callable[[Answer], None],
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is asked for."""

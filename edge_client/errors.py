@@ -1,225 +1,259 @@
-"""What can go wrong on a device, drawn once. Everything derives from `memory_model.errors.Memory3Error`.
+"""What can go wrong on a device: ten classes, each with a `reason` that a program can test.
 
-    Memory3Error
-      EdgeError                    raised by the client itself
-        ContextFull                the text no longer fits the decoder's cache
-        ModelClosed                the model was closed
-        SessionBusy                an answer of the session is under way, or another thread reads it
-        SessionNotSaved            the session's file could not be written
-        DecoderBroken              the decoder gave NaN: a damaged file or provider
-        ProviderError              an accelerator cannot be used; the CPU still can
-          TensorRtMissing          TensorRT's Python API is not installed
-          GraphUnsupported         the graph has operators that this TensorRT does not know
-          EngineNotBuilt           TensorRT could not parse or build the graph
-          EngineMismatch           the engine's results are not the CPU's: it is thrown away
-        RetrievalError             a call to the service failed: no memories for this chunk; decoding goes on without
-          ServiceUnavailable       nobody answers at the address, or the connection broke
-            CertificateRefused     the TLS handshake failed: expired, unknown issuer, another host's, no TLS there
-            ServiceOverloaded      it answers that it has too much to do, or no room
-          DeadlineExceeded         the service did not answer in time
-          RequestRefused           the service answered no (unknown knowledge base, bad request)
-            AccessRefused          the API key is missing or wrong, or does not permit this
-          IncompatibleService      the service has another model, codec or embedder than this bundle
-          ServiceFailed            the service failed while it worked on the request, or its data are damaged
-          DamagedMemory            a payload's checksum or length is wrong
-          RecallCancelled          the answer was ended while its memories were asked for
-        PullError                  a bundle or pack could not be fetched whole; what came is kept
-          DiskFull                 no room for it on this device
-          PullUnderWay             another process fetches to the same place
-          KnowledgeBaseChanging    the knowledge base was written to while it was being fetched
-      InvalidInput                 a caller's value is wrong: an option, a message
-        UnknownTemplate            the chat template is none, or cannot spell the conversation
-        EmptyConversation          there is no message to answer
-        UnknownRole                a message is not of system, user or assistant
-      MissingFile                  no bundle, session or pack is there; the message names the command that makes it
-      CorruptFile                  a file's or payload's bytes are not what they should be
-      IdentityMismatch             something was written by another model, codec, format or embedder
-        ModelMismatch              … by another model or tokenizer
-          SessionOfAnotherModel    a saved session
-        CodecMismatch              … by another codec
-        FormatMismatch             … with another memory budget or format version
-        EmbedderMismatch           … with another embedder
+    Memory3Error                 root
+      InvalidInput               a caller's value is wrong
+                                 INVALID_VALUE, EMPTY_CONVERSATION, UNKNOWN_ROLE, UNKNOWN_TEMPLATE
+      MissingFile                no bundle, session or pack is there; the message names the command that makes it
+                                 MISSING_FILE
+      CorruptFile                a file's bytes are not what they should be
+                                 CORRUPT_FILE
+      IdentityMismatch           written by another model, codec, format or embedder
+                                 MODEL_MISMATCH, CODEC_MISMATCH, FORMAT_MISMATCH, EMBEDDER_MISMATCH
+      ContextFull                the text no longer fits the decoder's cache
+                                 CONTEXT_FULL
+      ModelClosed                the model was closed
+                                 MODEL_CLOSED
+      SessionBusy                an answer of the session is being read, or another thread reads it
+                                 SESSION_BUSY
+      ProviderError              the execution provider cannot run the model
+                                 NOT_INSTALLED, UNSUPPORTED_GRAPH, NOT_BUILT, LOAD_FAILED, OUT_OF_MEMORY, WRONG_RESULT
+      StorageError               a bundle, pack or session could not be stored whole
+                                 NOT_FETCHED, DISK_FULL, PULL_UNDER_WAY, KNOWLEDGE_BASE_CHANGING, SESSION_NOT_SAVED
+      RetrievalError             a call to the service failed; decoding goes on without memories
+                                 without an answer (`unavailable`): UNREACHABLE, CERTIFICATE, OVERLOADED,
+                                 DEADLINE_EXCEEDED, CANCELLED
+                                 with one: ACCESS_REFUSED, INVALID_REQUEST, INCOMPATIBLE, SERVICE_FAILED,
+                                 DAMAGED_MEMORY, or the service's own (`google.rpc.ErrorInfo.reason`),
+                                 such as KNOWLEDGE_BASE_NOT_FOUND or MODEL_MISMATCH
 
-Those from InvalidInput on are defined in `memory_model.errors`, except SessionOfAnotherModel.
+The first four are defined in `memory_model.errors`.
 """
 
 from __future__ import annotations
 
 from memory_model.errors import (
-    CodecMismatch,
     CorruptFile,
-    EmbedderMismatch,
-    EmptyConversation,
-    FormatMismatch,
     IdentityMismatch,
     InvalidInput,
     Memory3Error,
     MissingFile,
-    ModelMismatch,
-    UnknownRole,
-    UnknownTemplate,
 )
 
 __all__ = [
-    "AccessRefused",
-    "CertificateRefused",
-    "CodecMismatch",
     "ContextFull",
     "CorruptFile",
-    "DamagedMemory",
-    "DeadlineExceeded",
-    "DecoderBroken",
-    "DiskFull",
-    "EdgeError",
-    "EmbedderMismatch",
-    "EmptyConversation",
-    "EngineMismatch",
-    "EngineNotBuilt",
-    "FormatMismatch",
-    "GraphUnsupported",
     "IdentityMismatch",
-    "IncompatibleService",
     "InvalidInput",
-    "KnowledgeBaseChanging",
     "Memory3Error",
     "MissingFile",
     "ModelClosed",
-    "ModelMismatch",
     "ProviderError",
-    "PullError",
-    "PullUnderWay",
-    "RecallCancelled",
-    "RequestRefused",
     "RetrievalError",
-    "ServiceFailed",
-    "ServiceOverloaded",
-    "ServiceUnavailable",
     "SessionBusy",
-    "SessionNotSaved",
-    "SessionOfAnotherModel",
-    "TensorRtMissing",
-    "UnknownRole",
-    "UnknownTemplate",
+    "StorageError",
+    "described",
 ]
+
+MENDABLE = frozenset(
+    {"CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNAUTHENTICATED", "ACCESS_REFUSED", "SCOPE_TOO_SMALL", "INCOMPATIBLE",
+     "INVALID_REQUEST", "KNOWLEDGE_BASE_NOT_FOUND", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH",
+     "EMBEDDER_MISMATCH"}
+)  # fmt: skip
+"""Reasons why a recall failed that go on until somebody changes a setting, a file or the service."""
 
 
 class EdgeError(Memory3Error):
-    """Root of the client's own errors."""
+    """What the client's own errors have in common. reason: instead of the class's default. help: what to do, appended to the message."""
+
+    def __init__(self, message: str = "", *, reason: str = "", help: str = "") -> None:
+        super().__init__(f"{message}: {help}" if help else message)
+        self.reason = reason or type(self).reason
+        self.help = help
 
 
 class ContextFull(EdgeError):
     """The text no longer fits; the message says how many tokens there are and how many fit."""
 
-
-class DecoderBroken(EdgeError):
-    """The decoder's logits are NaN."""
+    reason = "CONTEXT_FULL"
 
 
 class ModelClosed(EdgeError):
     """The model was closed; open it again."""
 
+    reason = "MODEL_CLOSED"
+
 
 class SessionBusy(EdgeError):
     """The session, or its answer, is in use: one answer at a time, read by one thread at a time."""
 
-
-class SessionNotSaved(EdgeError):
-    """The session's file could not be written: no room, no permission, no such folder. What was there stays."""
-
-
-class SessionOfAnotherModel(ModelMismatch):
-    """The session was saved with another model, so its key-values mean nothing to this one."""
-
-    subject = "the session was saved with"
+    reason = "SESSION_BUSY"
 
 
 class ProviderError(EdgeError):
-    """An accelerator cannot be used as asked; the message says what to install or do."""
+    """The execution provider cannot run the model, or computed something else; the message says what to do."""
+
+    reason = "LOAD_FAILED"
 
 
-class TensorRtMissing(ProviderError):
-    """TensorRT's Python API is not installed or does not load."""
+class StorageError(EdgeError):
+    """A bundle, pack or session could not be stored whole; what was there before stays."""
 
-
-class GraphUnsupported(ProviderError):
-    """The graph has operators that this TensorRT does not know; the message lists them."""
-
-
-class EngineNotBuilt(ProviderError):
-    """TensorRT could not parse or build the graph; the message is TensorRT's own."""
-
-
-class EngineMismatch(ProviderError):
-    """An engine computes something else than the CPU provider. It is never kept."""
+    reason = "NOT_FETCHED"
 
 
 class RetrievalError(EdgeError):
-    """A call to the service failed. Generation catches it, reports it and goes on.
+    """A call to the service failed. Generation catches it, reports it in its Recalled event and goes on.
 
-    reason: the service's stable name for it, e.g. KNOWLEDGE_BASE_NOT_FOUND; empty where it gave none.
-    help: what to do, part of the message too. retry_after_s: when the service wants to be asked again; None: unsaid.
+    unavailable: the service gave no answer, so it is not called again for a while and a memory pack takes its place.
+    retry_after_s: the service's own wish; None where it has none.
     """
 
+    reason = "SERVICE_FAILED"
+
     def __init__(
-        self, message: str = "", *, reason: str = "", help: str = "", retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(f"{message}: {help}" if help else message)
-        self.reason = reason
-        self.help = help
+        self, message: str = "", *, reason: str = "", unavailable: bool = False, help: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, reason=reason, help=help)
+        self.unavailable = unavailable
         self.retry_after_s = retry_after_s
 
 
-class ServiceUnavailable(RetrievalError):
-    """Nobody answers at the address, or the connection broke."""
+def described(error: Exception) -> str:
+    """`REASON: message`, as events and the command line show an error; the class's name for one that is not ours."""
+    reason = error.reason if isinstance(error, Memory3Error) else type(error).__name__
+    return f"{reason}: {error}"
+
+
+# Names of before, until every room raises the classes above.
+class SessionNotSaved(StorageError):
+    """Before: a session's file."""
+
+    reason = "SESSION_NOT_SAVED"
+
+
+class DecoderBroken(ProviderError):
+    """Before: NaN."""
+
+    reason = "WRONG_RESULT"
+
+
+class TensorRtMissing(ProviderError):
+    """Before: not installed."""
+
+    reason = "NOT_INSTALLED"
+
+
+class GraphUnsupported(ProviderError):
+    """Before: operators."""
+
+    reason = "UNSUPPORTED_GRAPH"
+
+
+class EngineNotBuilt(ProviderError):
+    """Before: not built."""
+
+    reason = "NOT_BUILT"
+
+
+class EngineMismatch(ProviderError):
+    """Before: wrong results."""
+
+    reason = "WRONG_RESULT"
+
+
+class _Unavailable(RetrievalError):
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        reason: str = "",
+        unavailable: bool = True,
+        help: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            message, reason=reason, unavailable=unavailable, help=help, retry_after_s=retry_after_s
+        )
+
+
+class ServiceUnavailable(_Unavailable):
+    """Before: no answer."""
+
+    reason = "UNREACHABLE"
 
 
 class ServiceOverloaded(ServiceUnavailable):
-    """The service answered that it has too much to do; asking again at once would make it worse."""
+    """Before: too much to do."""
+
+    reason = "OVERLOADED"
 
 
 class CertificateRefused(ServiceUnavailable):
-    """The TLS handshake failed: a certificate is expired, of an unknown issuer or another host, or there is no TLS."""
+    """Before: TLS."""
+
+    reason = "CERTIFICATE"
 
 
-class DeadlineExceeded(RetrievalError):
-    """The service did not answer within the deadline."""
+class DeadlineExceeded(_Unavailable):
+    """Before: too late."""
+
+    reason = "DEADLINE_EXCEEDED"
 
 
 class RequestRefused(RetrievalError):
-    """The service understood and said no."""
+    """Before: no."""
+
+    reason = "INVALID_REQUEST"
 
 
 class AccessRefused(RequestRefused):
-    """The API key is missing or wrong, or does not permit the request."""
+    """Before: API key."""
+
+    reason = "ACCESS_REFUSED"
 
 
 class IncompatibleService(RetrievalError):
-    """The service's model, codec or embedder is not this bundle's."""
+    """Before: other model."""
+
+    reason = "INCOMPATIBLE"
 
 
 class ServiceFailed(RetrievalError):
-    """The service failed while it worked on the request, or found its own data damaged."""
+    """Before: fault."""
+
+    reason = "SERVICE_FAILED"
 
 
 class DamagedMemory(RetrievalError):
-    """A payload arrived whose checksum or length is wrong."""
+    """Before: checksum."""
+
+    reason = "DAMAGED_MEMORY"
 
 
 class RecallCancelled(RetrievalError):
-    """Nobody waits for the memories any more: the answer was ended while they were asked for."""
+    """Before: ended."""
+
+    reason = "CANCELLED"
 
 
-class PullError(EdgeError):
-    """A bundle or pack could not be fetched whole; the same command goes on where it stopped."""
+class PullError(StorageError):
+    """Before: not fetched."""
 
 
 class DiskFull(PullError):
-    """There is no room for the bundle or pack."""
+    """Before: no room."""
+
+    reason = "DISK_FULL"
 
 
 class PullUnderWay(PullError):
-    """Another process fetches to the same place."""
+    """Before: another process."""
+
+    reason = "PULL_UNDER_WAY"
 
 
 class KnowledgeBaseChanging(PullError):
-    """The knowledge base was written to again and again while it was being fetched."""
+    """Before: written to."""
+
+    reason = "KNOWLEDGE_BASE_CHANGING"

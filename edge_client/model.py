@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge_client.decoder.cached_text import CachedText
-from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.sequence import Sequence as Text
 from edge_client.engine import Engine
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.offline import open_pack
@@ -49,19 +49,19 @@ class EdgeModel:
     def __init__(
         self,
         bundle: Bundle,
-        graph: DecoderGraph,
+        decoder: Decoder,
         recaller: Recalling | None,
         policy: RecallPolicy | None = None,
     ) -> None:
         self.bundle = bundle
-        self.graph = graph
+        self.decoder, self.graph = decoder, decoder.graph
         self.recaller = recaller
         self.policy = policy or RecallPolicy()
         self._settings: EdgeSettings | None = None  # those of `open`
         self._pack: MemoryPack | None = None  # of their knowledge base
-        self._engine = Engine(bundle, graph, recaller, self.policy)
+        self._engine = Engine(bundle, decoder, recaller, self.policy)
         # The caches of the last question: one that goes on from it need not be read again.
-        self._idle: CachedText | None = self._engine.text()
+        self._idle: Text | None = self._engine.text()
         self._lock = threading.Lock()
 
     @classmethod
@@ -75,7 +75,7 @@ class EdgeModel:
         given = {"bundle": bundle, "service": service, **settings}
         chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
         opened = Bundle.open(chosen.bundle)
-        graph = DecoderGraph.open(opened.decoder, threads=chosen.threads, provider=chosen.provider)
+        decoder = Decoder.open(opened, threads=chosen.threads, provider=chosen.provider)
         pack = open_pack(chosen, opened)
         recaller = Recaller(
             opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
@@ -83,7 +83,7 @@ class EdgeModel:
             cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
             hedge_after_s=chosen.recall_policy.hedge_after_s,
         )  # fmt: skip
-        model = cls(opened, graph, recaller, chosen.recall_policy)
+        model = cls(opened, decoder, recaller, chosen.recall_policy)
         model._settings, model._pack = chosen, pack
         return model
 
@@ -101,7 +101,7 @@ class EdgeModel:
             pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
             hedge_after_s=settings.recall_policy.hedge_after_s,
         )  # fmt: skip
-        model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
+        model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
         model._settings, model._pack = settings, self._pack
         return model
 
@@ -175,7 +175,7 @@ class EdgeModel:
     def load_session(self, path: str | Path, *, recall: RecallMode | str | None = None) -> ChatSession:
         """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
 
-        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, ContextFull, ModelClosed.
+        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, ContextFull, ModelClosed.
         """
         return ChatSession.load(self._engine, path, self._policy_with(recall, None))
 
@@ -207,7 +207,7 @@ class EdgeModel:
         lead_tokens = self.policy.lead_tokens if lead_tokens is None else lead_tokens
         return replace(self.policy, mode=mode, lead_tokens=lead_tokens)
 
-    def _keep(self, text: CachedText) -> None:
+    def _keep(self, text: Text) -> None:
         with self._lock:
             if not self._engine.closed:
                 self._idle = text

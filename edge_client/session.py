@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.decoder.cached_text import NOTHING
+from edge_client.decoder.sequence import NOTHING
 from edge_client.engine import Engine
-from edge_client.errors import SessionBusy, SessionOfAnotherModel
+from edge_client.errors import SessionBusy
 from edge_client.generate.answer import Answer
 from edge_client.recall.recaller import Recall
 from edge_client.recall.worker import RecallPolicy
 from edge_client.session_file import SavedSession
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message
-from memory_model.errors import InvalidInput
+from memory_model.errors import InvalidInput, ModelMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -116,7 +116,7 @@ class ChatSession:
             if len(held.payloads) != len(held.memories):
                 raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
             SavedSession(
-                identity=self._engine.bundle.identity, precision=self._engine.graph.precision,
+                identity=self._engine.bundle.identity, precision=self._engine.decoder.graph.precision,
                 messages=self._messages, spelled=self._spelled, tokens=self._text.tokens, numbers=numbers,
                 read=held.read, payloads=held.payloads, arrays=arrays,
             ).write(path)  # fmt: skip
@@ -126,15 +126,20 @@ class ChatSession:
         """A saved conversation, which goes on as if it had never been interrupted.
 
         Where the decoder's weights have another precision, its key-values are computed anew at the next turn.
-        Raises MissingFile, CorruptFile, SessionOfAnotherModel, CodecMismatch, FormatMismatch, ContextFull.
+        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, FormatMismatch, ContextFull.
         """
         saved, bundle = SavedSession.read_from(path), engine.bundle
         if saved.identity.model_id != bundle.identity.model_id:
             remedy = "open the bundle that it was saved with, or begin a new session"
-            raise SessionOfAnotherModel(saved.identity.model_id, bundle.identity.model_id, remedy)
+            raise ModelMismatch(
+                saved.identity.model_id,
+                bundle.identity.model_id,
+                remedy,
+                subject="the session was saved with",
+            )
         session = cls(engine, saved.messages, policy)
         session._spelled = saved.spelled
-        if saved.precision == engine.graph.precision:
+        if saved.precision == engine.decoder.graph.precision:
             memories = tuple(bundle.memory_format.decode(saved.payloads))
             held = (
                 Recall("", memories, saved.read, state="held", payloads=saved.payloads)

@@ -18,72 +18,95 @@ from __future__ import annotations
 
 
 class Memory3Error(Exception):
-    """Root of all errors this project raises on purpose."""
+    """Root of all errors this project raises on purpose. reason: a stable name that a program can test."""
+
+    reason: str = ""
 
 
 class InvalidInput(Memory3Error, ValueError):
     """A caller's value is wrong; the message says what was expected and what came."""
 
+    reason = "INVALID_VALUE"
+
 
 class UnknownTemplate(InvalidInput):
     """The chat template is none, refuses the conversation or leaves out a message of it."""
+
+    reason = "UNKNOWN_TEMPLATE"
 
 
 class EmptyConversation(InvalidInput):
     """A conversation without a message."""
 
+    reason = "EMPTY_CONVERSATION"
+
 
 class UnknownRole(InvalidInput):
     """A message's role is not system, user or assistant; the message names its number."""
+
+    reason = "UNKNOWN_ROLE"
 
 
 class MissingFile(Memory3Error, FileNotFoundError):
     """A needed file does not exist; the message says which command makes it."""
 
+    reason = "MISSING_FILE"
+
 
 class CorruptFile(Memory3Error):
     """A file's or a payload's bytes are not what its format or manifest says."""
+
+    reason = "CORRUPT_FILE"
 
 
 class IdentityMismatch(Memory3Error):
     """Something was written by another model, codec or format than the one that would read it."""
 
+    reason = "IDENTITY_MISMATCH"
     subject, what = "memory was written by", "identity"
 
-    def __init__(self, found: str, expected: str, remedy: str) -> None:
-        """Say which identity was `found`, which one was `expected` and what to do (`remedy`)."""
+    def __init__(self, found: str, expected: str, remedy: str, *, subject: str = "") -> None:
+        """Say which identity was `found`, which one was `expected` and what to do (`remedy`).
+
+        subject: what was read, instead of "memory was written by".
+        """
         self.found = found
         self.expected = expected
         super().__init__(
-            f"{self.subject} {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
+            f"{subject or self.subject} {self.what} {found[:12]}…, this reader is {expected[:12]}…: {remedy}"
         )
 
 
 class ModelMismatch(IdentityMismatch):
     """The memory was written by another model or tokenizer."""
 
+    reason = "MODEL_MISMATCH"
     what = "model"
 
 
 class CodecMismatch(IdentityMismatch):
     """The memory was compressed by another codec."""
 
+    reason = "CODEC_MISMATCH"
     what = "codec"
 
 
 class FormatMismatch(IdentityMismatch):
     """The memory has another budget of heads and tokens, or another format version."""
 
+    reason = "FORMAT_MISMATCH"
     what = "memory format"
 
 
 class EmbedderMismatch(IdentityMismatch):
     """The reference vectors were made by another embedder."""
 
+    reason = "EMBEDDER_MISMATCH"
     what = "embedder"
 
 
 class BaseMismatch(IdentityMismatch):
     """The adapter was tuned from other base weights."""
 
+    reason = "BASE_MISMATCH"
     subject, what = "the adapter was tuned from", "base weights"

@@ -14,9 +14,7 @@ from edge_client.cli.device_facts import (
     gpu_wheel,
     usable_cores,
 )
-from edge_client.decoder.providers import ORDER, RUNTIME_NAMES, check_name
-from edge_client.errors import TensorRtMissing
-from edge_client.tensorrt_api import load_tensorrt
+from edge_client.decoder.providers import ORDER, RUNTIME_NAMES, check_name, tensorrt_version
 from memory_model.codec.native.library import installed, why_missing
 
 FULL_POWER = "MAXN"
@@ -92,13 +90,7 @@ def _clocks(facts: DeviceFacts) -> Check:
 
 
 def _tensorrt(facts: DeviceFacts) -> Check:
-    try:
-        api = load_tensorrt(("tensorrt",))
-    except TensorRtMissing as error:
-        library = f"library {facts.tensorrt}, " if facts.tensorrt else ""
-        return Check("TensorRT", True, f"{library}Python API missing", fact=True, advice=str(error))
-    return Check("TensorRT", True, f"{api.version}, Python API loads", fact=True,
-                 advice="edge-client build --tensorrt makes the engines")  # fmt: skip
+    return Check("TensorRT", True, tensorrt_version() or "does not load", fact=True)
 
 
 def _providers(wanted: str, facts: DeviceFacts) -> Check:

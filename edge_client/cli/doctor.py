@@ -8,8 +8,7 @@ from pathlib import Path
 
 from edge_client.cli.check import Check
 from edge_client.cli.device_checks import device_checks
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder.batch import Decoder
 from edge_client.errors import RetrievalError
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
@@ -50,17 +49,17 @@ def check(
 
 def _decoder(bundle: Bundle, threads: int, provider: str) -> Check:
     try:
-        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider)
-        decoder = OnnxDecoder(graph)
+        decoder = Decoder.open(bundle, threads=threads, provider=provider, parallel=1)
+        graph, text = decoder.graph, decoder.sequence()
         token = bundle.tokenizer.bos_id
-        decoder.run([token], 0)
+        text.read([token])
         begun = time.perf_counter()
-        for position in range(1, STEPS + 1):
-            token = int(decoder.run([token], position)[0].argmax())
+        for _ in range(STEPS):
+            token = int(text.read([token])[0].argmax())
         speed = STEPS / (time.perf_counter() - begun)
     except Memory3Error as error:
         return Check("decoder", False, f"{type(error).__name__}: {error}")
-    detail = f"{decoder.provider}, {threads} thread(s), {speed:.0f} tokens/s"
+    detail = f"{graph.provider}, {threads} thread(s), {speed:.0f} tokens/s"
     return Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 

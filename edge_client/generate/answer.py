@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.sequence import Sequence as Text
 from edge_client.events import Blocked, Event, Finished, Statistics, Token, TokenLogprob
 from edge_client.generate import loop as flow
 from edge_client.generate.chunk_recalls import ChunkRecalls
@@ -34,7 +34,7 @@ class Answer:
     """
 
     def __init__(
-        self, text: CachedText, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer, worker: RecallWorker | None,
+        self, text: Text, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer, worker: RecallWorker | None,
         policy: RecallPolicy, cancellation: Cancellation,
     ) -> None:  # fmt: skip
         self._text, self._prompt, self._sampling, self._tokenizer = text, prompt, sampling, tokenizer
@@ -84,13 +84,20 @@ class Answer:
             self._reason = "cancelled"
         finally:
             self._recalls.end()
+            self._text.end()
         yield from self._news()
         statistics = self._statistics(reused, self._text.decoder_s - decoder_s)
         yield Finished(self.shown, self._reason, statistics, self._recalls.failed)
 
     def _reading(self, reused: int) -> Iterator[Event]:
         """Everything up to the last token; sets why that was the last one."""
-        chunks = cut(self._prompt, self._tokenizer, self._recalls.chunk_tokens, reused)
+        chunks = cut(
+            self._prompt,
+            self._tokenizer,
+            self._recalls.chunk_tokens,
+            reused,
+            held=bool(self._text.held.memories),
+        )
         logits = flow.read_prompt(chunks, self._recalls, self._read)
         yield from self._news()
         for picked in flow.decode(logits, self._sampler.pick, self._recalls, self._read):

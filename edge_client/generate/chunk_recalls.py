@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.sequence import Sequence as Text
 from edge_client.events import Blocked, Recalled
 from edge_client.generate.prompt import generated_query
 from edge_client.recall.recaller import Recall
@@ -44,7 +44,7 @@ class ChunkRecalls:
     """
 
     def __init__(
-        self, text: CachedText, worker: RecallWorker | None, policy: RecallPolicy,
+        self, text: Text, worker: RecallWorker | None, policy: RecallPolicy,
         query: Callable[[Sequence[int]], str], content: Sequence[int], cancellation: Cancellation,
     ) -> None:  # fmt: skip
         self.chunk_tokens = text.decoder.config.memory.chunk_tokens
@@ -77,6 +77,8 @@ class ChunkRecalls:
         """Put a prompt chunk's memories into the slots; after an error those that are there stay."""
         if self._worker is not None:
             self._swap(len(self.told), found, waited_ms, generated=False)
+            if found.error:
+                self._text.miss()
 
     def said(self, token: int) -> None:
         """A token was generated."""

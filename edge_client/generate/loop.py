@@ -2,8 +2,8 @@
 
 prompt   messages -> tokens -> chunks of 64          memory_model.chat, edge_client.generate.prompt
 recall   chunk -> query vector -> hits -> memories   edge_client.generate.chunk_recalls, overlap, recall
-inject   memories -> slots of the caches             edge_client.decoder.cached_text, caches
-decode   tokens -> logits -> token                   edge_client.decoder.runner, sampling
+inject   memories -> slots of the caches             edge_client.decoder.sequence, kv
+decode   tokens -> logits -> token                   edge_client.decoder.batch, sampling
 stream   tokens -> text, events                      edge_client.generate.answer, stream_text, events
 """
 

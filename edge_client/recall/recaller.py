@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.free_memory import return_free_memory
+from edge_client.decoder.graph import return_free_memory
 from edge_client.errors import (
     DeadlineExceeded,
     RecallCancelled,

@@ -68,7 +68,7 @@ def model_routes(answering: Answering, embedder: Embedder, created: int) -> APIR
         return {
             "status": "ok",
             "model": {
-                "name": manifest.name, "precision": manifest.precision, "capacity": manifest.capacity,
+                "name": manifest.name, "precision": manifest.precision, "capacity": answering.conversations.model(None).decoder.context,
                 "chunk_tokens": memory.chunk_tokens, "memories_per_chunk": memory.memories_per_chunk,
             },
             "answers": {"running": answering.turns.running, "waiting": answering.turns.waiting},

@@ -16,7 +16,7 @@ from tests.memory_service.running import document, running
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Bundle:
-    return tiny_bundle(tmp_path_factory.mktemp("bench"), capacity=512)
+    return tiny_bundle(tmp_path_factory.mktemp("bench"))
 
 
 @pytest.mark.parametrize("tokens", [40, 64, 65, 128])

@@ -289,7 +289,7 @@ def test_the_same_seed_gives_the_same_answer(model: EdgeModel) -> None:
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
     tiny: Bundle, model: EdgeModel
 ) -> None:
-    room = model.graph.capacity - len(prefix_ids(tiny.tokenizer, tiny.config.memory))
+    room = model.decoder.room
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
     finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
     assert finished.reason == "context"
@@ -354,6 +354,6 @@ def test_a_decoder_of_another_shape_is_refused(tiny: Bundle, tmp_path: Path) -> 
     from tests.edge_client.tiny_bundle import tiny_config
 
     other = tiny_loaded(config=tiny_config().with_memory(tiny_config().memory.__class__()))
-    export_decoder(other, tmp_path / "decoder.onnx", "float32", 128)
+    export_decoder(other, tmp_path / "decoder.onnx", "float32")
     with pytest.raises(CorruptFile, match="another shape"):
         EdgeModel(tiny, DecoderGraph.open(tmp_path / "decoder.onnx"), None)
