@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
@@ -46,12 +46,12 @@ def cases() -> dict[str, Any]:
 
 @cache
 def graph(path: Path) -> DecoderGraph:
-    return DecoderGraph.open(path)
+    return DecoderGraph.open(path, context=512, parallel=1)
 
 
 def onnx_client(decoder: Path) -> Client:
     bundle = Bundle.open(FOLDER / "bundle")
-    text = CachedText(graph(decoder), cases()["prefix"])
+    text = Decoder(graph(decoder), cases()["prefix"], context=512, parallel=1).sequence()
 
     def inject(payloads: Sequence[bytes]) -> None:
         memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
