@@ -46,7 +46,7 @@ def cases() -> dict[str, Any]:
 
 @cache
 def graph(path: Path) -> DecoderGraph:
-    return DecoderGraph.open(path, context=512, parallel=1)
+    return DecoderGraph.open(path, threads=1, context=512, parallel=1)
 
 
 def onnx_client(decoder: Path) -> Client:
