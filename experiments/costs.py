@@ -18,9 +18,9 @@ from rich.table import Table
 from memory_model.cli.options import ModelOption
 from memory_model.config import PRESETS, ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
-from memory_model.eval.rows import read_json
 from memory_model.models.architectures import config_of
 from memory_model.models.folder import ModelFolder
+from memory_model.models.tensor_files import read_json
 
 _TRAIN_TOKENS = 2048
 

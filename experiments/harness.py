@@ -27,9 +27,9 @@ from memory_model.cli.evaluation import open_knowledge_base
 from memory_model.cli.options import FACTBOOK, open_embedder, progress_bars
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, query_of
-from memory_model.eval.rows import read_json
 from memory_model.eval.subject import Subject
 from memory_model.models.folder import ModelFolder
+from memory_model.models.tensor_files import read_json
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import answer_scores, greedy
 
@@ -91,8 +91,8 @@ class Memory3LM(LM):
         return find
 
     def _fixed(self, path: Path) -> Source:
-        texts, read = read_json(path), self.loaded.config.memory.memories_per_chunk
-        if not isinstance(texts, list) or not all(isinstance(t, str) and t.strip() for t in texts):
+        texts, read = read_json(path, list), self.loaded.config.memory.memories_per_chunk
+        if not all(isinstance(t, str) and t.strip() for t in texts):
             raise InvalidInput(f"{path} is no list of texts that are not empty")
         if not 1 <= len(texts) <= read:
             raise InvalidInput(f"{path} holds {len(texts)} references, 1 to {read} are read at once")

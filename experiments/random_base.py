@@ -117,9 +117,9 @@ def random_base(
     """
     from memory_model.config import PRESETS
     from memory_model.errors import InvalidInput
-    from memory_model.eval.rows import read_json
     from memory_model.models.architectures import config_of
     from memory_model.models.folder import ModelFolder
+    from memory_model.models.tensor_files import read_json
 
     if shape.endswith(".json"):
         config = config_of(read_json(Path(shape)), Path(shape).parent.name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import InvalidInput
+from memory_model.models.tensor_files import read_json
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,6 @@ class Row:
         return (self.right_answer, *self.answers)
 
 
-def read_json(path: Path) -> Any:
-    """The contents of a JSON file; raises MissingFile or CorruptFile."""
-    if not path.is_file():
-        raise MissingFile(f"no file {path}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CorruptFile(f"{path} is not JSON: {error}") from error
-
-
 def read_rows(data: Any, limit: int | None = None) -> list[Row]:
     """Rows of a parsed data file; other fields are ignored. Raises InvalidInput naming the field that is wrong."""
     if not isinstance(data, list) or not data:
@@ -65,4 +55,4 @@ def read_rows(data: Any, limit: int | None = None) -> list[Row]:
 
 def open_rows(path: Path, limit: int | None = None) -> list[Row]:
     """Rows of a file; raises MissingFile, CorruptFile or InvalidInput."""
-    return read_rows(read_json(path), limit)
+    return read_rows(read_json(path, list, "an evaluation file is a JSON list"), limit)

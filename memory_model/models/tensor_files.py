@@ -57,7 +57,7 @@ def read_json(path: Path, kind: type = dict, advice: str = _REMEDY) -> Any:
         raise MissingFile(f"no {path.name} in {path.parent}: {advice}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except ValueError as error:  # UnicodeDecodeError is one
         raise CorruptFile(f"{path} is not JSON: {error}") from error
     if not isinstance(value, kind):
         raise CorruptFile(f"{path} is a {type(value).__name__}, expected a {kind.__name__}")
