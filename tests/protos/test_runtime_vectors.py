@@ -44,14 +44,10 @@ def cases() -> dict[str, Any]:
     return json.loads((FOLDER / "cases.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
-@cache
-def graph(path: Path) -> DecoderGraph:
-    return DecoderGraph.open(path, threads=1, context=512, parallel=1)
-
-
 def onnx_client(decoder: Path) -> Client:
     bundle = Bundle.open(FOLDER / "bundle")
-    text = Decoder(graph(decoder), cases()["prefix"], context=512, parallel=1).sequence()
+    graph = DecoderGraph.open(decoder, threads=1, context=512, parallel=1)
+    text = Decoder(graph, cases()["prefix"], context=512, parallel=1).sequence()
 
     def inject(payloads: Sequence[bytes]) -> None:
         memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
