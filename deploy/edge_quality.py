@@ -23,8 +23,8 @@ from docs.quality import DEVICE_PRECISION
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.events import Finished
 from edge_client.model import EdgeModel
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
-from edge_client.recall.worker import RecallMode, RecallPolicy
 from experiments.quality import Measured, file_key, keep
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.codec.payload import ExplicitMemory

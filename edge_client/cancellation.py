@@ -1,4 +1,4 @@
-"""A wish to stop that one thread tells another: asked for, or told at once by a callback."""
+"""`Cancellation`: one thread tells others that a result is no longer needed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 
 class Cancellation:
-    """Set once, by `cancel`. Any thread may use it."""
+    """Set once, by `cancel`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._set = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._cancelled = False
 
@@ -24,17 +23,12 @@ class Cancellation:
         """Set it and call the callbacks, in this thread."""
         with self._lock:
             self._cancelled = True
-            self._set.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
-    def sleep(self, seconds: float) -> None:
-        """Return after so many seconds, or when it is set."""
-        self._set.wait(seconds)
-
     def when_cancelled(self, callback: Callable[[], None]) -> None:
-        """Call back at `cancel`, or at once if that has been."""
+        """Call back at `cancel`, or at once if it was called before."""
         with self._lock:
             if not self._cancelled:
                 self._callbacks.append(callback)

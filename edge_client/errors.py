@@ -63,7 +63,10 @@ MENDABLE = frozenset(
 
 
 class EdgeError(Memory3Error):
-    """What the client's own errors have in common. reason: instead of the class's default. help: what to do, appended to the message."""
+    """An error of the client.
+
+    reason: instead of the class's default. help: what to do, appended to the message.
+    """
 
     def __init__(self, message: str = "", *, reason: str = "", help: str = "") -> None:
         super().__init__(f"{message}: {help}" if help else message)

@@ -15,8 +15,8 @@ from pydantic import Field
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled, Token
 from edge_client.events import Statistics
-from edge_client.recall.recaller import Asking, Recaller
-from edge_client.wire.hedge import PendingCall
+from edge_client.recall.recaller import Recaller, Service
+from edge_client.wire.retrieval import Answer
 
 NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
@@ -49,12 +49,12 @@ class AnswerSettings(Settings):
 class WithoutWords:
     """Stands before a client and keeps the words of queries from the service."""
 
-    def __init__(self, client: Asking) -> None:
+    def __init__(self, client: Service) -> None:
         self._client = client
 
-    def begin(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> PendingCall:
+    def retrieve(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> Answer:
         """As the client's."""
-        return self._client.begin(vectors, **rest)
+        return self._client.retrieve(vectors, **rest)
 
     def close(self) -> None:
         """As the client's."""
@@ -96,7 +96,7 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     """
     tokenizer = model.bundle.tokenizer
     ends = set(tokenizer.stop_ids)
-    session = model.session(recall=recall)
+    session = model.session(memory=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None
     told: list[float] = []

@@ -31,8 +31,8 @@ class TextRetrieval:
         """Best first; raises a RetrievalError."""
         vectors = self._embedder.embed([query])
         held_ids = sorted(self._known)
-        pending = self._client.begin(vectors, k=self._k, words=[query_words(query)], held_ids=held_ids)
-        (hits,) = pending.result().hits
+        words = [query_words(query)]
+        (hits,) = self._client.retrieve(vectors, k=self._k, words=words, held_ids=held_ids).hits
         self._known.update(hit.memory_id for hit in hits)
         return [hit.text or "" for hit in hits]
 

@@ -18,10 +18,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from edge_client.errors import PullError, RetrievalError
-from edge_client.pull.bundle import Progress as Telling
+from edge_client.errors import RetrievalError, StorageError
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import PACKS, pull_pack
+from edge_client.pull.staging import Progress as ShowProgress
 from edge_client.pull.staging import Staging
 from edge_client.settings import EdgeSettings
 from memory_model.bundle import MANIFEST, Manifest
@@ -69,15 +69,15 @@ def pull(
     settings = EdgeSettings(**given)  # type: ignore[arg-type]
     place = out_folder or (settings.bundle if knowledge_base is None else PACKS / knowledge_base)
     try:
-        with _bar() as tell:
+        with _bar() as show:
             if knowledge_base is None:
-                manifest = pull_bundle(settings.channel, place, progress=tell).manifest
+                manifest = pull_bundle(settings.channel, place, progress=show).manifest
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
                 known = _known(settings.bundle)
                 packed = pull_pack(
-                    settings.channel, knowledge_base, place, limit=limit, progress=tell, **known
+                    settings.channel, knowledge_base, place, limit=limit, progress=show, **known
                 )
                 size = sum(entry.bytes for entry in packed.files.values())
                 of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
@@ -88,7 +88,7 @@ def pull(
     except KeyboardInterrupt:
         err.print(f"\ninterrupted; {_kept(place)}", soft_wrap=True)
         raise
-    except (RetrievalError, PullError):
+    except (RetrievalError, StorageError):
         err.print(f"[dim]{_kept(place)}[/]", soft_wrap=True)
         raise
 
@@ -110,15 +110,15 @@ def _known(bundle: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _bar() -> Iterator[Telling]:
+def _bar() -> Iterator[ShowProgress]:
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
         console=err,
     )  # fmt: skip
     with bar:
-        task = bar.add_task("asking", total=None)
+        task = bar.add_task("connecting", total=None)
 
-        def tell(done_bytes: int, total_bytes: int, what: str) -> None:
+        def show(done_bytes: int, total_bytes: int, what: str) -> None:
             bar.update(task, completed=done_bytes, total=total_bytes, description=what)
 
-        yield tell
+        yield show

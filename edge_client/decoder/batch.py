@@ -80,6 +80,7 @@ class Decoder:
                 f"a chunk of {self.config.memory.chunk_tokens} tokens, and one"
             )
         self.batch_sizes: Counter[int] = Counter()
+        self.parallel = parallel
         self._runner = Runner(graph, self.context, parallel)
         self.caches = self._runner.caches
         self._places: list[weakref.ref[Sequence] | None] = [None] * parallel

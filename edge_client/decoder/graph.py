@@ -24,6 +24,8 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_client.decoder.providers import (
+    CONTEXT,
+    PARALLEL,
     EngineCache,
     OpenedSession,
     cache_folder,
@@ -67,7 +69,8 @@ class DecoderGraph:
             raise CorruptFile(f"decoder.onnx is not a decoder of ours, by its properties: {error}") from error
         self.fused = properties.get("operators") == "fused"
         self.inputs = frozenset(given.name for given in self.session.get_inputs())
-        self.cache_dtype = np.dtype(np.float16 if properties.get("compute") == "float16" else np.float32)
+        half = properties.get("compute") == "float16"
+        self.cache_dtype: type[np.generic] = np.float16 if half else np.float32
         self.provider, self.warning, self.device = opened.provider, opened.warning, opened.device
         self.threads = threads
 
@@ -78,8 +81,8 @@ class DecoderGraph:
 
     @classmethod
     def open(
-        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto", context: int = 2048,
-        parallel: int = 4,
+        cls, path: str | Path, *, threads: Threads = "auto", provider: str = "auto",
+        context: int = CONTEXT, parallel: int = PARALLEL,
     ) -> DecoderGraph:  # fmt: skip
         """Open `decoder.onnx` as `memory_model.export` writes it, or the spelling for the CPU beside it.
 
@@ -97,7 +100,7 @@ class DecoderGraph:
             with named_errors(str(path)):
                 engines = None
                 if provider in ("auto", "tensorrt") and not missing("tensorrt"):
-                    engines = EngineCache.of(path, folder, context=context, parallel=parallel)
+                    engines = EngineCache.of(path, folder, context, parallel)
                 return cls(open_session(path, session_options(count), provider, engines), count)
 
         if threads != "auto":
@@ -105,14 +108,14 @@ class DecoderGraph:
         return _fastest(opened, path, folder / "threads.json")
 
 
-def session_options(threads: int) -> ort.SessionOptions:
-    """Options that the decoder's speed rests on, whatever the provider."""
+def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions:
+    """Options that the decoder's speed rests on, whatever the provider. rounded: int8 activations on the CPU."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # int8 activations in the int4 and int8 kernels: the fast path.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4" if rounded else "0")
     # Threads sleep while nothing is to be done, so that a retrieval beside them gets its core.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

@@ -43,6 +43,8 @@ INSTALL = (
     "pip install 'memory3-edge[edge-{extra}]' && pip uninstall --yes onnxruntime && "
     "pip install --force-reinstall --no-deps onnxruntime-gpu"
 )
+CONTEXT, PARALLEL = 2048, 4
+"""Text rows and sequences where nothing else is chosen; a context of 0 is this one."""
 PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
@@ -212,13 +214,15 @@ class EngineCache:
     profile: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
     @classmethod
-    def of(cls, decoder: Path, cache: Path, *, context: int, parallel: int) -> EngineCache | None:
+    def of(
+        cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL
+    ) -> EngineCache | None:
         """The place for a bundle's decoder; None outside of a bundle. context: text rows; parallel: sequences."""
         manifest = decoder.with_name("manifest.json")
         if not manifest.is_file():
             return None
         config = ModelConfig.from_dict(json.loads(manifest.read_text(encoding="utf-8"))["config"])
-        profile = decoder_profile(config, context, parallel)
+        profile = decoder_profile(config, context or CONTEXT, parallel)
         key = hashlib.sha256(
             manifest.read_bytes() + json.dumps(profile, sort_keys=True).encode()
         ).hexdigest()[:16]

@@ -21,6 +21,7 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 """The provider that copies on a device; TensorRT's tensors are CUDA's."""
 ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float16): 10, np.dtype(np.int64): 7}
 """ONNX's numbers of element types."""
+Fields = Sequence[tuple[int, int | str | bytes]]
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,13 @@ def _graph(operator: str, element: int) -> bytes:
     if operator == "ScatterND":
         inputs.append(("values", element, ("n", "d")))
     output = ("out", element, ("N" if operator == "ScatterND" else "n", "d"))
-    node = [(1, name) for name, _, _ in inputs] + [(2, "out"), (4, operator)]
-    graph = [(1, _message(node)), (2, "rows"), *((11, _value(*i)) for i in inputs), (12, _value(*output))]
+    node: Fields = [(1, name) for name, _, _ in inputs] + [(2, "out"), (4, operator)]
+    graph: Fields = [
+        (1, _message(node)),
+        (2, "rows"),
+        *((11, _value(*i)) for i in inputs),
+        (12, _value(*output)),
+    ]
     return _message([(1, 8), (7, _message(graph)), (8, _message([(1, ""), (2, 16)]))])
 
 
@@ -150,7 +156,7 @@ def _value(name: str, element: int, shape: Sequence[str]) -> bytes:
     return _message([(1, name), (2, _message([(1, _message([(1, element), (2, dimensions)]))]))])
 
 
-def _message(fields: Sequence[tuple[int, int | str | bytes]]) -> bytes:
+def _message(fields: Fields) -> bytes:
     """Fields (number, value) of a protobuf message."""
     written = bytearray()
     for number, value in fields:

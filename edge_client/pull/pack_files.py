@@ -134,6 +134,11 @@ class PackWriter:
             file.truncate(self.bytes[name])
             self._files[name] = file
 
+    @property
+    def total_bytes(self) -> int:
+        """Of all files."""
+        return sum(self.bytes.values())
+
     def append(self, memories: Iterable[PackedMemory]) -> None:
         """Write a page; its records last, so that a record never names what is not there."""
         records = []

@@ -1,117 +1,145 @@
-"""A folder in which something is collected piece by piece until it is whole; only then it appears at its place.
+"""What is fetched is collected in a folder beside its place until it is whole, over as many streams as it takes.
 
-It lies beside that place and survives Ctrl-C and kill -9, so that the next run goes on where this one stopped.
+The folder survives Ctrl-C and kill -9, so that the next run goes on where this one stopped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
-from edge_client.errors import DiskFull, PullUnderWay
+from edge_client.errors import RetrievalError, StorageError
+from edge_client.wire.errors import named_errors
 from memory_model.bundle import replace_folder
 from memory_model.errors import InvalidInput
 
 MARGIN_BYTES = 16 << 20
 """Left free on the disk beside what is fetched."""
+CALL_S = 60.0
+"""Deadline of one stream. A longer file takes several, each from where the last one stopped."""
+ATTEMPTS = 5
+"""Streams in a row that bring nothing before a pull gives up."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+T = TypeVar("T")
+
+Progress = Callable[[int, int, str], None]
+"""Called often with bytes done, bytes in all, and what is being fetched; what it raises ends the pull."""
+
+
+def silent(done_bytes: int, total_bytes: int, what: str) -> None:
+    """A Progress that shows nothing."""
+
+
+async def messages(call: Any, address: str, call_s: float) -> AsyncIterator[Any]:
+    """The messages of a stream; raises RetrievalError."""
+    with named_errors(address, call_s):
+        async for message in call:
+            yield message
+
+
+async def resumed(step: Callable[[], Awaitable[T]], received: Callable[[], int]) -> T:
+    """The step's result; a step whose stream broke is repeated, for as long as that brings it further.
+
+    received: grows when a step brought something. Raises the RetrievalError of the last of ATTEMPTS vain steps.
+    """
+    vain, before = 0, received()
+    while True:
+        try:
+            return await step()
+        except RetrievalError as error:
+            now = received()
+            vain, before = (1 if now > before else vain + 1), now
+            broke = error.unavailable or error.reason in ("SERVICE_FAILED", "INTERNAL")
+            if not broke or error.reason == "CERTIFICATE" or vain >= ATTEMPTS:
+                raise
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (vain - 1), LONGEST_PAUSE_S))
 
 
 class Staging:
-    """The folder, locked for this process. A context manager."""
+    """The folder, locked for this process. A context manager.
+
+    place: where it appears in the end; not there yet, or a folder to be replaced.
+    """
 
     def __init__(self, place: Path) -> None:
-        """place: where it shall appear in the end; not there, or a folder to be replaced."""
         self.place = place.absolute()
         self.folder = self.place.parent / f".{self.place.name}.pull"
-        self._lock: int | None = None
+        self._lock = -1
 
     def __enter__(self) -> Staging:
+        """Raises StorageError (PULL_UNDER_WAY, DISK_FULL), InvalidInput for a place that cannot be made."""
         with self.room():
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self._lock = self._locked()
             except (FileExistsError, NotADirectoryError, PermissionError) as error:
-                raise InvalidInput(
-                    f"{self.place} cannot be made: {error.strerror}: choose another place"
-                ) from error
-            self._lock = self._locked()
+                message = f"{self.place} cannot be made: {error.strerror}: choose another place"
+                raise InvalidInput(message) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            with contextlib.suppress(OSError):  # not empty: what came is kept; not there: it was installed
-                self.folder.rmdir()
-            self._lock_file.unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = None
-
-    @property
-    def _lock_file(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.lock")
+        with contextlib.suppress(OSError):  # not empty: what came is kept; not there: it was installed
+            self.folder.rmdir()
+        os.close(self._lock)
 
     def _locked(self) -> int:
-        """The lock file, opened and locked; raises PullUnderWay. Who had it before may have removed it meanwhile."""
+        """The folder, made, opened and locked. Another process may remove or install it meanwhile."""
         while True:
-            lock = os.open(self._lock_file, os.O_CREAT | os.O_RDWR, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(lock)
-                raise PullUnderWay(
-                    f"another process is fetching to {self.place}: wait for it, or choose another place"
-                ) from error
-            with contextlib.suppress(FileNotFoundError):  # removed, also between two looks at it
-                if os.path.samestat(os.fstat(lock), self._lock_file.stat()):
-                    self.folder.mkdir(exist_ok=True)
-                    return lock
-            os.close(lock)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(self.folder, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.fstat(lock), self.folder.stat()):
+                        return lock
+                    os.close(lock)
+                except BlockingIOError as error:
+                    os.close(lock)
+                    message = (
+                        f"another process is fetching to {self.place}: wait for it, or choose another place"
+                    )
+                    raise StorageError(message, reason="PULL_UNDER_WAY") from error
 
     def require_room(self, needed_bytes: int) -> None:
-        """Raise DiskFull unless so many more bytes fit."""
+        """Raise StorageError (DISK_FULL) unless so many more bytes fit."""
         free = shutil.disk_usage(self.folder).free
         if needed_bytes + MARGIN_BYTES > free:
-            raise DiskFull(
+            raise StorageError(
                 f"{self.place} needs {needed_bytes / 1e6:.0f} MB more, {free / 1e6:.0f} MB are free:"
-                " make room or choose another place with --out; what was fetched is kept"
+                " make room or choose another place with --out; what was fetched is kept",
+                reason="DISK_FULL",
             )
 
     @contextlib.contextmanager
     def room(self) -> Iterator[None]:
-        """Turns the system's errors for a full disk into DiskFull."""
+        """Raises the system's errors for a full disk as StorageError (DISK_FULL)."""
         try:
             yield
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            raise DiskFull(
-                f"no room for {self.place} ({error.strerror}): make room and run the same command again;"
-                " what was fetched is kept"
-            ) from error
+            message = f"no room for {self.place} ({error.strerror}): make room and run the same command again"
+            raise StorageError(f"{message}; what was fetched is kept", reason="DISK_FULL") from error
 
     def install(self) -> None:
         """Everything in the folder appears at its place, in one step; an older folder there is replaced."""
         with self.room():
             for path in self.folder.iterdir():
-                _flush(path)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         replace_folder(self.folder, self.place)
 
     def clear(self) -> None:
-        """Forget what was collected."""
+        """Remove what was collected."""
         for path in self.folder.iterdir():
             path.unlink()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

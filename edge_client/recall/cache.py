@@ -1,28 +1,26 @@
-"""Memories met before, so that they are neither sent nor decompressed again: least recently used ones go first.
+"""Memories used before, so that they are neither sent nor decompressed again; the least recently used go first.
 
 Two tiers, each bounded in bytes:
 
     codes     payload bytes as they came, tens of kilobytes each: saves the network
-    decoded   keys and values too, some forty times larger: saves the decompression as well
+    decoded   keys and values of some of them, some forty times larger: saves the decompression as well
 
 An id names a memory's bytes for ever (`memory.v1.Hit.memory_id`), so nothing here grows stale. A memory is
-checked once, before it enters; what is in here is read without another look.
+checked once, before it enters.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, TypeVar
 
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
 
 CODES_SHARE = 0.25
-"""Of one bound for both tiers, what codes get: many memories' codes, and the decoded ones of a conversation."""
+"""Of one bound for both tiers, the part of the codes."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +31,6 @@ class CachedMemory:
     crc32c: int
     memory: ExplicitMemory | None = None
 
-    @property
-    def codes_bytes(self) -> int:
-        """Bytes of the payload."""
-        return len(self.payload)
-
-    @property
-    def decoded_bytes(self) -> int:
-        """Bytes of keys and values, and of the payload."""
-        assert self.memory is not None
-        return len(self.payload) + self.memory.keys.nbytes + self.memory.values.nbytes
-
-
-@dataclass(frozen=True)
-class CacheStatistics:
-    """Counts since the start, and what is held now.
-
-    decoded_hits, codes_hits: memories that were asked for and there, decoded or as codes. misses: not there.
-    evictions: of both tiers; a memory that is larger than its tier's bound is not kept and counts as one.
-    """
-
-    decoded_hits: int = 0
-    codes_hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    memories: int = 0
-    codes_bytes: int = 0
-    decoded_bytes: int = 0
-
 
 class MemoryCache:
     """Thread-safe. codes_bytes, decoded_bytes: the tiers' bounds; 0 keeps nothing there."""
@@ -68,10 +38,12 @@ class MemoryCache:
     def __init__(self, codes_bytes: int, decoded_bytes: int) -> None:
         if codes_bytes < 0 or decoded_bytes < 0:
             raise InvalidInput(f"a cache of {codes_bytes} and {decoded_bytes} bytes: 0 is the least")
-        self._codes = _Tier[CachedMemory](codes_bytes, lambda m: m.codes_bytes)
-        self._decoded = _Tier[CachedMemory](decoded_bytes, lambda m: m.decoded_bytes)
+        self._limits = codes_bytes, decoded_bytes
         self._lock = threading.Lock()
-        self._counts = CacheStatistics()
+        # Both in the order of their last use. What is decoded has codes here, too.
+        self._codes: OrderedDict[int, CachedMemory] = OrderedDict()
+        self._decoded: OrderedDict[int, ExplicitMemory] = OrderedDict()
+        self._codes_bytes = self._decoded_bytes = 0
 
     @classmethod
     def of(cls, total_bytes: int) -> MemoryCache:
@@ -79,87 +51,58 @@ class MemoryCache:
         codes_bytes = int(CODES_SHARE * total_bytes)
         return cls(codes_bytes, total_bytes - codes_bytes)
 
-    def find(self, memory_id: int) -> CachedMemory | None:
-        """The memory, decoded if it can be, and now the one used last; None if it is not there. Counted."""
+    @property
+    def held_bytes(self) -> tuple[int, int]:
+        """Bytes of codes and of decoded memories."""
         with self._lock:
-            codes, decoded = self._codes.use(memory_id), self._decoded.use(memory_id)
-            found, counts = decoded or codes, self._counts
-            if decoded:
-                self._counts = replace(counts, decoded_hits=counts.decoded_hits + 1)
-            elif codes:
-                self._counts = replace(counts, codes_hits=counts.codes_hits + 1)
-            else:
-                self._counts = replace(counts, misses=counts.misses + 1)
-            return found
+            return self._codes_bytes, self._decoded_bytes
+
+    def find(self, memory_id: int) -> CachedMemory | None:
+        """The memory, decoded if it is kept so, and now the one used last; None if it is not there."""
+        with self._lock:
+            if memory_id not in self._codes:
+                return None
+            self._codes.move_to_end(memory_id)
+            if memory_id in self._decoded:
+                self._decoded.move_to_end(memory_id)
+            return self._whole(memory_id)
 
     def put(self, memory_id: int, found: CachedMemory) -> None:
-        """Keep a checked memory as the one used last; evicts others where a bound would be broken."""
+        """Keep a checked memory as the one used last, and evict others; one that exceeds a bound alone is not kept."""
+        codes_limit, decoded_limit = self._limits
         with self._lock:
-            self._codes.put(memory_id, replace(found, memory=None))
-            if found.memory is not None:
-                self._decoded.put(memory_id, found)
+            self._drop(memory_id)
+            if len(found.payload) > codes_limit:
+                return
+            self._codes[memory_id] = replace(found, memory=None)
+            self._codes_bytes += len(found.payload)
+            if found.memory is not None and _size(found.memory) <= decoded_limit:
+                self._decoded[memory_id] = found.memory
+                self._decoded_bytes += _size(found.memory)
+            while self._codes_bytes > codes_limit:
+                self._drop(next(iter(self._codes)))
+            while self._decoded_bytes > decoded_limit:
+                self._decoded_bytes -= _size(self._decoded.popitem(last=False)[1])
 
     def forget(self, memory_id: int) -> None:
         """Drop a memory; no error if it is not there."""
         with self._lock:
-            self._codes.drop(memory_id)
-            self._decoded.drop(memory_id)
+            self._drop(memory_id)
 
     def held(self, limit: int) -> dict[int, CachedMemory]:
         """At most `limit` memories, those used last first. Who holds the dict keeps them, whatever is evicted."""
         with self._lock:
-            held = dict(islice(self._decoded.latest(), limit))
-            for memory_id, codes in islice(self._codes.latest(), limit):
-                if len(held) == limit:
-                    break
-                held.setdefault(memory_id, codes)
-            return held
+            return {memory_id: self._whole(memory_id) for memory_id in islice(reversed(self._codes), limit)}
 
-    def statistics(self) -> CacheStatistics:
-        """Counts and sizes, of one moment."""
-        with self._lock:
-            return replace(
-                self._counts, evictions=self._codes.evictions + self._decoded.evictions,
-                memories=len(self._codes.entries.keys() | self._decoded.entries.keys()),
-                codes_bytes=self._codes.held_bytes, decoded_bytes=self._decoded.held_bytes,
-            )  # fmt: skip
+    def _whole(self, memory_id: int) -> CachedMemory:
+        return replace(self._codes[memory_id], memory=self._decoded.get(memory_id))
+
+    def _drop(self, memory_id: int) -> None:
+        if (codes := self._codes.pop(memory_id, None)) is not None:
+            self._codes_bytes -= len(codes.payload)
+        if (memory := self._decoded.pop(memory_id, None)) is not None:
+            self._decoded_bytes -= _size(memory)
 
 
-Value = TypeVar("Value")
-
-
-class _Tier(Generic[Value]):
-    """Values by id in the order of their last use, bounded in bytes. Not thread-safe."""
-
-    def __init__(self, limit_bytes: int, size: Callable[[Value], int]) -> None:
-        self.limit_bytes = limit_bytes
-        self.size = size
-        self.entries: OrderedDict[int, Value] = OrderedDict()
-        self.held_bytes = 0
-        self.evictions = 0
-
-    def use(self, key: int) -> Value | None:
-        value = self.entries.get(key)
-        if value is not None:
-            self.entries.move_to_end(key)
-        return value
-
-    def put(self, key: int, value: Value) -> None:
-        self.drop(key)
-        if self.size(value) > self.limit_bytes:
-            self.evictions += self.limit_bytes > 0
-            return
-        self.entries[key] = value
-        self.held_bytes += self.size(value)
-        while self.held_bytes > self.limit_bytes:
-            _, oldest = self.entries.popitem(last=False)
-            self.held_bytes -= self.size(oldest)
-            self.evictions += 1
-
-    def drop(self, key: int) -> None:
-        value = self.entries.pop(key, None)
-        if value is not None:
-            self.held_bytes -= self.size(value)
-
-    def latest(self) -> Iterator[tuple[int, Value]]:
-        return ((key, self.entries[key]) for key in reversed(self.entries))
+def _size(memory: ExplicitMemory) -> int:
+    return memory.keys.nbytes + memory.values.nbytes

@@ -19,7 +19,9 @@ from edge_client.pull.pack_files import (
     mapped,
     whole_records,
 )
+from edge_client.settings import EdgeSettings
 from edge_client.wire.retrieval import Answer, Hit
+from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.digest import file_sha256
 from memory_model.errors import (
@@ -184,3 +186,22 @@ class MemoryPack:
             memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=int(record["chunk_number"]),
             text=text if return_text else None, payload=payload, crc32c=int(record["payload_crc32c"]), held=held,
         )  # fmt: skip
+
+
+def open_pack(settings: EdgeSettings, bundle: Bundle) -> MemoryPack | None:
+    """The pack that the settings name, opened for a bundle, or None where they name none.
+
+    Raises MissingFile, CorruptFile, an IdentityMismatch, and InvalidInput for one of another knowledge base.
+    """
+    if settings.pack is None:
+        return None
+    pack = MemoryPack.open(
+        settings.pack, bundle.identity, bundle.manifest.embedder_id, minimum_score=settings.minimum_score
+    )
+    of = pack.manifest.head.knowledge_base
+    if of != settings.knowledge_base:
+        raise InvalidInput(
+            f"the pack at {settings.pack} is of knowledge base {of!r}, the memories of {settings.knowledge_base!r} are"
+            f" requested: name the same with --knowledge-base {of}, or pull the other pack"
+        )
+    return pack

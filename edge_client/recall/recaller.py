@@ -1,41 +1,33 @@
-"""Texts of chunks to explicit memories: embed, ask the service, check, decompress. Never raises for a chunk.
+"""Texts of chunks to explicit memories: embed, call the service, check, decompress. Never raises for a chunk.
 
     queries -> query vectors -> hits -> payloads, checked -> memories      what is in the cache skips the middle
-               embedder         hedge -> client, or the device's pack
+               embedder         the service, or the device's pack
 
-Whatever goes wrong on the way becomes a Recall without memories that says why, because decoding goes on.
+Whatever fails on the way becomes a Recall without memories that says why, because decoding goes on.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 
 from edge_client.cancellation import Cancellation
 from edge_client.decoder.graph import return_free_memory
-from edge_client.errors import (
-    DeadlineExceeded,
-    RecallCancelled,
-    RetrievalError,
-    ServiceUnavailable,
-)
+from edge_client.decoder.kv import is_finite
+from edge_client.errors import RetrievalError, described
 from edge_client.generate.query import query_vectors
-from edge_client.recall.cache import CachedMemory, CacheStatistics, MemoryCache
-from edge_client.recall.circuit import Circuit
-from edge_client.recall.hits import HitReader, MemoryRead
-from edge_client.wire.hedge import Hedge, HedgeStatistics, PendingCall
-from edge_client.wire.retrieval import Answer
+from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.recall.policy import Breaker
+from edge_client.wire.retrieval import Answer, Hit
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.embedder import Embedder
+from memory_model.errors import CorruptFile, IdentityMismatch
 from memory_model.words import query_words
-
-__all__ = ["MemoryRead", "Recall", "RecallState", "RecallStatistics", "RecallTimes", "Recaller"]
 
 CACHE_BYTES = 64 << 20
 """Of both tiers, unless another cache is given."""
@@ -43,18 +35,49 @@ HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
 SERVICE_SHARE = 0.75
 """Of a recall's deadline, what the service gets where a pack can answer instead."""
+FAIR_SHARE = 0.5
+"""Of its time that a call must have got before its timeout counts as the service's failure."""
+LASTING = frozenset(
+    {"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH", "EMBEDDER_MISMATCH"}
+)
+"""Refusals that every further call of this bundle would get as well."""
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
-their chunk began. failed: asked in vain. skipped: not asked. offline: from the device's own pack. off: not wanted."""
+their chunk began. failed: requested in vain. skipped: not requested. offline: from the device's own pack. off: recall
+is off."""
+
+
+@dataclass(frozen=True)
+class MemoryRead:
+    """One memory that the model reads (or that was refused): where it comes from and how near it was."""
+
+    memory_id: int
+    document_key: str
+    title: str
+    chunk_number: int
+    score: float
+    text: str | None
+    refused: str = ""
+    """Why it is not read, e.g. "MODEL_MISMATCH: …"; empty when it is read."""
+    held: bool = False
+    """Whether the device had it already."""
+    knowledge_base: str = ""
+    """Named where several are read."""
+
+    @property
+    def name(self) -> str:
+        """For people: `Benin #2`, or `atlas: Benin #2` where several knowledge bases are read."""
+        base = f"{self.knowledge_base}: " if self.knowledge_base else ""
+        return f"{base}{self.title or self.document_key} #{self.chunk_number}"
 
 
 @dataclass(frozen=True)
 class RecallTimes:
-    """Where a chunk's recall spent its time, in milliseconds. Chunks asked for together share a call.
+    """Where a chunk's recall spent its time, in milliseconds. Chunks recalled together share the times equally.
 
-    queue: behind other recalls of this device. call: to the answer, of which the server says it took `server_ms`,
-    of these `search_ms` and `fetch_ms` for searching and for reading payloads.
+    queue: behind other recalls of this device. call: to the answer, of which the server reports `server_ms`, of these
+    `search_ms` and `fetch_ms` for searching and for reading payloads.
     """
 
     embed_ms: float = 0.0
@@ -66,15 +89,18 @@ class RecallTimes:
     search_ms: float = 0.0
     fetch_ms: float = 0.0
 
+    def shared(self, chunks: int) -> RecallTimes:
+        """One chunk's share of the times of `chunks`."""
+        return RecallTimes(**{name: round(ms / chunks, 3) for name, ms in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class Recall:
     """What a chunk reads: memories (at most the model's number), where they are from, or why there are none.
 
     memories: arrays are read-only. payloads: their checked bytes, one for each. read: one for each hit, refused
-    ones included. error: name and message of what went wrong for the whole chunk, empty if nothing did.
-    service_error: why the service was not used, when memories came from the device's pack. calls: made to the
-    service for this chunk and those asked for together with it; 2 when the first was late or broke.
+    ones included. error: `REASON: message` of what failed for the whole chunk, with `reason` alone beside it; empty if
+    nothing did. service_error: why the service was not used, when memories came from the device's pack.
     """
 
     query: str
@@ -85,29 +111,24 @@ class Recall:
     state: RecallState = "fetched"
     payloads: tuple[bytes, ...] = ()
     service_error: str = ""
-    calls: int = 0
+    reason: str = ""
 
 
-@dataclass(frozen=True)
-class RecallStatistics:
-    """Chunks by state (how they left here; "late" is the session's to count), second calls, and the cache."""
-
-    states: Mapping[str, int]
-    hedge: HedgeStatistics
-    cache: CacheStatistics
+def without(
+    queries: Sequence[str], reason: str, message: str, state: RecallState, times: RecallTimes = RecallTimes()
+) -> list[Recall]:  # fmt: skip
+    """Recalls that found nothing, and why."""
+    return [Recall(q, error=f"{reason}: {message}", times=times, state=state, reason=reason) for q in queries]
 
 
-_NOT_ASKED = "Offline: the service is not asked (--offline, or none was named)"
+class Service(Protocol):
+    """What is needed of a client; `edge_client.wire.client.MemoryClient` is one."""
 
-
-class Asking(Protocol):
-    """What is needed of a client: `edge_client.wire.client`."""
-
-    def begin(
+    def retrieve(
         self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (), held_ids: Collection[int] = (),
-        return_text: bool = True, timeout_s: float | None = None, connection: int = 0,
-    ) -> PendingCall:  # fmt: skip
-        """Start a call; raises nothing for the service's sake."""
+        timeout_s: float | None = None, cancellation: Cancellation | None = None,
+    ) -> Answer:  # fmt: skip
+        """The k nearest of each vector; raises a RetrievalError."""
         ...
 
     def close(self) -> None:
@@ -123,53 +144,40 @@ class Pack(Protocol):
 
 
 class Recaller:
-    """The device's read path. Thread-safe: sessions share it, with its cache and what it knows of the service.
+    """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
-    client: the service, asked first. pack: used when there is no client or the service does not answer; the service
-    then has a part of the deadline, so that there is time left for it.
-    deadline_s: of a recall that names none. hedge_after_s: see `Hedge`. clock: seconds, replaced in tests.
+    client: the service, called first. pack: used when there is no client or the service does not answer; the service
+    then has a part of the deadline, so that there is time left for the pack.
+    deadline_s: of a recall that names none. clock: seconds, replaced in tests.
     """
 
     def __init__(
-        self, embedder: Embedder, client: Asking | None, memory_format: MemoryFormat, *, pack: Pack | None = None,
-        cache: MemoryCache | None = None, deadline_s: float = 2.0, hedge_after_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *, pack: Pack | None = None,
+        cache: MemoryCache | None = None, deadline_s: float = 2.0, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.embedder = embedder
-        self.client = client
-        self.memory_format = memory_format
-        self.pack = pack
+        self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
         self.cache = MemoryCache.of(CACHE_BYTES) if cache is None else cache
         self.deadline_s = deadline_s
-        self._hits = HitReader(memory_format, self.cache)
-        self._hedge = Hedge(hedge_after_s)
-        self._circuit = Circuit(clock)
-        self._states: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
+        self._breaker = Breaker(clock)
         self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float | None = None, cancellation: Cancellation | None = None
+        self, queries: Sequence[str], *, deadline_s: float | None = None, queued_s: float = 0.0,
+        cancellation: Cancellation | None = None,
     ) -> list[Recall]:  # fmt: skip
-        """One Recall for every query text, in order, by one call to the service (two if the first is late).
+        """One Recall for every query text, in order, by one call to the service.
 
-        deadline_s: from now until the answer. cancellation: ends the call; the Recalls are then "skipped".
+        deadline_s: of this recall, of which queued_s are over. cancellation: ends the call; the Recalls are "skipped".
         """
-        wait_s = self.deadline_s if deadline_s is None else deadline_s
         try:
-            recalls = self._recall(queries, wait_s, cancellation)
+            return self._recall(
+                queries, self.deadline_s if deadline_s is None else deadline_s, queued_s, cancellation
+            )
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.
-            recalls = [Recall(q, error=_name(error), state="failed") for q in queries]
-        with self._lock:
-            self._states.update(r.state for r in recalls)
-        return recalls
-
-    def statistics(self) -> RecallStatistics:
-        """Counts since the start."""
-        with self._lock:
-            states = dict(self._states)
-        return RecallStatistics(states, self._hedge.statistics(), self.cache.statistics())
+            reason, _, message = described(error).partition(": ")
+            return without(queries, reason, message, "failed")
 
     def close(self) -> None:
         """Close the connections to the service."""
@@ -182,94 +190,163 @@ class Recaller:
         return_free_memory()
 
     def _recall(
-        self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None
+        self, queries: Sequence[str], deadline_s: float, queued_s: float, cancellation: Cancellation | None
     ) -> list[Recall]:
         if not queries:
             return []
-        why_not = self._circuit.why_not() if self.client else _NOT_ASKED
-        if why_not and self.pack is None:
-            return [Recall(q, error=why_not, state="skipped") for q in queries]
-        started = time.perf_counter()
+        failed = self._closed()
+        if failed and (self.pack is None or not failed.unavailable):
+            return without(queries, failed.reason, str(failed), "skipped")
+        begun = time.perf_counter()
         with self._computing:
             vectors = query_vectors(self.embedder, queries)
-        words = [query_words(q) for q in queries]
+        words, k = [query_words(q) for q in queries], self._memories_per_chunk
         embedded = time.perf_counter()
-        k = self.memory_format.config.memory.memories_per_chunk
-        held: dict[int, CachedMemory] = {}
-        share = 1.0 if self.pack is None else SERVICE_SHARE
+        times = RecallTimes(embed_ms=1e3 * (embedded - begun), queue_ms=1e3 * queued_s)
+        # Whoever names these ids keeps their bytes until the answer is there, whatever the cache evicts.
+        held = {} if failed else self.cache.held(HELD_IDS)
+        if not failed:
+            try:
+                spent_s = queued_s + embedded - begun
+                answer = self._call(vectors, words, held, deadline_s, spent_s, cancellation)
+            except RetrievalError as error:
+                error.__traceback__ = None  # else error and frame hold each other until the collector runs
+                failed = error
         state: RecallState = "fetched"
-        calls = 0
-        try:
-            if self.client is None or why_not:
-                raise ServiceUnavailable(why_not)
-            # Whoever asks with these ids keeps their bytes until the answer is there, whatever the cache evicts.
-            held = self.cache.held(HELD_IDS)
-            answer, calls = self._ask(
-                self.client, vectors, k, words, held, share * deadline_s - (embedded - started), cancellation
-            )
-        except (ServiceUnavailable, DeadlineExceeded) as error:
-            why_not = why_not or _name(error)
-            if self.pack is None:
-                return _without(queries, why_not, "failed", started, embedded)
+        if failed:
+            if self.pack is None or not failed.unavailable:
+                times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
+                state = "skipped" if failed.reason == "CANCELLED" else "failed"
+                return without(queries, failed.reason, str(failed), state, times)
             answer, state = self.pack.retrieve(vectors, k=k, words=words), "offline"
-        except RetrievalError as error:
-            stopped = isinstance(error, RecallCancelled)
-            return _without(queries, _name(error), "skipped" if stopped else "failed", started, embedded)
         called = time.perf_counter()
         with self._computing:
-            chunks = self._hits.read(answer, held)
-        done = time.perf_counter()
-        times = _share(embedded - started, called - embedded, done - called, len(queries), answer)
+            read = self._read(answer, held)
+        times = replace(
+            times, call_ms=1e3 * (called - embedded), server_ms=answer.server_ms, search_ms=answer.search_ms,
+            fetch_ms=answer.fetch_ms, decompress_ms=1e3 * (time.perf_counter() - called),
+        ).shared(len(queries))  # fmt: skip
         return [
             Recall(
-                query, chunk.memories, chunk.read, times=times, payloads=chunk.payloads,
-                state="held" if chunk.held and state == "fetched" else state, service_error=why_not, calls=calls,
+                query, memories, reads, times=times, payloads=payloads,
+                service_error=described(failed) if failed else "",
+                state="held" if state == "fetched" and memories and _all_held(reads) else state,
             )
-            for query, chunk in zip(queries, chunks, strict=True)
+            for query, (memories, payloads, reads) in zip(queries, read, strict=True)
         ]  # fmt: skip
 
-    def _ask(
-        self, client: Asking, vectors: np.ndarray, k: int, words: Sequence[Sequence[int]],
-        held: Collection[int], left_s: float, cancellation: Cancellation | None,
-    ) -> tuple[Answer, int]:  # fmt: skip
-        """The service's answer and the number of calls; the circuit learns how it went."""
+    def _closed(self) -> RetrievalError | None:
+        """Why the service is not called now."""
+        if self.client is None:
+            message = "the service is not asked (--offline, or none was named)"
+            return RetrievalError(message, reason="OFFLINE", unavailable=True)
+        return self._breaker.open_error()
+
+    def _call(
+        self, vectors: np.ndarray, words: Sequence[Sequence[int]], held: Collection[int], deadline_s: float,
+        spent_s: float, cancellation: Cancellation | None,
+    ) -> Answer:  # fmt: skip
+        """The service's answer; the breaker learns how it went, but is not told of what is this device's slowness."""
+        assert self.client is not None
+        whole_s = deadline_s * (1.0 if self.pack is None else SERVICE_SHARE)
+        left_s = whole_s - spent_s
         if left_s <= 0:
-            raise RetrievalError("the deadline was over before the query was embedded: raise it")
+            message = (
+                f"this device took {spent_s:.3g} s to queue and embed the query, {whole_s:.3g} s were given"
+            )
+            raise RetrievalError(message, reason="DEADLINE_EXCEEDED", unavailable=True)
+        call = self._breaker.begin()
         try:
-            found = self._hedge.ask(
-                lambda connection, timeout_s: client.begin(
-                    vectors, k=k, words=words, held_ids=held, timeout_s=timeout_s, connection=connection
-                ),
-                left_s, cancellation,
+            answer = self.client.retrieve(
+                vectors, k=self._memories_per_chunk, words=words, held_ids=held, timeout_s=left_s,
+                cancellation=cancellation,
             )  # fmt: skip
-        except (ServiceUnavailable, DeadlineExceeded) as error:
-            self._circuit.failed(_name(error), error.retry_after_s)
+        except RetrievalError as error:
+            too_late = error.reason == "DEADLINE_EXCEEDED"
+            if error.reason in LASTING or (
+                error.unavailable and not (too_late and left_s < FAIR_SHARE * whole_s)
+            ):
+                self._breaker.failed(call, error)
+            elif not error.unavailable and error.reason != "CANCELLED":
+                self._breaker.answered()
             raise
-        except RecallCancelled:
-            raise
-        except RetrievalError:
-            self._circuit.answered()
-            raise
-        self._circuit.answered()
-        return found
+        self._breaker.answered()
+        return answer
+
+    def _read(
+        self, answer: Answer, held: Mapping[int, CachedMemory]
+    ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[bytes, ...], tuple[MemoryRead, ...]]]:
+        """Memories, payloads and fates of every query's hits, checked and decoded; at most the model's number is read.
+
+        held: what the request named; its bytes count even if the cache let them go.
+        """
+        carrying: dict[int, Hit] = {}
+        for hit in (h for hits in answer.hits for h in hits if h.payload):
+            carrying.setdefault(hit.memory_id, hit)
+        queries = [hits[: self._memories_per_chunk] for hits in answer.hits]
+        found: dict[int, CachedMemory] = {}
+        refused: dict[int, str] = {}
+        for memory_id, hit in {h.memory_id: h for hits in queries for h in hits}.items():
+            try:
+                found[memory_id] = self._checked(carrying.get(memory_id, hit), held.get(memory_id))
+            except (RetrievalError, IdentityMismatch, CorruptFile) as error:
+                refused[memory_id] = described(error)
+        self._decode(found, refused)
+        return [_of_query(hits, found, refused, carrying) for hits in queries]
+
+    def _checked(self, hit: Hit, pinned: CachedMemory | None) -> CachedMemory:
+        """The hit's memory: a payload is checked, one that is held was; raises a Memory3Error if it is neither."""
+        known = self.cache.find(hit.memory_id) or pinned
+        if known is not None and known.crc32c == hit.crc32c:
+            return known
+        if known is not None:
+            # The id names bytes for ever, so one of the two is damaged, and only ours can be fetched again.
+            self.cache.forget(hit.memory_id)
+        if not hit.payload:
+            why = (
+                "it is held with another checksum, and fetched anew next time" if known else "no payload came"
+            )
+            message = f"memory {hit.memory_id:016x} of {hit.document_key!r}: {why}"
+            raise RetrievalError(message, reason="DAMAGED_MEMORY")
+        hit.check()
+        self.memory_format.check(hit.payload)
+        return CachedMemory(hit.payload, hit.crc32c)
+
+    def _decode(self, found: dict[int, CachedMemory], refused: dict[int, str]) -> None:
+        """Decode all that are not yet, together; keep them. Moves what is not finite from `found` to `refused`."""
+        coded = [memory_id for memory_id, known in found.items() if known.memory is None]
+        memories = self.memory_format.decode([found[i].payload for i in coded])
+        for memory_id, memory in zip(coded, memories, strict=True):
+            if not is_finite(memory):
+                del found[memory_id]
+                refused[memory_id] = "DAMAGED_MEMORY: it holds NaN or infinity"
+                continue
+            memory.keys.flags.writeable = memory.values.flags.writeable = False  # sessions share them
+            found[memory_id] = replace(found[memory_id], memory=memory)
+            self.cache.put(memory_id, found[memory_id])
 
 
-def _without(
-    queries: Sequence[str], why: str, state: RecallState, started: float, embedded: float
-) -> list[Recall]:
-    times = _share(embedded - started, time.perf_counter() - embedded, 0, len(queries))
-    return [Recall(q, error=why, times=times, state=state) for q in queries]
+def _all_held(read: Sequence[MemoryRead]) -> bool:
+    return all(r.held for r in read if not r.refused)
 
 
-def _share(
-    embed_s: float, call_s: float, decompress_s: float, chunks: int, answer: Answer | None = None
-) -> RecallTimes:  # fmt: skip
-    """Times of chunks asked for together, shared out equally."""
-    server = (answer.server_ms, answer.search_ms, answer.fetch_ms) if answer else (0.0, 0.0, 0.0)
-    stages = (1e3 * embed_s, 1e3 * call_s, 1e3 * decompress_s, *server)
-    embed, call, decompress, whole, search, fetch = (round(ms / chunks, 3) for ms in stages)
-    return RecallTimes(embed, call, whole, decompress, search_ms=search, fetch_ms=fetch)
-
-
-def _name(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _of_query(
+    hits: Sequence[Hit], found: Mapping[int, CachedMemory], refused: Mapping[int, str], sent: Collection[int]
+) -> tuple[tuple[ExplicitMemory, ...], tuple[bytes, ...], tuple[MemoryRead, ...]]:
+    """What one query reads. sent: ids of memories whose payload came with this answer."""
+    read: list[MemoryRead] = []
+    chosen: dict[int, CachedMemory] = {}
+    for hit in hits:
+        why = refused.get(hit.memory_id, "")
+        if hit.memory_id in chosen:
+            why = "DUPLICATE_HIT: the service named it twice; it is read once"
+        elif not why:
+            chosen[hit.memory_id] = found[hit.memory_id]
+        read.append(
+            MemoryRead(
+                hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.score, hit.text, why,
+                held=not why and hit.memory_id not in sent, knowledge_base=hit.knowledge_base,
+            )
+        )  # fmt: skip
+    memories = tuple(known.memory for known in chosen.values() if known.memory is not None)
+    return memories, tuple(known.payload for known in chosen.values()), tuple(read)

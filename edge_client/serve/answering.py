@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from edge_client.async_session import events_of
+from edge_client.aio import events_of
 from edge_client.events import Event, Finished
 from edge_client.serve.conversations import Conversations
 from edge_client.serve.errors import ApiError
@@ -72,7 +72,7 @@ class Answering:
         if isinstance(request, CompletionRequest):
             text = request.text
             model.check_text(text, **options)
-            return Prepared(lambda: Begun(model.complete(text, recall=asked.mode, **options), lambda: None))
+            return Prepared(lambda: Begun(model.complete(text, memory=asked.mode, **options), lambda: None))
         *before, last = request.conversation()
         model.check([*before, last], **options)
 

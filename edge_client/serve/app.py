@@ -27,7 +27,7 @@ from edge_client.serve.metrics import Counted
 from edge_client.serve.model_api import model_routes
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
-from edge_client.wire.link import ServiceLink
+from edge_client.wire.admin import ServiceLink
 from memory_model.errors import InvalidInput
 
 PAGE = Path(__file__).parent / "page"

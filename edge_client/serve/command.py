@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from edge_client.recall.worker import RecallMode
+from edge_client.recall.policy import RecallMode
 from memory_model.errors import InvalidInput
 
 err = Console(stderr=True, highlight=False)
@@ -66,7 +66,7 @@ def serve(
 
     settings = ServeSettings(**_given(host=host, port=port, parallel=parallel))
     settings.check()
-    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, recall=recall)
+    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, memory=recall)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(**edge_options) as model:
         app = make_app(model, EdgeSettings(**edge_options), settings)

@@ -46,7 +46,7 @@ class Conversations:
         if found is not None:
             return found
         model = self.model(options.bases)
-        return model.session(messages=messages, recall=options.mode, lead_tokens=options.lead_tokens)
+        return model.session(messages=messages, memory=options.mode, lead_tokens=options.lead_tokens)
 
     def give(self, session: ChatSession, options: MemoryOptions) -> None:
         """Keep a session whose answer is over."""

@@ -25,13 +25,13 @@ class JsonConstraint:
         self._matcher, self._vocabulary = matcher, vocabulary
 
     def allow(self, logits: np.ndarray) -> np.ndarray:
-        """See `edge_client.generate.constraint`."""
+        """See `edge_client.generate.sampling`."""
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = np.unpackbits(mask, bitorder="little")[: self._vocabulary].view(bool)
         return np.where(allowed, logits, -np.inf)
 
     def took(self, token: int) -> None:
-        """See `edge_client.generate.constraint`."""
+        """See `edge_client.generate.sampling`."""
         self._matcher.consume_token(token)
 
 

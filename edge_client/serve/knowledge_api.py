@@ -14,9 +14,8 @@ from edge_client.errors import RetrievalError
 from edge_client.serve.errors import ApiError
 from edge_client.serve.requests import BASE_NAME, NewKnowledgeBase
 from edge_client.serve.sse import event_stream
+from edge_client.wire.admin import OwnDocument, ServiceLink, text_of
 from edge_client.wire.bases import names_of
-from edge_client.wire.documents import OwnDocument, text_of
-from edge_client.wire.link import ServiceLink
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 

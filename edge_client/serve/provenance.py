@@ -59,12 +59,12 @@ def timings_json(finished: Finished) -> dict[str, Any]:
 
 def usage_json(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
-    usage = finished.usage
+    s = finished.statistics
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.reused_tokens},
+        "prompt_tokens": s.prompt_tokens,
+        "completion_tokens": s.generated_tokens,
+        "total_tokens": s.prompt_tokens + s.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
     }
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edge_client.generate.options import MOST_LOGPROBS, SamplingOptions
-from edge_client.recall.worker import RecallMode
+from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
+from edge_client.recall.policy import RecallMode
 from edge_client.wire.bases import MOST
 from memory_model.errors import InvalidInput
 

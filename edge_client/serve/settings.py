@@ -7,7 +7,7 @@ import ipaddress
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from edge_client.checked_settings import CheckedSettings
+from edge_client.settings import CheckedSettings
 from memory_model.errors import InvalidInput
 
 DEFAULT_PORT = 8080

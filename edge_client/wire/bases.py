@@ -1,20 +1,17 @@
 """Several knowledge bases read as one: their names in one text, and their answers merged.
 
-The service is asked once for each, at the same time. A query's hits are then ordered by vector and words as the service
+The service gets one call for each, at the same time. A query's hits are then ordered by vector and words as the service
 orders those of one knowledge base (`memory_model.words`), so that the k best of all are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-
-from edge_client.wire.retrieval import Answer, Asking, Hit, Limits, joined, queries_of
+from edge_client.wire.retrieval import Answer, Hit
 from memory_model.errors import InvalidInput
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
-from protos.memory.v1 import retrieval_pb2
 
 MOST = 8
 """Knowledge bases read together: each costs a call and up to k payloads."""
@@ -30,47 +27,13 @@ def names_of(text: str) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True)
-class Question:
-    """What one recall asks of all knowledge bases that are read. requests: may be sent at the same time."""
-
-    names: tuple[str, ...]
-    requests: tuple[retrieval_pb2.RetrieveRequest, ...]
-    k: int
-    words: Sequence[Sequence[int]]
-
-    @classmethod
-    def of(
-        cls, asking: Asking, vectors: np.ndarray, limits: Limits, *, k: int, words: Sequence[Sequence[int]] = (),
-        held_ids: Collection[int] = (), return_text: bool = True,
-    ) -> Question:  # fmt: skip
-        """As `Asking.requests`, for each name in its knowledge base; raises InvalidInput."""
-        names = names_of(asking.knowledge_base)
-        requests = [
-            request
-            for name in names
-            for request in replace(asking, knowledge_base=name).requests(
-                vectors, limits, k=k, words=words, held_ids=held_ids, return_text=return_text
-            )
-        ]
-        return cls(names, tuple(requests), k, words)
-
-    def answer(self, responses: Sequence[retrieval_pb2.RetrieveResponse]) -> Answer:
-        """One answer of the responses to all requests, in their order; raises ServiceFailed."""
-        queries = [queries_of(request) for request in self.requests]
-        each = len(self.requests) // len(self.names)
-        parts = [slice(start, start + each) for start in range(0, len(self.requests), each)]
-        answers = [joined(queries[part], responses[part]) for part in parts]
-        return answers[0] if len(answers) == 1 else merged(self.names, answers, self.k, self.words)
-
-
 def merged(
     names: Sequence[str], answers: Sequence[Answer], k: int, words: Sequence[Sequence[int]] = ()
 ) -> Answer:
     """The k best hits of every query from the answers of as many knowledge bases, each hit with its own's name.
 
     Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
-    Times are those of the slowest, because all were asked at the same time.
+    Times are those of the slowest, because all were called at the same time.
     """
     payloads = {h.memory_id: h.payload for a in answers for hits in a.hits for h in hits if h.payload}
     carried: set[int] = set()

@@ -6,11 +6,9 @@ ChannelSettings --open_channel--------> grpc.Channel         every call adds `me
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import ssl
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,7 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 RECEIVE_LIMIT_BYTES = 64 << 20
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 200, 5_000
 IDEMPOTENT = (("memory.v1.Retrieval", "Retrieve"), ("memory.v1.Models", "Describe"))
-"""Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.pull.bundle`, from where they stopped."""
-
-CLOSING_S = 2.0
+"""Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.pull`, from where they stopped."""
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -110,8 +106,8 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def channel_options(settings: ChannelSettings, *, own_connection: bool = False) -> list[tuple[str, Any]]:
-    """Options for gRPC. own_connection: share none with another channel of the same settings."""
+def channel_options(settings: ChannelSettings) -> list[tuple[str, Any]]:
+    """Options for gRPC."""
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", RECEIVE_LIMIT_BYTES),
         ("grpc.max_send_message_length", -1),  # the service says what it takes (Limits.request_bytes)
@@ -128,8 +124,6 @@ def channel_options(settings: ChannelSettings, *, own_connection: bool = False) 
         ("grpc.service_config", _service_config(settings.attempts)),
         ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups, and nobody else's settings
     ]
-    if own_connection:
-        options.append(("grpc.use_local_subchannel_pool", 1))
     if is_loopback(settings.address):
         options.append(("grpc.enable_http_proxy", 0))
     if settings.server_name:
@@ -137,9 +131,9 @@ def channel_options(settings: ChannelSettings, *, own_connection: bool = False) 
     return options
 
 
-def open_channel(settings: ChannelSettings, *, own_connection: bool = False) -> grpc.Channel:
+def open_channel(settings: ChannelSettings) -> grpc.Channel:
     """A channel for threads. Opening does not connect; raises MissingFile, CorruptFile for the PEM files."""
-    options = channel_options(settings, own_connection=own_connection)
+    options = channel_options(settings)
     if settings.encrypted:
         return grpc.secure_channel(settings.target, _credentials(settings), options=options)
     return grpc.insecure_channel(settings.target, options=options)
@@ -151,30 +145,6 @@ def open_async_channel(settings: ChannelSettings) -> grpc.aio.Channel:
     if settings.encrypted:
         return grpc.aio.secure_channel(settings.target, _credentials(settings), options=options)
     return grpc.aio.insecure_channel(settings.target, options=options)
-
-
-def close_channel(channel: grpc.Channel) -> None:
-    """Close the channel; returns at the latest after CLOSING_S, even when gRPC waits for a call that cannot end.
-
-    A call is such when an interrupt hit the thread that was beginning it (see `edge_client.interruptible`).
-    """
-    thread = threading.Thread(target=channel.close, name="memory3-close", daemon=True)
-    thread.start()
-    thread.join(CLOSING_S)
-
-
-def connection_state(channel: grpc.Channel) -> str:
-    """idle, connecting, ready, transient_failure or shutdown: for diagnostics; does not connect."""
-    # grpc.aio has get_state; the channel for threads only has `subscribe`, which leaves a polling thread behind that
-    # complains when the channel is closed. So the state is asked of the same object that `subscribe` would poll.
-    number: int | None = None
-    with contextlib.suppress(AttributeError):
-        try:
-            number = channel._channel.check_connectivity_state(False)
-        except ValueError:  # closed
-            return "shutdown"
-    states = {state.value[0]: state.name.lower() for state in grpc.ChannelConnectivity}
-    return "unknown" if number is None else states[number]
 
 
 def _service_config(attempts: int) -> str:

@@ -1,45 +1,43 @@
-"""gRPC's errors as ours, mapped once for all calls: status, google.rpc details, and what the handshake said."""
+"""gRPC's errors as `RetrievalError`, mapped once for all calls: status, google.rpc details, and failed handshakes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from edge_client.errors import (
-    AccessRefused,
-    CertificateRefused,
-    DeadlineExceeded,
-    IncompatibleService,
-    RequestRefused,
-    RetrievalError,
-    ServiceFailed,
-    ServiceOverloaded,
-    ServiceUnavailable,
-)
+from edge_client.errors import RetrievalError
 
 DETAILS_KEY = "grpc-status-details-bin"
 _Code = grpc.StatusCode
-BY_STATUS: dict[grpc.StatusCode, type[RetrievalError]] = {
-    _Code.CANCELLED: ServiceUnavailable,
-    _Code.UNKNOWN: ServiceFailed,
-    _Code.INVALID_ARGUMENT: RequestRefused,
-    _Code.DEADLINE_EXCEEDED: DeadlineExceeded,
-    _Code.NOT_FOUND: RequestRefused,
-    _Code.ALREADY_EXISTS: RequestRefused,
-    _Code.PERMISSION_DENIED: AccessRefused,
-    _Code.RESOURCE_EXHAUSTED: ServiceOverloaded,
-    _Code.FAILED_PRECONDITION: IncompatibleService,
-    _Code.ABORTED: RequestRefused,
-    _Code.OUT_OF_RANGE: RequestRefused,
-    _Code.UNIMPLEMENTED: IncompatibleService,
-    _Code.INTERNAL: ServiceFailed,
-    _Code.UNAVAILABLE: ServiceUnavailable,
-    _Code.DATA_LOSS: ServiceFailed,
-    _Code.UNAUTHENTICATED: AccessRefused,
+BY_STATUS: dict[grpc.StatusCode, str] = {
+    _Code.CANCELLED: "UNREACHABLE",
+    _Code.UNKNOWN: "SERVICE_FAILED",
+    _Code.INVALID_ARGUMENT: "INVALID_REQUEST",
+    _Code.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+    _Code.NOT_FOUND: "INVALID_REQUEST",
+    _Code.ALREADY_EXISTS: "INVALID_REQUEST",
+    _Code.PERMISSION_DENIED: "ACCESS_REFUSED",
+    _Code.RESOURCE_EXHAUSTED: "OVERLOADED",
+    _Code.FAILED_PRECONDITION: "INCOMPATIBLE",
+    _Code.ABORTED: "INVALID_REQUEST",
+    _Code.OUT_OF_RANGE: "INVALID_REQUEST",
+    _Code.UNIMPLEMENTED: "INCOMPATIBLE",
+    _Code.INTERNAL: "SERVICE_FAILED",
+    _Code.UNAVAILABLE: "UNREACHABLE",
+    _Code.DATA_LOSS: "SERVICE_FAILED",
+    _Code.UNAUTHENTICATED: "ACCESS_REFUSED",
 }
-_BY_REASON: dict[str, type[RetrievalError]] = {"BUNDLE_NOT_CONFIGURED": RequestRefused}
+"""The reason of an error to which the service gives none itself."""
+UNAVAILABLE = frozenset(
+    {_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE}
+)
+"""The service gave no answer: it is left alone for a while, and a pack may answer instead."""
 _HELP_BY_REASON = {
     "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
     "KNOWLEDGE_BASE_DAMAGED": "its operator runs `memory-service doctor`",
@@ -73,60 +71,74 @@ _HANDSHAKES = (
 )  # fmt: skip
 
 
+@contextmanager
+def named_errors(address: str, timeout_s: float) -> Iterator[None]:
+    """Raises what gRPC raises in the block, in threads and in asyncio, as a RetrievalError.
+
+    address, timeout_s: of the calls in the block.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise call_error(error, address, timeout_s) from error
+    except (grpc.aio.UsageError, ValueError) as error:  # what gRPC raises for a channel that is closed
+        raise _unanswered("UNREACHABLE", f"the connection to {address} was closed here") from error
+
+
 def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> RetrievalError:
     """The error of a call to `address` that had `timeout_s` seconds; works for calls of threads and of asyncio."""
     call: Any = error
     # A call raises itself, so it would hold the frames it was raised in, and these hold it: everything that the recall
     # had in hand, the embedder's session too, would wait for the next run of Python's collector.
     error.__traceback__ = None
-    code, said = call.code(), call.details() or ""
+    code, message = call.code(), call.details() or ""
     reason, help, retry_after_s = _details(call)
     if code is _Code.DEADLINE_EXCEEDED and not reason:
-        return DeadlineExceeded(f"the service at {address} did not answer within {timeout_s:.3g} s")
+        return _unanswered(
+            BY_STATUS[code], f"the service at {address} did not answer within {timeout_s:.3g} s"
+        )
     if code is _Code.CANCELLED:
-        return ServiceUnavailable(f"the call to {address} was cancelled")
+        return _unanswered(BY_STATUS[code], f"the call to {address} was cancelled")
     if code is _Code.UNAVAILABLE and not reason:
-        return _unreachable(address, said)
-    kind = _BY_REASON.get(reason) or BY_STATUS.get(code, ServiceFailed)
-    message = f"the service at {address} refused ({reason or code.name}): {said}"
-    help = help or _HELP_BY_REASON.get(reason) or _HELP_BY_STATUS.get(code, "")
-    return kind(message, reason=reason, help=help, retry_after_s=retry_after_s)
+        return _unreachable(address, message)
+    return RetrievalError(
+        f"the service at {address} refused ({reason or code.name}): {message}",
+        reason=reason or BY_STATUS.get(code, "SERVICE_FAILED"), unavailable=code in UNAVAILABLE,
+        help=help or _HELP_BY_REASON.get(reason) or _HELP_BY_STATUS.get(code, ""), retry_after_s=retry_after_s,
+    )  # fmt: skip
 
 
-def _unreachable(address: str, said: str) -> ServiceUnavailable:
+def _unanswered(reason: str, message: str, help: str = "") -> RetrievalError:
+    return RetrievalError(message, reason=reason, unavailable=True, help=help)
+
+
+def _unreachable(address: str, said: str) -> RetrievalError:
     for mark, meaning, help in _HANDSHAKES:
         if mark.lower() in said.lower():
-            return CertificateRefused(f"no trust in the service at {address}: {meaning}", help=help)
+            return _unanswered("CERTIFICATE", f"no trust in the service at {address}: {meaning}", help)
     help = "start it with `memory-service serve`, or name another with --service"
     if "Socket closed" in said:
         help = (
-            "it closed the connection at once, as one does that wants TLS (EDGE_CLIENT_TLS=1) or this device's"
+            "it closed the connection at once, as one does that requires TLS (EDGE_CLIENT_TLS=1) or this device's"
             f" certificate; otherwise {help}"
         )
-    return ServiceUnavailable(f"no service at {address} ({said})", help=help)
+    return _unanswered("UNREACHABLE", f"no service at {address} ({said})", help)
 
 
 def _details(call: Any) -> tuple[str, str, float | None]:
     """`status_details` of the google.rpc.Status in a call's trailing metadata; empty without one."""
-    for key, value in call.trailing_metadata() or ():
-        if key == DETAILS_KEY:
-            status = status_pb2.Status()
-            try:
-                status.ParseFromString(value)
-            except Exception:  # not a Status: its sender is broken, the status code still counts
-                return "", "", None
-            return status_details(status)
-    return "", "", None
+    value = dict(call.trailing_metadata() or ()).get(DETAILS_KEY, b"")
+    try:
+        return status_details(status_pb2.Status.FromString(value))
+    except DecodeError:  # its sender is broken, the status code still counts
+        return "", "", None
 
 
 def status_details(status: status_pb2.Status) -> tuple[str, str, float | None]:
     """(reason, help, seconds to wait before a retry) of a google.rpc.Status; empty or None where it has none."""
     reason, help, retry_after_s = "", "", None
-    info, links, retry = (
-        error_details_pb2.ErrorInfo(),
-        error_details_pb2.Help(),
-        error_details_pb2.RetryInfo(),
-    )
+    info, links = error_details_pb2.ErrorInfo(), error_details_pb2.Help()
+    retry = error_details_pb2.RetryInfo()
     for detail in status.details:
         if detail.Unpack(info):
             reason = info.reason

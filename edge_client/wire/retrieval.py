@@ -1,4 +1,4 @@
-"""What a question and its answer are on the wire: requests, hits, limits. No I/O: both clients share it."""
+"""Requests and answers of Retrieve: hits, limits, and how many queries go into one call. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 import google_crc32c
 import numpy as np
 
-from edge_client.errors import DamagedMemory, ServiceFailed
+from edge_client.errors import RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
@@ -42,12 +42,13 @@ class Hit:
     knowledge_base: str = ""
 
     def check(self) -> None:
-        """Raise DamagedMemory if the payload's checksum is not the one made when the memory was written."""
+        """Raise RetrievalError (DAMAGED_MEMORY) if the payload's checksum is not the one made at writing."""
         found = google_crc32c.value(self.payload)
         if found != self.crc32c:
-            raise DamagedMemory(
+            raise RetrievalError(
                 f"memory {self.memory_id:016x} of {self.document_key!r} arrived damaged: "
-                f"CRC-32C {found:08x}, written as {self.crc32c:08x}"
+                f"CRC-32C {found:08x}, written as {self.crc32c:08x}",
+                reason="DAMAGED_MEMORY",
             )
 
 
@@ -66,7 +67,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request and its answer may hold; 0 where nobody has said. See `memory.v1.Limits`."""
+    """What one request and its answer may hold; 0 where it is unknown. See `memory.v1.Limits`."""
 
     request_bytes: int = 0
     payload_bytes: int = 0
@@ -74,11 +75,11 @@ class Limits:
     hits: int = 0
     held_ids: int = 0
 
-    def said_by(self, described: models_pb2.DescribeResponse) -> Limits:
-        """The service's own; what it does not say stays."""
-        said = described.limits
-        payload_bytes = max(said.payload_bytes, self.payload_bytes)
-        return Limits(said.request_bytes, payload_bytes, said.queries, said.hits, said.held_ids)
+    def updated(self, described: models_pb2.DescribeResponse) -> Limits:
+        """The service's own; a payload may be as large as either side says."""
+        theirs = described.limits
+        payload_bytes = max(theirs.payload_bytes, self.payload_bytes)
+        return Limits(theirs.request_bytes, payload_bytes, theirs.queries, theirs.hits, theirs.held_ids)
 
     def queries_per_call(self, k: int, dimension: int, held: int = 0) -> int:
         """How many query vectors go into one request so that it and its answer stay within all limits; 1 or more."""
@@ -93,7 +94,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Asking:
+class RetrieveTemplate:
     """What is the same in every request: the knowledge base, and what this device can read."""
 
     knowledge_base: str
@@ -111,44 +112,39 @@ class Asking:
         if words and len(words) != len(vectors):
             raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
         step = limits.queries_per_call(k, vectors.shape[1], len(held_ids))
-        if limits.held_ids and len(held_ids) > limits.held_ids:
+        if limits.held_ids:
             held_ids = list(islice(held_ids, limits.held_ids))
-        requests = []
-        for start in range(0, len(vectors), step):
-            part = np.ascontiguousarray(vectors[start : start + step], "<f4")
-            said = words[start : start + step]
-            requests.append(
-                retrieval_pb2.RetrieveRequest(
-                    knowledge_base=self.knowledge_base, query_vectors=part.tobytes(), dimension=part.shape[1], k=k,
-                    model_id=self.identity.model_id, codec_id=self.identity.codec_id,
-                    memory_format_id=self.identity.memory_format_id, embedder_id=self.embedder_id,
-                    return_text=return_text, minimum_score=self.minimum_score, held_ids=held_ids,
-                    query_words=[retrieval_pb2.QueryWords(hashes=w) for w in said],
-                    maximum_drop=LARGEST_DROP if said else None,
-                )
-            )  # fmt: skip
-        return requests
+        return [
+            retrieval_pb2.RetrieveRequest(
+                knowledge_base=self.knowledge_base, k=k, dimension=vectors.shape[1],
+                query_vectors=np.ascontiguousarray(vectors[start : start + step], "<f4").tobytes(),
+                model_id=self.identity.model_id, codec_id=self.identity.codec_id,
+                memory_format_id=self.identity.memory_format_id, embedder_id=self.embedder_id,
+                return_text=return_text, minimum_score=self.minimum_score, held_ids=held_ids,
+                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[start : start + step]],
+                maximum_drop=LARGEST_DROP if words else None,
+            )
+            for start in range(0, len(vectors), step)
+        ]  # fmt: skip
 
 
-def queries_of(request: retrieval_pb2.RetrieveRequest) -> int:
-    """Number of query vectors in a request."""
-    return len(request.query_vectors) // (4 * request.dimension)
-
-
-def joined(queries: Sequence[int], responses: Sequence[retrieval_pb2.RetrieveResponse]) -> Answer:
-    """One answer of the responses to several requests; raises ServiceFailed when queries were left unanswered."""
+def joined(
+    requests: Sequence[retrieval_pb2.RetrieveRequest], responses: Sequence[retrieval_pb2.RetrieveResponse]
+) -> Answer:
+    """One answer of the responses to several requests; raises RetrievalError when queries were left unanswered."""
     hits: list[tuple[Hit, ...]] = []
-    server_ms = search_ms = fetch_ms = 0.0
-    for asked, response in zip(queries, responses, strict=True):
-        if len(response.results) != asked:
-            raise ServiceFailed(
-                f"{asked} queries were answered by {len(response.results)} results: it is no service of this contract"
+    server_us = search_us = fetch_us = 0
+    for request, response in zip(requests, responses, strict=True):
+        queries = len(request.query_vectors) // (4 * request.dimension)
+        if len(response.results) != queries:
+            raise RetrievalError(
+                f"{queries} queries were answered by {len(response.results)} results: it is no service of this contract"
             )
         hits += [tuple(map(_hit, result.hits)) for result in response.results]
-        server_ms += response.server_times.total_us / 1000
-        search_ms += response.server_times.search_us / 1000
-        fetch_ms += response.server_times.fetch_us / 1000
-    return Answer(tuple(hits), server_ms, search_ms, fetch_ms)
+        server_us += response.server_times.total_us
+        search_us += response.server_times.search_us
+        fetch_us += response.server_times.fetch_us
+    return Answer(tuple(hits), server_us / 1000, search_us / 1000, fetch_us / 1000)
 
 
 def _hit(hit: retrieval_pb2.Hit) -> Hit:

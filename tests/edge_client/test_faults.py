@@ -89,9 +89,9 @@ def front(service: FakeService, fault: str) -> Iterator[str]:
 
 
 FAULTS: dict[str, str] = {
-    "down": "ServiceUnavailable", "half a response": "ServiceUnavailable", "slow": "DeadlineExceeded",
-    "internal": "ServiceFailed", "another model": "IncompatibleService", "overloaded": "ServiceOverloaded",
-    "nothing": "ServiceFailed", "garbage": "DamagedMemory", "held": "DamagedMemory", "no scores": "DamagedMemory",
+    "down": "UNREACHABLE", "half a response": "UNREACHABLE", "slow": "DEADLINE_EXCEEDED",
+    "internal": "SERVICE_FAILED", "another model": "INCOMPATIBLE", "overloaded": "OVERLOADED",
+    "nothing": "SERVICE_FAILED", "garbage": "DAMAGED_MEMORY", "held": "DAMAGED_MEMORY", "no scores": "DAMAGED_MEMORY",
 }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_the_answer_is_that_without_memories_and_the_reason_is_named(
 
         service.before = wait
     with front(service, fault) as address, EdgeModel.open(tiny.folder, address, deadline_s=0.5) as model:
-        without = list(model.session().send(QUESTION, memory=False, **MANY))
+        without = list(model.session().send(QUESTION, memory="off", **MANY))
         events = list(model.session().send(QUESTION, **MANY))
         over.set()
     assert tokens(events) == tokens(without)
@@ -142,7 +142,7 @@ def test_an_expired_certificate_is_named_by_the_recall_and_decoding_goes_on(
         events = list(model.session().send(QUESTION, **MANY))
     server.stop(None).wait()
     first, *later = recalls(events)
-    assert first.recall.error.startswith("CertificateRefused: ")
+    assert first.recall.error.startswith("CERTIFICATE: ")
     assert "its certificate has expired: have it renewed" in first.recall.error
     assert later[-1].state == "skipped", "nobody is asked again at once"
     assert finished(events).reason == "length"
@@ -157,7 +157,7 @@ def test_a_call_that_hangs_delays_no_other_session(tiny: Bundle, service: FakeSe
             over.wait(WAIT_S)
 
     service.before = hang_once
-    with EdgeModel.open(tiny.folder, service.address, deadline_s=WAIT_S, hedge_after_ms=1e6) as model:
+    with EdgeModel.open(tiny.folder, service.address, deadline_s=WAIT_S) as model:
         slow = model.session()
         events: list[Event] = []
         thread = threading.Thread(target=lambda: events.extend(slow.send(QUESTION, max_tokens=2)))
@@ -181,10 +181,9 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
         with EdgeModel.open(
             tiny.folder,
             service.address,
-            recall="exact",
+            memory="exact",
             deadline_s=WAIT_S,
             chunk_deadline_s=WAIT_S,
-            hedge_after_ms=1e6,
         ) as model:
             events = list(model.session().send(QUESTION, **MANY))
         later = [r for r in recalls(events) if r.generated]

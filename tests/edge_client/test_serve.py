@@ -50,7 +50,7 @@ def server(
     tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppProcess]:
     settings = {
-        "EDGE_CLIENT_RECALL": "exact", "EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20",
+        "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20",
         "EDGE_CLIENT_SERVE_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2",
         "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
     }  # fmt: skip
@@ -84,7 +84,7 @@ def test_a_chat_answers_as_the_sdk_does_with_provenance_and_timings(
 ) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=20)
     with EdgeModel.open(
-        tiny.folder, memories.address, recall="exact", deadline_s=20, chunk_deadline_s=20
+        tiny.folder, memories.address, memory="exact", deadline_s=20, chunk_deadline_s=20
     ) as model:
         expected = [*model.generate(QUESTION, max_tokens=20)][-1]
     assert answer.choices[0].message.content == expected.text  # type: ignore[union-attr]
@@ -377,7 +377,7 @@ def test_when_the_service_is_away_answers_go_on_and_say_so(tiny: Bundle, nobody:
         answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4)
         assert answer.model_extra is not None
         assert answer.model_extra["memory"]["without_memory"]
-        assert "ServiceUnavailable" in answer.model_extra["memory"]["chunks"][0]["error"]
+        assert "UNREACHABLE" in answer.model_extra["memory"]["chunks"][0]["error"]
         told = call(server.port, "GET", "/v1/service").json()
         assert not told["reachable"]
         assert refused(call(server.port, "GET", "/v1/knowledge_bases"))[0] == 503

@@ -143,7 +143,7 @@ def test_when_the_service_is_killed_in_mid_answer_the_pack_stands_in_until_it_is
         assert ANSWER in finished.text
         second, finished = answered()  # the conversation goes on
         assert second.state == "offline"
-        assert "ServiceUnavailable" in second.recall.service_error
+        assert "UNREACHABLE" in second.recall.service_error
         assert finished.text
         assert not finished.without_memory
         session = model.session()
@@ -163,7 +163,7 @@ def test_when_the_service_is_killed_the_device_answers_without_memory_and_says_s
     answer = flow.answer()
     assert answer["without_memory"]
     assert answer["answer"].strip()
-    assert "ServiceUnavailable" in answer["memories"][0]["error"]
+    assert "UNREACHABLE" in answer["memories"][0]["error"]
     assert flow.ask("--require-memory").returncode == 3
 
 

@@ -58,7 +58,7 @@ class Devices:
         self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(DEVICES)]
 
     def _ask(self, thread: int) -> None:
-        options = channel_options(ChannelSettings("127.0.0.1:1"), own_connection=True)
+        options = [*channel_options(ChannelSettings("127.0.0.1:1")), ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(self._target, options=options) as channel:
             client = Client(channel)
             while not self._over.is_set():

@@ -14,7 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edge_client import DecoderGraph, EdgeModel, Recall, RecallMode, RecallPolicy
+from edge_client import EdgeModel, RecallMode
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.recall.recaller import Recall
+from edge_client.recall.policy import RecallPolicy
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 

@@ -62,9 +62,9 @@ def measure(settings: HttpSettings) -> Keys:
     environment = {f"EDGE_CLIENT_{name.upper()}": str(value) for name, value in options.items()}
     with (
         tempfile.TemporaryDirectory() as folder,
-        EdgeModel.open(settings.bundle, service, recall=recall, **options) as model,
+        EdgeModel.open(settings.bundle, service, memory=recall, **options) as model,
         AppProcess.start(
-            Path(folder), settings.bundle, service, "--recall", recall, environment=environment
+            Path(folder), settings.bundle, service, "--memory", recall, environment=environment
         ) as app,
     ):
         bias = dict.fromkeys(ends, NEVER)

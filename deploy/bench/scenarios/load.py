@@ -17,9 +17,10 @@ from deploy.bench.latency import Latencies
 from deploy.bench.load import Load, Stages, closed_loop, open_loop
 from deploy.bench.plots import drawing
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed, Settings, Sheet
-from edge_client.wire.async_client import AsyncMemoryClient
-from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.channel import ChannelSettings, open_async_channel
+from edge_client.wire.retrieval import Limits, RetrieveTemplate, joined
 from memory_model.bundle import Bundle
+from protos.memory.v1 import retrieval_pb2_grpc
 
 QUESTIONS = 16
 STAGES = ("network", "queue", "search", "fetch")
@@ -46,20 +47,16 @@ def measure(settings: LoadSettings) -> Keys:
 
 
 async def _loads(settings: LoadSettings, bundle: Bundle, address: str, vectors: np.ndarray) -> Keys:
-    identity, embedder_id = bundle.identity, bundle.manifest.embedder_id
-    async with AsyncMemoryClient(
-        ChannelSettings(address),
-        settings.knowledge_base,
-        identity,
-        embedder_id,
-        deadline_s=settings.deadline_s,
-    ) as client:
-        questions = itertools.cycle(range(len(vectors)))
+    template = RetrieveTemplate(settings.knowledge_base, bundle.identity, bundle.manifest.embedder_id)
+    requests = [template.requests(vector[None], Limits(), k=settings.k) for vector in vectors]
+    async with open_async_channel(ChannelSettings(address)) as channel:
+        stub = retrieval_pb2_grpc.RetrievalStub(channel)
+        questions = itertools.cycle(requests)
 
         async def call(number: int) -> Stages:
-            vector = vectors[next(questions)][None]
+            (request,) = next(questions)
             began = time.perf_counter()
-            answer = await client.retrieve(vector, k=settings.k)
+            answer = joined([request], [await stub.Retrieve(request, timeout=settings.deadline_s)])
             took = time.perf_counter() - began
             if not any(answer.hits):
                 raise LookupError("nothing found")

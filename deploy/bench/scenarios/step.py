@@ -17,7 +17,7 @@ from deploy.bench.rounds import interleave
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
-from edge_client import DecoderGraph
+from edge_client.decoder.graph import DecoderGraph
 from edge_client.decoder.runner import OnnxDecoder
 from memory_model.codec.payload import ExplicitMemory
 

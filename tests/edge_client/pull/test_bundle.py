@@ -1,0 +1,318 @@
+"""Pulling against the service as a real process, through a proxy that breaks connections where a test says."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from edge_client.errors import RetrievalError, StorageError
+from edge_client.pull import staging as pull_staging
+from edge_client.pull.bundle import checked_manifest, pull_bundle
+from edge_client.pull.staging import Staging
+from edge_client.wire.channel import ChannelSettings
+from memory_model.bundle import MANIFEST, Bundle
+from memory_model.digest import file_sha256
+from memory_model.errors import CorruptFile, InvalidInput
+from protos.memory.v1 import models_pb2, models_pb2_grpc
+from tests.edge_client.cut_connection import cutting
+from tests.memory_service.processes import service as service_process
+
+PROGRAM = Path(sys.executable).parent / "edge-client"
+EXTRA = "notes.bin"
+EXTRA_BYTES = 9 << 20
+
+
+@pytest.fixture(scope="module")
+def offered(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny bundle and one large file more."""
+    folder = Path(shutil.copytree(tiny.folder, tmp_path_factory.mktemp("offered") / "bundle"))
+    (folder / EXTRA).write_bytes(np.random.default_rng(0).bytes(EXTRA_BYTES))
+    listed(folder, EXTRA)
+    return folder
+
+
+def listed(folder: Path, name: str, **changed: Any) -> None:
+    """Write a file's entry into the manifest."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    path = folder / name
+    entry = {"sha256": file_sha256(path), "bytes": path.stat().st_size} if path.is_file() else {}
+    manifest["files"][name] = {**entry, **changed}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.fixture(scope="module")
+def address(offered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with service_process(tmp_path_factory.mktemp("service"), bundle=offered) as running:
+        yield running.address
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_staging, "FIRST_PAUSE_S", 0.01)
+
+
+def part(place: Path) -> Path:
+    return place.parent / f".{place.name}.pull" / f"{EXTRA}.part"
+
+
+def same(place: Path, offered: Path) -> bool:
+    return {p.name: p.read_bytes() for p in place.iterdir()} == {
+        p.name: p.read_bytes() for p in offered.iterdir()
+    }
+
+
+@dataclass
+class Told:
+    """A Progress that remembers."""
+
+    steps: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def __call__(self, done_bytes: int, total_bytes: int, what: str) -> None:
+        self.steps.append((done_bytes, total_bytes, what))
+
+
+def test_a_bundle_is_fetched_whole_and_says_how_far_it_is(
+    address: str, offered: Path, tmp_path: Path
+) -> None:
+    told, place = Told(), tmp_path / "deep" / "bundle"
+    bundle = pull_bundle(ChannelSettings(address), place, progress=told)
+    assert bundle.folder == place
+    assert same(place, offered)
+    Bundle.open(place)
+    total = told.steps[-1][1]
+    assert told.steps[-1][0] == total == sum(f.bytes for f in bundle.manifest.files.values())
+    assert [done for done, _, _ in told.steps] == sorted(done for done, _, _ in told.steps)
+    assert [p.name for p in place.parent.iterdir()] == ["bundle"], "nothing is left beside it"
+
+
+def test_a_broken_connection_goes_on_where_it_stopped(address: str, offered: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bundle"
+    with cutting(address, 2_000_000, 3_000_000, 100) as proxy:
+        pull_bundle(ChannelSettings(proxy.address, attempts=1), place)
+    assert proxy.connections >= 4
+    assert same(place, offered)
+
+
+def test_a_service_that_stays_away_is_named_and_what_came_is_kept(
+    address: str, offered: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "bundle"
+    with cutting(address, 5_000_000, *[100] * 50) as proxy, pytest.raises(RetrievalError, match="service at"):
+        pull_bundle(ChannelSettings(proxy.address, attempts=1), place)
+    assert not place.exists()
+    kept = part(place).stat().st_size
+    assert kept > 1_000_000
+    told = Told()
+    pull_bundle(ChannelSettings(address), place, progress=told)
+    assert same(place, offered)
+    assert kept in {done for done, _, what in told.steps if what == EXTRA} or told.steps[0][0] > 0
+
+
+def test_a_corrupted_part_is_found_and_fetched_anew(address: str, offered: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bundle"
+    with cutting(address, 5_000_000, *[100] * 50) as proxy, pytest.raises(RetrievalError, match="service at"):
+        pull_bundle(ChannelSettings(proxy.address, attempts=1), place)
+    data = bytearray(part(place).read_bytes())
+    data[1000] ^= 1
+    part(place).write_bytes(data)
+    pull_bundle(ChannelSettings(address), place)
+    assert same(place, offered)
+
+
+@pytest.mark.parametrize("size", [0, EXTRA_BYTES + 7])
+def test_a_part_of_a_size_that_cannot_be_is_fetched_anew(
+    address: str, offered: Path, tmp_path: Path, size: int
+) -> None:
+    place = tmp_path / "bundle"
+    part(place).parent.mkdir()
+    shutil.copyfile(offered / MANIFEST, part(place).with_name(MANIFEST))
+    part(place).write_bytes(b"x" * size)
+    part(place).with_name("left over by something else").write_text("")
+    pull_bundle(ChannelSettings(address), place)
+    assert same(place, offered)
+
+
+def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(
+    offered: Path, tmp_path: Path
+) -> None:
+    place = Path(shutil.copytree(offered, tmp_path / "bundle"))
+    (place / "codec.npz").write_bytes(b"older")
+    listed(place, "codec.npz")
+    with misbehaving(offered, nothing) as address:  # does not send EXTRA at all
+        pull_bundle(ChannelSettings(address), place)
+    assert same(place, offered)
+
+
+def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bundle"
+    command = [PROGRAM, "pull", "--service", address, "--out", place]
+    with cutting(address, 5_000_000, hold=True) as proxy:
+        process = subprocess.Popen(
+            [PROGRAM, "pull", "--service", proxy.address, "--out", place],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        while process.poll() is None and not part(place).is_file():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "goes on where it stopped" in said
+    assert "Traceback" not in said
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "checksums right" in done.stdout
+    assert same(place, offered)
+
+
+def test_a_full_disk_is_named_and_what_came_is_kept(address: str, offered: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bundle"
+    limit = 4 << 20
+
+    def small_files_only() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [PROGRAM, "pull", "--service", address, "--out", place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=small_files_only)
+    assert done.returncode == 1
+    assert "no room for" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not place.exists()
+    assert part(place).stat().st_size == limit
+    pull_bundle(ChannelSettings(address), place)
+    assert same(place, offered)
+
+
+def test_too_little_room_is_named_before_anything_is_fetched(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StorageError, match=r"needs \d+ MB more, 1 MB are free"):
+        pull_bundle(ChannelSettings(address), tmp_path / "bundle")
+    assert not part(tmp_path / "bundle").exists()
+
+
+def test_two_pulls_to_one_place_do_not_mix(address: str, tmp_path: Path) -> None:
+    with Staging(tmp_path / "bundle"), pytest.raises(StorageError, match="another process"):
+        pull_bundle(ChannelSettings(address), tmp_path / "bundle")
+
+
+def test_a_folder_of_something_else_is_left_alone(address: str, tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(InvalidInput, match="is not a bundle"):
+        pull_bundle(ChannelSettings(address), tmp_path / "letters")
+    assert [p.name for p in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+
+
+def test_a_service_without_bundle_says_so(tmp_path: Path) -> None:
+    with misbehaving(None) as address, pytest.raises(RetrievalError, match="no edge bundle"):
+        pull_bundle(ChannelSettings(address), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "/etc/evil", "a/b", "..", ".hidden", "a\\b", "", "con\0", MANIFEST, "x.part", "a" * 200],
+)
+def test_a_manifest_whose_names_leave_the_folder_is_refused(offered: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(offered, tmp_path / "evil"))
+    listed(folder, name, sha256="0" * 64, bytes=3)
+    with pytest.raises(CorruptFile, match="no plain file name"):
+        checked_manifest((folder / MANIFEST).read_bytes())
+    with misbehaving(folder) as address, pytest.raises(CorruptFile):
+        pull_bundle(ChannelSettings(address), tmp_path / "out" / "bundle")
+    assert [*(tmp_path / "out").iterdir()] == []
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"\xff\xfe", b"[]", b'{"format_version": 1, "files": {}}'])
+def test_a_manifest_that_is_none_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptFile):
+        checked_manifest(raw)
+
+
+Piece = models_pb2.FetchBundleResponse
+
+
+def other_bytes(m: Piece) -> Piece:
+    return Piece(data=bytes(len(m.data)), offset=m.offset, file_bytes=m.file_bytes)
+
+
+def gap(m: Piece) -> Piece:
+    return Piece(data=m.data, offset=m.offset + 1, file_bytes=m.file_bytes)
+
+
+def other_size(m: Piece) -> Piece:
+    return Piece(data=m.data, offset=m.offset, file_bytes=m.file_bytes + 1)
+
+
+def nothing(m: Piece) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (other_bytes, CorruptFile),
+        (gap, CorruptFile),
+        (other_size, CorruptFile),
+        (nothing, RetrievalError),
+    ],
+)
+def test_a_service_that_sends_something_else_is_named_and_nothing_appears(
+    offered: Path, tmp_path: Path, spoil: Callable[[Any], Any], error: type[Exception]
+) -> None:
+    place = tmp_path / "bundle"
+    with misbehaving(offered, spoil) as address, pytest.raises(error):
+        pull_bundle(ChannelSettings(address), place)
+    assert not place.exists()
+
+
+@contextmanager
+def misbehaving(folder: Path | None, spoil: Callable[[Any], Any] = lambda m: m) -> Iterator[str]:
+    """A service that offers whatever lies in a folder; `spoil` changes the pieces of EXTRA, or leaves them out."""
+
+    class Models(models_pb2_grpc.ModelsServicer):
+        def FetchBundle(self, request: Any, context: Any) -> Iterator[models_pb2.FetchBundleResponse]:
+            if folder is None:
+                info = any_pb2.Any()
+                info.Pack(error_details_pb2.ErrorInfo(reason="BUNDLE_NOT_CONFIGURED"))
+                status = status_pb2.Status(
+                    code=9, message="this service offers no edge bundle", details=[info]
+                )
+                context.abort_with_status(rpc_status.to_status(status))
+            else:
+                data = (folder / (request.file or MANIFEST)).read_bytes()
+                for offset in range(request.offset, len(data), 1 << 20):
+                    piece = models_pb2.FetchBundleResponse(
+                        data=data[offset : offset + (1 << 20)], offset=offset, file_bytes=len(data)
+                    )
+                    sent = spoil(piece) if request.file == EXTRA else piece
+                    if sent is not None:
+                        yield sent
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    models_pb2_grpc.add_ModelsServicer_to_server(Models(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()

@@ -1,0 +1,365 @@
+"""Memory packs: what a device finds without a network is what the service finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from edge_client.cli.main import app
+from edge_client.errors import RetrievalError, StorageError
+from edge_client.pull import pack as pull_pack_module
+from edge_client.pull import staging as pull_staging
+from edge_client.pull.pack import pull_pack
+from edge_client.pull.pack_files import FILES, PAYLOADS, RECORD, RECORDS, TEXTS, VECTORS, PackManifest
+from edge_client.recall.pack import MemoryPack
+from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.client import MemoryClient
+from memory_model.bundle import MANIFEST
+from memory_model.codec.payload import Identity
+from memory_model.errors import (
+    CodecMismatch,
+    CorruptFile,
+    EmbedderMismatch,
+    FormatMismatch,
+    InvalidInput,
+    MissingFile,
+    ModelMismatch,
+)
+from memory_model.words import query_words
+from tests.edge_client.cut_connection import cutting
+from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of
+from tests.memory_service.running import Client, document, running
+
+WRITER = HashEncoder().description.identity
+IDENTITY = Identity(WRITER.model_id, WRITER.codec_id, WRITER.memory_format_id)
+TOWNS = ["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi"]
+THINGS = ["area", "population", "highest point", "river", "language", "currency", "harbour", "coast"]
+TEXTS_OF = {
+    f"k{n}": (town, f"{town}: the {thing} of {town} is {n * 37}.")
+    for n, (town, thing) in enumerate((town, thing) for town in TOWNS for thing in THINGS)
+}
+MANY = 700  # three pages
+AWAY = [50] * 5000
+"""Connections that are cut before a call gets through: gRPC makes new ones as fast as it can."""
+
+
+def stored(key: str) -> str:
+    """The document's one reference as it is written: under its title."""
+    title, text = TEXTS_OF[key]
+    return f"{title}\n{text}"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, str]]:
+    with running(tmp_path_factory.mktemp("store"), HashEncoder(), default_deadline_s=60) as (client, server):
+        client.ingest("towns", *(document(key, text, title) for key, (title, text) in TEXTS_OF.items()))
+        client.ingest("many", *(document(f"m{n}", f"Number {n}.") for n in range(MANY)))
+        yield client, f"127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="module")
+def address(service: tuple[Client, str]) -> str:
+    return service[1]
+
+
+@pytest.fixture(scope="module")
+def towns(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("packs") / "towns"
+    pull_pack(ChannelSettings(address), "towns", place)
+    return place
+
+
+@pytest.fixture
+def pack(towns: Path) -> MemoryPack:
+    return MemoryPack.open(towns, IDENTITY, WRITER.embedder_id)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_staging, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pull_pack_module, "_PAUSE_S", 0.01)
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("by_words", [False, True])
+def test_the_pack_finds_what_the_service_finds(address: str, pack: MemoryPack, by_words: bool) -> None:
+    questions = [stored(key) for key in TEXTS_OF][::4]  # one request's worth: payloads are not sent twice
+    rng = np.random.default_rng(7)
+    noise = rng.standard_normal((len(questions), DIMENSION)) / DIMENSION**0.5
+    vectors = (np.stack([vector_of(q) for q in questions]) + 0.7 * noise).astype(np.float32)
+    words = [query_words(q) for q in questions] if by_words else ()
+    client = MemoryClient(ChannelSettings(address), "towns", IDENTITY, WRITER.embedder_id, deadline_s=60)
+    theirs = client.retrieve(vectors, k=5, words=words)
+    client.close()
+    ours = pack.retrieve(vectors, k=5, words=words)
+    assert len(ours.hits) == len(questions)
+    for mine, remote in zip(ours.hits, theirs.hits, strict=True):
+        assert [h.memory_id for h in mine] == [h.memory_id for h in remote]
+        # The service's index computes in bfloat16: 8 bits of a number, summed over the vector.
+        assert np.allclose([h.score for h in mine], [h.score for h in remote], atol=8e-3)
+        for hit, other in zip(mine, remote, strict=True):
+            assert dataclasses.replace(hit, score=0) == dataclasses.replace(other, score=0)
+            if hit.payload:
+                hit.check()
+
+
+def test_scores_are_cosines_whatever_the_query_s_length(pack: MemoryPack) -> None:
+    vector = vector_of(stored("k3"))[None]
+    (best, *_), (longer, *_) = (pack.retrieve(v, k=2).hits[0] for v in (vector, 100 * vector))
+    assert best.document_key == "k3"
+    assert best.score == pytest.approx(1.0, abs=1e-2)
+    assert longer.score == pytest.approx(best.score, abs=1e-6)
+
+
+def test_no_more_than_there_are_and_none_below_the_least_score(pack: MemoryPack) -> None:
+    vector = vector_of(stored("k3"))[None]
+    assert len(pack.retrieve(vector, k=1000).hits[0]) == len(pack) == len(TEXTS_OF)
+    assert [h.document_key for h in pack.retrieve(vector, k=5, minimum_score=0.9).hits[0]] == ["k3"]
+    assert pack.retrieve(-vector, k=5, minimum_score=0.99).hits == ((),)
+    words = [query_words("nothing of this")]
+    assert pack.retrieve(-vector, k=5, minimum_score=0.99, words=words).hits == ((),)
+
+
+def test_questions_that_are_none_are_refused(pack: MemoryPack) -> None:
+    good = vector_of("x")[None]
+    for bad in (good[0], good[:, :3], np.zeros_like(good), good * np.nan, good[:0]):
+        with pytest.raises(InvalidInput):
+            pack.retrieve(bad, k=1)
+    with pytest.raises(InvalidInput):
+        pack.retrieve(good, k=0)
+    with pytest.raises(InvalidInput):
+        pack.retrieve(good, k=1, words=[[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("changed", "mismatch"),
+    [("model_id", ModelMismatch), ("codec_id", CodecMismatch), ("memory_format_id", FormatMismatch),
+     ("embedder_id", EmbedderMismatch)],
+)  # fmt: skip
+def test_another_s_pack_is_refused_by_name(towns: Path, changed: str, mismatch: type[Exception]) -> None:
+    other = "ab" * 32
+    embedder_id = other if changed == "embedder_id" else WRITER.embedder_id
+    identity = IDENTITY if changed == "embedder_id" else dataclasses.replace(IDENTITY, **{changed: other})
+    with pytest.raises(mismatch, match="abababababab"):
+        MemoryPack.open(towns, identity, embedder_id)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_cut_file_is_found_when_the_pack_is_opened(towns: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match=name.replace(".", r"\.")):
+        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
+    (folder / name).unlink()
+    with pytest.raises(CorruptFile):
+        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
+
+
+def read_all(folder: Path, vectors: np.ndarray) -> None:
+    for hits in MemoryPack.open(folder, IDENTITY, WRITER.embedder_id).retrieve(vectors, k=1).hits:
+        for hit in hits:
+            hit.check()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_byte_never_reaches_the_model(towns: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
+    flip(folder / name, 5)
+    every = np.stack([vector_of(stored(key)) for key in TEXTS_OF])
+    with pytest.raises((CorruptFile, RetrievalError)):
+        read_all(folder, every)
+    with pytest.raises(CorruptFile):
+        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id, verify=False).verify()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"kind": "memory-pack", "format_version": 9}', "\xff"])
+def test_a_manifest_that_is_none_is_refused(towns: Path, tmp_path: Path, text: str) -> None:
+    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(CorruptFile):
+        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
+
+
+def test_no_pack_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="edge-client pull --kb"):
+        MemoryPack.open(tmp_path / "none", IDENTITY, WRITER.embedder_id)
+
+
+def test_threads_search_one_pack(pack: MemoryPack) -> None:
+    texts = [(key, stored(key)) for key in TEXTS_OF][:16]
+    found: dict[str, str] = {}
+
+    def ask(key: str, text: str) -> None:
+        answer = pack.retrieve(vector_of(text)[None], k=1, words=[query_words(text)])
+        found[key] = answer.hits[0][0].document_key
+
+    threads = [threading.Thread(target=ask, args=each) for each in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {key: key for key, _ in texts}
+
+
+# Pulling
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def whole(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    place = tmp_path_factory.mktemp("whole") / "many"
+    manifest = pull_pack(ChannelSettings(address), "many", place)
+    assert (manifest.memories, manifest.head.memories) == (MANY, MANY)
+    MemoryPack.open(place, IDENTITY, WRITER.embedder_id).verify()
+    assert [p.name for p in place.parent.iterdir()] == ["many"], "nothing is left beside it"
+    return everything(place)
+
+
+def interrupted(address: str, place: Path) -> Path:
+    """The staging folder of a pull whose service went away in the middle."""
+    with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
+        pull_pack(ChannelSettings(proxy.address, attempts=1), "many", place)
+    staging = place.parent / f".{place.name}.pull"
+    assert 0 < (staging / RECORDS).stat().st_size < MANY * RECORD.itemsize
+    assert not place.exists()
+    return staging
+
+
+def test_a_broken_connection_goes_on_where_it_stopped(
+    address: str, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    with cutting(address, 400_000, 300_000, 50) as proxy:
+        pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path / "many")
+    assert everything(tmp_path / "many") == whole
+
+
+def test_the_next_run_keeps_what_came(address: str, whole: dict[str, bytes], tmp_path: Path) -> None:
+    interrupted(address, tmp_path / "many")
+    done: list[int] = []
+    pull_pack(
+        ChannelSettings(address), "many", tmp_path / "many",
+        progress=lambda done_bytes, total_bytes, what: done.append(done_bytes),
+    )  # fmt: skip
+    assert done[0] > 100_000
+    assert done == sorted(done)
+    assert everything(tmp_path / "many") == whole
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_or_half_written_collection_is_cut_back(
+    address: str, whole: dict[str, bytes], tmp_path: Path, name: str
+) -> None:
+    staging = interrupted(address, tmp_path / "many")
+    flip(staging / name, (staging / name).stat().st_size * 2 // 3)
+    with (staging / name).open("ab") as file:
+        file.write(b"half a rec")
+    pull_pack(ChannelSettings(address), "many", tmp_path / "many")
+    assert everything(tmp_path / "many") == whole
+
+
+@pytest.mark.slow
+def test_a_knowledge_base_written_to_in_between_starts_anew(
+    service: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, address = service
+    client.ingest("growing", *(document(f"g{n}", f"Number {n}.") for n in range(MANY)))
+    place = tmp_path / "growing"
+    with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
+        pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", place)
+    client.ingest("growing", document("g0", "Number 0, anew."), document("new", "A new one."))
+    manifest = pull_pack(ChannelSettings(address), "growing", place)
+    assert manifest.memories == MANY + 1
+    pack = MemoryPack.open(place, IDENTITY, WRITER.embedder_id)
+    (hits,) = pack.retrieve(vector_of("Number 0, anew.")[None], k=1).hits
+    assert hits[0].text == "Number 0, anew."
+    keys = [h.document_key for h in pack.retrieve(vector_of("x")[None], k=MANY + 1).hits[0]]
+    assert len(set(keys)) == MANY + 1
+
+
+@pytest.mark.slow
+def test_one_that_never_rests_is_named(
+    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, address = service
+    client.ingest("restless", *(document(f"r{n}", f"Number {n}.") for n in range(MANY)))
+    count = [0]
+
+    def write(done_bytes: int, total_bytes: int, what: str) -> None:
+        count[0] += 1
+        client.ingest("restless", document("r0", f"Number 0, version {count[0]}."))
+
+    with cutting(address, *[400_000] * 50) as proxy:
+        settings = ChannelSettings(proxy.address, attempts=1)
+        with pytest.raises(StorageError, match="ingestion is over"):
+            pull_pack(settings, "restless", tmp_path / "restless", progress=write)
+    assert not (tmp_path / "restless").exists()
+
+
+def test_a_limit_bounds_the_pack_and_the_pack_says_so(address: str, tmp_path: Path) -> None:
+    manifest = pull_pack(ChannelSettings(address), "many", tmp_path / "some", limit=300)
+    assert (manifest.memories, manifest.head.memories) == (300, MANY)
+    pack = MemoryPack.open(tmp_path / "some", IDENTITY, WRITER.embedder_id)
+    pack.verify()
+    assert len(pack.retrieve(vector_of("x")[None], k=MANY).hits[0]) == 300
+
+
+def test_a_pack_for_another_model_is_refused_before_it_is_fetched(address: str, tmp_path: Path) -> None:
+    other = Identity("ab" * 32, IDENTITY.codec_id, IDENTITY.memory_format_id)
+    with pytest.raises(RetrievalError) as caught:
+        pull_pack(ChannelSettings(address), "many", tmp_path / "many", identity=other)
+    assert caught.value.reason == "MODEL_MISMATCH"
+
+
+def test_nothing_to_fetch_and_no_room_for_it_are_named(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError, match="no memories"):
+        pull_pack(ChannelSettings(address), "default", tmp_path / "default")
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(InvalidInput, match="not a memory pack"):
+        pull_pack(ChannelSettings(address), "many", tmp_path / "letters")
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StorageError, match="are free"):
+        pull_pack(ChannelSettings(address), "many", tmp_path / "many")
+
+
+def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
+    place = tmp_path / "towns"
+    options = [
+        "--service",
+        address,
+        "--kb",
+        "towns",
+        "--out",
+        str(place),
+        "--bundle",
+        str(tmp_path / "none"),
+    ]
+    for _ in range(2):  # the second replaces the first
+        result = CliRunner().invoke(app, ["pull", *options])
+        assert result.exit_code == 0, result.output
+        assert f"{len(TEXTS_OF)} memories of towns" in " ".join(result.stdout.split())
+    assert json.loads((place / MANIFEST).read_text())["head"]["knowledge_base"] == "towns"
+    assert PackManifest.read(place).files.keys() == set(FILES) == {RECORDS, VECTORS, PAYLOADS, TEXTS}
+    result = CliRunner().invoke(app, ["pull", "--service", address, "--kb", "nobody's", "--out", str(place)])
+    assert result.exit_code == 1
+    assert "there are: default, many, towns" in result.stderr
+    assert CliRunner().invoke(app, ["pull", "--limit", "3"]).exit_code == 2

@@ -1,0 +1,476 @@
+"""Recall finds the same memories whichever way they come, and says by name what went wrong on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import google_crc32c
+import grpc
+import numpy as np
+import pytest
+
+from edge_client.cancellation import Cancellation
+from edge_client.recall.cache import MemoryCache
+from edge_client.recall.recaller import Recall, Recaller
+from edge_client.wire.channel import ChannelSettings
+from edge_client.wire.client import MemoryClient
+from memory_model.bundle import Bundle
+from memory_model.codec.codec import ExactCodec
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from protos.memory.v1 import retrieval_pb2
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.cut_connection import cutting
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import tiny_config
+
+LONG_S = 20.0
+QUERY = "What is the code of Lima?"
+OTHER = "And of Cairo?"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def client_of(bundle: Bundle, address: str) -> MemoryClient:
+    return MemoryClient(
+        ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id
+    )
+
+
+def recaller_of(bundle: Bundle, address: str | None, **options: object) -> Recaller:
+    client = client_of(bundle, address) if address else None
+    given = {"deadline_s": LONG_S, **options}
+    return Recaller(bundle.embedder(), client, bundle.memory_format, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def recaller(tiny: Bundle, service: FakeService) -> Iterator[Recaller]:
+    opened = recaller_of(tiny, service.address)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a service waits at; open when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def ids(recall: Recall) -> list[int]:
+    return [r.memory_id for r in recall.read if not r.refused]
+
+
+def equal(one: Recall, other: Recall) -> bool:
+    return len(one.memories) == len(other.memories) and all(
+        np.array_equal(a.keys, b.keys) and np.array_equal(a.values, b.values) and a.tokens == b.tokens
+        for a, b in zip(one.memories, other.memories, strict=True)
+    )
+
+
+def replace_payload(number: int, payload: bytes) -> Callable[[retrieval_pb2.RetrieveResponse], None]:
+    """Spoil: the hit `number` of the first query carries `payload`, with a checksum that is right."""
+
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        hit = response.results[0].hits[number]
+        hit.payload, hit.payload_crc32c = payload, google_crc32c.value(payload)
+
+    return spoil
+
+
+# What comes and what is held
+
+
+def test_a_recall_is_what_was_written(recaller: Recaller, written: list[ExplicitMemory]) -> None:
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error) == ("fetched", "")
+    assert len(found.memories) == len(found.payloads) == len(found.read) == 5
+    for read, memory, payload in zip(found.read, found.memories, found.payloads, strict=True):
+        assert read.text == TEXTS[read.memory_id - 1]
+        assert np.array_equal(memory.keys, written[read.memory_id - 1].keys)
+        assert recaller.memory_format.check(payload) == memory.tokens
+    assert found.times.embed_ms > 0
+    assert found.times.call_ms > 0
+
+
+def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: FakeService) -> None:
+    responses: list[retrieval_pb2.RetrieveResponse] = []
+    service.spoil = responses.append
+    (first,), (second,) = recaller.recall([QUERY]), recaller.recall([QUERY])
+    assert set(service.requests[1].held_ids) == set(ids(first))
+    assert not any(hit.payload for hit in responses[1].results[0].hits)
+    assert (second.state, all(r.held for r in second.read), equal(first, second)) == ("held", True, True)
+
+
+def test_a_chunk_with_one_new_memory_is_fetched(recaller: Recaller) -> None:
+    (first,) = recaller.recall([QUERY])
+    recaller.cache.forget(ids(first)[2])
+    (second,) = recaller.recall([QUERY])
+    assert second.state == "fetched"
+    assert [r.held for r in second.read] == [True, True, False, True, True]
+    assert equal(first, second)
+
+
+def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
+    recaller: Recaller, service: FakeService
+) -> None:
+    (first,) = recaller.recall([QUERY])
+    service.before = lambda *_: [recaller.cache.forget(i) for i in ids(first)]  # type: ignore[func-returns-value]
+    (second,) = recaller.recall([QUERY])
+    assert (second.state, equal(first, second)) == ("held", True)
+
+
+@pytest.mark.parametrize("codes_bytes", [0, 1 << 20], ids=["nothing", "codes"])
+def test_without_a_cache_every_recall_is_the_same(
+    tiny: Bundle, service: FakeService, codes_bytes: int
+) -> None:
+    recaller = recaller_of(tiny, service.address, cache=MemoryCache(codes_bytes, 0))
+    (first,), (second,) = recaller.recall([QUERY]), recaller.recall([QUERY])
+    assert (second.state, equal(first, second)) == ("held" if codes_bytes else "fetched", True)
+
+
+def test_queries_that_share_memories_share_payloads(recaller: Recaller) -> None:
+    one, other = recaller.recall([QUERY, OTHER])
+    assert len(one.memories) == len(other.memories) == 5
+    assert equal(recaller.recall([OTHER])[0], other)
+
+
+def test_memories_that_sessions_share_cannot_be_written(recaller: Recaller) -> None:
+    (found,) = recaller.recall([QUERY])
+    with pytest.raises(ValueError, match="read-only"):
+        found.memories[0].keys[0] = 0
+
+
+def test_threads_share_a_recaller(recaller: Recaller) -> None:
+    expected = recaller.recall([QUERY])[0]
+    found: list[Recall] = []
+    threads = [threading.Thread(target=lambda: found.extend(recaller.recall([QUERY]))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(equal(each, expected) for each in found)
+
+
+# One memory is wrong: the others are read
+
+
+def check_one_is_refused(recaller: Recaller, service: FakeService, number: int, name: str) -> None:
+    """The hit is refused by name and not kept; when the service is well again it is fetched."""
+    (found,) = recaller.recall([QUERY])
+    refusals = [r.refused.split(":")[0] for r in found.read]
+    assert refusals == [name if n == number else "" for n in range(5)]
+    assert (len(found.memories), found.state, found.error) == (4, "fetched", "")
+    service.spoil, service.wrong_crc = None, set()
+    (healed,) = recaller.recall([QUERY])
+    assert [r.held for r in healed.read] == [n != number for n in range(5)]
+    assert len(healed.memories) == 5
+
+
+def test_a_wrong_checksum_is_refused(recaller: Recaller, service: FakeService) -> None:
+    best = ids(recaller_of_bundle(recaller, service).recall([QUERY])[0])[0]
+    service.wrong_crc = {best - 1}
+    check_one_is_refused(recaller, service, 0, "DAMAGED_MEMORY")
+
+
+def recaller_of_bundle(recaller: Recaller, service: FakeService) -> Recaller:
+    """Another recaller of the same kind, with a cache of its own."""
+    assert isinstance(recaller.client, MemoryClient)
+    return Recaller(recaller.embedder, recaller.client, recaller.memory_format)
+
+
+@pytest.mark.parametrize("kind", ["MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH"])
+def test_a_memory_of_something_else_is_refused(
+    recaller: Recaller, service: FakeService, written: list[ExplicitMemory], kind: str
+) -> None:
+    config, model_id, codec = tiny_config(), recaller.memory_format.identity.model_id, ExactCodec(8)
+    if kind == "MODEL_MISMATCH":
+        model_id = "77" * 32
+    elif kind == "CODEC_MISMATCH":
+        codec = ExactCodec(8, dtype="float16")
+    payload = MemoryFormat(config, model_id, codec).encode(written[:1])[0]
+    if kind == "FORMAT_MISMATCH":
+        payload = payload[: HEADER.size - 16] + bytes(16) + payload[HEADER.size :]
+    service.spoil = replace_payload(2, payload)
+    check_one_is_refused(recaller, service, 2, kind)
+
+
+@pytest.mark.parametrize("payload", [b"x", b"\x00" * 5000, np.random.default_rng(0).bytes(5000)])
+def test_garbage_is_refused(recaller: Recaller, service: FakeService, payload: bytes) -> None:
+    service.spoil = replace_payload(1, payload)
+    check_one_is_refused(recaller, service, 1, "CORRUPT_FILE")
+
+
+def test_half_a_payload_is_refused(recaller: Recaller, service: FakeService) -> None:
+    service.spoil = replace_payload(1, service.payloads[0][:-100])
+    check_one_is_refused(recaller, service, 1, "CORRUPT_FILE")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_memory_that_is_not_finite_is_refused(
+    recaller: Recaller, service: FakeService, number: float
+) -> None:
+    payload = service.payloads[0]
+    service.spoil = replace_payload(3, payload[:-4] + np.float32(number).tobytes())
+    check_one_is_refused(recaller, service, 3, "DAMAGED_MEMORY")
+
+
+def test_a_memory_said_to_be_held_that_is_not_is_refused(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        response.results[0].hits[4].held = True  # one of two: the payload goes
+
+    service.spoil = spoil
+    check_one_is_refused(recaller, service, 4, "DAMAGED_MEMORY")
+
+
+def test_a_held_memory_with_another_checksum_is_fetched_anew(
+    recaller: Recaller, service: FakeService
+) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        response.results[0].hits[0].payload_crc32c ^= 1
+
+    (first,) = recaller.recall([QUERY])
+    service.spoil = spoil
+    (second,) = recaller.recall([QUERY])
+    assert [bool(r.refused) for r in second.read] == [True, False, False, False, False]
+    service.spoil = None
+    (third,) = recaller.recall([QUERY])
+    assert (third.state, equal(third, first)) == ("fetched", True)
+
+
+def test_hits_beyond_the_models_number_are_not_read(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        for n in range(100):
+            hit = response.results[0].hits.add(memory_id=1000 + n, payload=b"never looked at")
+            hit.payload_crc32c = 1
+
+    service.spoil = spoil
+    (found,) = recaller.recall([QUERY])
+    assert (len(found.memories), len(found.read)) == (5, 5)
+
+
+def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeService) -> None:
+    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
+        hits = response.results[0].hits
+        hits[1].CopyFrom(hits[0])
+
+    service.spoil = spoil
+    (found,) = recaller.recall([QUERY])
+    assert found.read[1].refused.startswith("DUPLICATE_HIT")
+    assert len(found.memories) == len(found.payloads) == len(set(ids(found))) == 4
+
+
+# The whole answer is wrong, late or missing: no memories, and the reason by name
+
+
+def test_too_few_results_fail_by_name(recaller: Recaller, service: FakeService) -> None:
+    service.too_few_results = True
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.memories) == ("failed", ())
+    assert found.error.startswith("SERVICE_FAILED: 1 queries were answered by 0")
+
+
+def test_a_refusal_is_named_and_does_not_stop_the_next_question(
+    recaller: Recaller, service: FakeService
+) -> None:
+    service.abort = (grpc.StatusCode.NOT_FOUND, "no knowledge base")
+    assert recaller.recall([QUERY])[0].error.startswith("INVALID_REQUEST")
+    assert recaller.recall([QUERY])[0].state == "failed", "asked again"
+    assert len(service.requests) == 2
+
+
+def test_an_outage_costs_one_call_and_a_pause_that_doubles(tiny: Bundle, service: FakeService) -> None:
+    clock = Clock()
+    recaller = recaller_of(tiny, service.address, clock=clock)
+    service.abort = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too much to do")
+    for n, pause_s in enumerate((1, 2, 4, 8, 16, 30, 30), 1):
+        failed, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
+        assert (failed.state, skipped.state) == ("failed", "skipped")
+        assert failed.error.startswith("OVERLOADED")
+        assert skipped.error.startswith("OVERLOADED")
+        assert f"not asked again for {pause_s:.1f} s" in skipped.error
+        assert len(service.requests) == n
+        clock.now += pause_s
+    service.abort = None
+    assert [recaller.recall([QUERY])[0].state for _ in range(2)] == ["fetched", "held"]
+
+
+def test_calls_that_fail_together_open_a_pause_once(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    """Review, bug 3: concurrent failures were counted as consecutive ones."""
+    clock = Clock()
+    recaller = recaller_of(tiny, service.address, clock=clock)
+
+    def fail(number: int, context: grpc.ServicerContext) -> None:
+        if number == 3:
+            gate.set()
+        gate.wait(LONG_S)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+
+    service.before = fail
+    threads = [threading.Thread(target=recaller.recall, args=([QUERY],)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "not asked again for 1.0 s" in recaller.recall([QUERY])[0].error
+
+
+@pytest.mark.parametrize("slow", ["embedder", "queue"])
+def test_a_slow_device_does_not_blame_the_service(
+    tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Review, bug 4: a call that got the rest of a deadline timed out, and the service was left alone for it."""
+    recaller = recaller_of(tiny, service.address)
+    service.delay_s = 0.3
+    queued_s = 0.8 if slow == "queue" else 0.0
+    if slow == "embedder":
+        embed = recaller.embedder.embed
+        monkeypatch.setattr(recaller.embedder, "embed", lambda texts: time.sleep(0.8) or embed(texts))
+    (late,) = recaller.recall([QUERY], deadline_s=1.0, queued_s=queued_s)
+    assert (late.state, late.reason) == ("failed", "DEADLINE_EXCEEDED")
+    assert late.times.queue_ms == 1000 * queued_s
+    monkeypatch.undo()
+    service.delay_s = 0.0
+    assert recaller.recall([QUERY])[0].state == "fetched", "the service is called again at once"
+
+
+def test_a_device_that_uses_the_deadline_up_leaves_an_open_breaker_open(
+    tiny: Bundle, service: FakeService
+) -> None:
+    clock = Clock()
+    recaller = recaller_of(tiny, service.address, clock=clock)
+    service.abort = (grpc.StatusCode.UNAVAILABLE, "away")
+    for pause_s in (1, 2):
+        assert recaller.recall([QUERY])[0].state == "failed"
+        clock.now += pause_s
+        recaller.recall([QUERY], deadline_s=1e-9)
+    recaller.recall([QUERY])
+    assert "not asked again for 4.0 s" in recaller.recall([QUERY])[0].error
+
+
+def test_a_service_of_another_model_is_not_asked_for_every_chunk(
+    recaller: Recaller, service: FakeService
+) -> None:
+    service.abort = (grpc.StatusCode.FAILED_PRECONDITION, "another model")
+    refused, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
+    assert (refused.state, refused.reason) == ("failed", "INCOMPATIBLE")
+    assert (skipped.state, skipped.reason) == ("skipped", "INCOMPATIBLE")
+    assert len(service.requests) == 1
+
+
+def test_nobody_at_the_address_is_named(tiny: Bundle, nobody: str) -> None:
+    recaller = recaller_of(tiny, nobody)
+    first, second = recaller.recall([QUERY, OTHER])
+    assert first.error == second.error
+    assert first.error.startswith("UNREACHABLE: no service at")
+    assert first.state == "failed"
+
+
+def test_an_answer_after_the_deadline_is_not_waited_for(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    service.before = lambda *_: gate.wait(LONG_S) and None
+    recaller = recaller_of(tiny, service.address)
+    (found,) = recaller.recall([QUERY], deadline_s=0.2)
+    assert (found.state, found.error.split(":")[0]) == ("failed", "DEADLINE_EXCEEDED")
+
+
+def test_a_deadline_that_embedding_uses_up_asks_nobody(recaller: Recaller, service: FakeService) -> None:
+    (found,) = recaller.recall([QUERY], deadline_s=1e-9)
+    assert (found.state, service.requests) == ("failed", [])
+
+
+def test_a_fault_of_the_device_costs_a_chunk(recaller: Recaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> np.ndarray:
+        raise RuntimeError("the runtime gave up")
+
+    monkeypatch.setattr(recaller.embedder, "embed", broken)
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error) == ("failed", "RuntimeError: the runtime gave up")
+
+
+def test_nothing_to_ask_asks_nobody(recaller: Recaller, service: FakeService) -> None:
+    assert recaller.recall([]) == []
+    assert service.requests == []
+
+
+# Connections and cancellation
+
+
+def test_a_connection_that_breaks_in_mid_response_costs_one_recall(
+    tiny: Bundle, service: FakeService
+) -> None:
+    clock = Clock()
+    with cutting(service.address, 2000) as proxy:
+        recaller = recaller_of(tiny, proxy.address, clock=clock)
+        (found,) = recaller.recall([QUERY])
+        assert (found.state, found.reason) == ("failed", "UNREACHABLE")
+        clock.now += 1.0
+        assert recaller.recall([QUERY])[0].state == "fetched"
+        recaller.close()
+
+
+def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
+    tiny: Bundle, service: FakeService, gate: threading.Event
+) -> None:
+    cancellation, ended = Cancellation(), threading.Event()
+
+    def cancel(_: int, context: grpc.ServicerContext) -> None:
+        context.add_callback(ended.set)
+        cancellation.cancel()
+        gate.wait(LONG_S)
+
+    service.before = cancel
+    recaller = recaller_of(tiny, service.address)
+    (found,) = recaller.recall([QUERY], cancellation=cancellation)
+    assert (found.state, found.error.split(":")[0]) == ("skipped", "CANCELLED")
+    assert ended.wait(LONG_S)
+    service.before = None
+    assert recaller.recall([QUERY])[0].state == "fetched", "the service is not blamed"
+
+
+# Offline: what is needed of a pack is what a client's `retrieve` does, so another service stands in for it
+
+
+def test_without_a_service_the_pack_is_read(tiny: Bundle, service: FakeService) -> None:
+    recaller = recaller_of(tiny, None, pack=client_of(tiny, service.address))
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error, len(found.memories)) == ("offline", "", 5)
+    assert found.service_error == "OFFLINE: the service is not asked (--offline, or none was named)"
+
+
+def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
+    tiny: Bundle, service: FakeService, nobody: str
+) -> None:
+    recaller = recaller_of(tiny, nobody, pack=client_of(tiny, service.address))
+    first, second = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
+    assert (first.state, second.state, first.error, len(second.memories)) == ("offline", "offline", "", 5)
+    assert first.service_error.startswith("UNREACHABLE: no service at")
+    assert "not asked again" in second.service_error
+
+
+def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService) -> None:
+    service.abort = (grpc.StatusCode.PERMISSION_DENIED, "wrong key")
+    recaller = recaller_of(tiny, service.address, pack=client_of(tiny, service.address))
+    (found,) = recaller.recall([QUERY])
+    assert (found.state, found.error.split(":")[0]) == ("failed", "ACCESS_REFUSED")
+
+
+def test_with_neither_service_nor_pack_it_says_so(tiny: Bundle) -> None:
+    (found,) = recaller_of(tiny, None).recall([QUERY])
+    assert (found.state, found.error) == (
+        "skipped",
+        "OFFLINE: the service is not asked (--offline, or none was named)",
+    )

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from pydantic import SecretStr
+
+from edge_client.errors import RetrievalError
+from edge_client.settings import EdgeSettings
+from edge_client.wire.channel import (
+    KEEPALIVE_TIME_MS,
+    ChannelSettings,
+    channel_options,
+    is_loopback,
+    open_channel,
+)
+from edge_client.wire.client import MemoryClient
+from memory_model.codec.payload import Identity
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_service.api.models import PING_INTERVAL_MS
+from protos.memory.v1 import models_pb2, models_pb2_grpc
+from tests.edge_client.certificates import Authority, Pem
+
+KEY = "k-3f9a.secret"
+
+
+class ApiKey(grpc.ServerInterceptor):
+    """Refuses calls without the key, and notes what came."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        self.seen.append(dict(details.invocation_metadata).get("authorization", ""))
+        if self.seen[-1] == f"Bearer {KEY}":
+            return continuation(details)
+
+        def refuse(request: bytes, context: grpc.ServicerContext) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown API key")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+class Models(models_pb2_grpc.ModelsServicer):
+    def Describe(self, request: Any, context: Any) -> models_pb2.DescribeResponse:
+        return models_pb2.DescribeResponse(service_version="test")
+
+
+@contextmanager
+def serving(
+    pem: Pem | None = None, *, authority: bytes | None = None, interceptors: tuple[Any, ...] = ()
+) -> Iterator[int]:
+    """Models.Describe on a free port of this machine. authority: of the clients' certificates, which it then wants."""
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
+    models_pb2_grpc.add_ModelsServicer_to_server(Models(), server)
+    if pem is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = [(pem.key, pem.certificate)]
+        credentials = grpc.ssl_server_credentials(pair, authority, authority is not None)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+def describe(settings: ChannelSettings) -> str:
+    client = MemoryClient(settings, "default", Identity("", "", ""), "", deadline_s=20)
+    try:
+        return str(client.describe().service_version)
+    finally:
+        client.close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with an authority's file."""
+
+    folder: Path
+    authority: Authority
+
+    @property
+    def ca(self) -> Path:
+        path = self.folder / "ca.pem"
+        path.write_bytes(self.authority.certificate)
+        return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, Authority("test authority"))
+
+
+def test_tls_with_the_authority_s_file(place: Place) -> None:
+    with serving(place.authority.issue("service", "localhost", "127.0.0.1")) as port:
+        assert describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca)) == "test"
+        assert describe(ChannelSettings(f"dns:///localhost:{port}", ca=place.ca)) == "test"
+
+
+def test_a_certificate_for_another_name_is_accepted_when_that_name_is_said(place: Place) -> None:
+    with serving(place.authority.issue("service", "memories.example")) as port:
+        settings = ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, server_name="memories.example")
+        assert describe(settings) == "test"
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "ca", "said"),
+    [
+        (("127.0.0.1",), -1, "ours", "has expired"),
+        (("memories.example",), 30, "ours", "for another name"),
+        (("127.0.0.1",), 30, "another", "issuer is unknown"),
+        (("127.0.0.1",), 30, "system", "issuer is unknown"),
+    ],
+)
+def test_a_certificate_that_cannot_be_trusted_is_named(
+    place: Place, names: tuple[str, ...], days: int, ca: str, said: str
+) -> None:
+    another = place.folder / "another.pem"
+    another.write_bytes(Authority("another").certificate)
+    file = {"ours": place.ca, "another": another, "system": None}[ca]
+    pem = place.authority.issue("service", *names, days=days)
+    with serving(pem) as port, pytest.raises(RetrievalError, match=said) as caught:
+        describe(ChannelSettings(f"127.0.0.1:{port}", tls=True, ca=file, attempts=1))
+    assert caught.value.reason == "CERTIFICATE"
+    assert caught.value.help
+
+
+def test_tls_to_a_service_without_it_is_named_and_the_other_way_hinted_at(place: Place) -> None:
+    with serving() as port, pytest.raises(RetrievalError, match="does not speak TLS"):
+        describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca))
+    pem = place.authority.issue("service", "127.0.0.1")
+    with serving(pem) as port, pytest.raises(RetrievalError, match="EDGE_CLIENT_TLS=1"):
+        describe(ChannelSettings(f"127.0.0.1:{port}"))
+
+
+def test_mtls_shows_the_device_s_certificate(place: Place) -> None:
+    pem = place.authority.issue("service", "127.0.0.1")
+    certificate, key = place.authority.issue("device").files(place.folder, "device")
+    with serving(pem, authority=place.authority.certificate) as port:
+        address = f"127.0.0.1:{port}"
+        assert describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key)) == "test"
+        with pytest.raises(RetrievalError):
+            describe(ChannelSettings(address, ca=place.ca))
+        certificate, key = Authority("another").issue("device").files(place.folder, "stranger")
+        with pytest.raises(RetrievalError):
+            describe(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key))
+
+
+def test_files_that_are_no_certificates_are_named(place: Place) -> None:
+    certificate, key = place.authority.issue("device").files(place.folder, "device")
+    _, other_key = place.authority.issue("other").files(place.folder, "other")
+    nonsense = place.folder / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    address = "127.0.0.1:1"
+    with pytest.raises(MissingFile, match=r"missing\.pem"):
+        open_channel(ChannelSettings(address, ca=place.folder / "missing.pem"))
+    with pytest.raises(CorruptFile, match=r"nonsense\.pem"):
+        open_channel(ChannelSettings(address, ca=nonsense))
+    with pytest.raises(CorruptFile, match=r"other\.key"):
+        open_channel(ChannelSettings(address, ca=place.ca, certificate=certificate, key=other_key))
+    open_channel(ChannelSettings(address, ca=place.ca, certificate=certificate, key=key)).close()
+
+
+def test_the_api_key_travels_with_every_call_and_a_wrong_one_is_named(place: Place) -> None:
+    keys = ApiKey()
+    with serving(place.authority.issue("service", "127.0.0.1"), interceptors=(keys,)) as port:
+        right = ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, api_key=SecretStr(KEY))
+        assert describe(right) == "test"
+        assert keys.seen == [f"Bearer {KEY}"]
+        for key in (SecretStr("wrong-key"), None):
+            with pytest.raises(RetrievalError, match="EDGE_CLIENT_API_KEY") as caught:
+                describe(ChannelSettings(f"127.0.0.1:{port}", ca=place.ca, api_key=key))
+            assert caught.value.reason == "ACCESS_REFUSED"
+            assert "wrong-key" not in str(caught.value)
+
+
+def test_the_api_key_is_shown_nowhere() -> None:
+    settings = EdgeSettings(service="127.0.0.1:1", api_key=SecretStr(KEY))
+    client = MemoryClient(settings.channel, "default", Identity("", "", ""), "", deadline_s=0.1)
+    with pytest.raises(RetrievalError) as caught:
+        client.describe()
+    client.close()
+    for text in (
+        repr(settings),
+        str(settings),
+        repr(settings.channel),
+        str(caught.value),
+        settings.model_dump_json(),
+    ):
+        assert KEY not in text
+
+
+@pytest.mark.parametrize(
+    "address", ["memories.example:7430", "dns:///memories.example:7430", "10.0.0.1:7430"]
+)
+def test_an_api_key_does_not_travel_in_plain_text_unless_that_is_said(address: str) -> None:
+    key = SecretStr(KEY)
+    with pytest.raises(InvalidInput, match="plain text") as caught:
+        ChannelSettings(address, api_key=key)
+    assert KEY not in str(caught.value)
+    assert ChannelSettings(address, api_key=key, tls=True).encrypted
+    assert not ChannelSettings(address, api_key=key, insecure=True).encrypted
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:7430", True), ("127.8.8.8:1", True), ("[::1]:7430", True), ("localhost:7430", True),
+        ("dns:///localhost:7430", True), ("unix:/run/memory.sock", True), ("dns:///[::1]:1", True),
+        ("10.0.0.1:7430", False), ("localhost.example:7430", False), ("dns://127.0.0.1/memories.example:7430", False),
+        ("127.0.0.1.example:7430", False),
+    ],
+)  # fmt: skip
+def test_what_stays_on_this_machine_is_known(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"address": " "}, {"certificate": Path("c.pem")}, {"key": Path("k.pem")}, {"server_name": "x"},
+        {"attempts": 0}, {"attempts": 9}, {"api_key": SecretStr("")}, {"api_key": SecretStr("a\nb")},
+        {"api_key": SecretStr("schlüssel")},
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        ChannelSettings(**{"address": "127.0.0.1:7430", **wrong})
+
+
+def test_keepalive_agrees_with_what_the_service_permits() -> None:
+    assert KEEPALIVE_TIME_MS >= 2 * PING_INTERVAL_MS
+    assert dict(channel_options(ChannelSettings("h:1")))["grpc.keepalive_time_ms"] == KEEPALIVE_TIME_MS
+
+
+def test_all_addresses_share_the_calls_and_only_idempotent_ones_are_repeated() -> None:
+    settings = ChannelSettings("memories.example:7430")
+    assert settings.target == "dns:///memories.example:7430"
+    config = json.loads(dict(channel_options(settings))["grpc.service_config"])
+    assert config["loadBalancingConfig"] == [{"round_robin": {}}]
+    (methods,) = config["methodConfig"]
+    assert {f"{m['service']}/{m['method']}" for m in methods["name"]} == {
+        "memory.v1.Retrieval/Retrieve",
+        "memory.v1.Models/Describe",
+    }
+    once = ChannelSettings("memories.example:7430", attempts=1)
+    assert "methodConfig" not in json.loads(dict(channel_options(once))["grpc.service_config"])

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from edge_client.cancellation import Cancellation
+from edge_client.errors import RetrievalError
+from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
+from edge_client.wire.client import MemoryClient
+from edge_client.wire.retrieval import QUERIES_PER_CALL, Answer, Limits
+from memory_model.bundle import Bundle
+from memory_model.errors import InvalidInput
+from memory_model.words import LARGEST_DROP, query_words
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.fake_service import FakeService
+
+
+def arguments(tiny: Bundle, address: str, **more: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    place = ChannelSettings(address, attempts=more.pop("attempts", 1))
+    name = more.pop("knowledge_base", "atlas")
+    return (place, name, tiny.identity, tiny.manifest.embedder_id), {"deadline_s": 20.0, **more}
+
+
+def retrieve(tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> Answer:
+    """One call by a client of its own."""
+    options = {
+        name: more.pop(name)
+        for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base")
+        if name in more
+    }
+    positional, named = arguments(tiny, address, **options)
+    client = MemoryClient(*positional, **named)
+    try:
+        return client.retrieve(vectors, **more)
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def vectors(tiny: Bundle) -> np.ndarray:
+    return tiny.embedder().embed(TEXTS)
+
+
+@pytest.fixture
+def client(tiny: Bundle, service: FakeService) -> Iterator[MemoryClient]:
+    positional, named = arguments(tiny, service.address)
+    client = MemoryClient(*positional, **named)
+    yield client
+    client.close()
+
+
+def test_both_clients_send_the_same_and_find_the_same(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    more = {"k": 3, "words": [query_words(text) for text in TEXTS], "held_ids": [2, 3], "minimum_score": 0.1}
+    answers = [retrieve(tiny, service.address, vectors, **more) for twin in ("threads", "asyncio")]
+    assert answers[0] == answers[1]
+    first, second = service.requests
+    assert first == second
+    assert (first.knowledge_base, first.model_id, first.embedder_id) == (
+        "atlas", tiny.identity.model_id, tiny.manifest.embedder_id,
+    )  # fmt: skip
+    assert first.maximum_drop == pytest.approx(LARGEST_DROP)
+    assert first.minimum_score == pytest.approx(0.1)
+
+
+def test_held_memories_come_without_payload_and_say_so(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    answer = retrieve(tiny, service.address, vectors[:1], k=3, held_ids=[1])
+    assert [(h.held, bool(h.payload)) for h in answer.hits[0] if h.memory_id == 1] == [(True, False)]
+    for hit in answer.hits[0]:
+        assert hit.held is not bool(hit.payload)
+        if hit.payload:
+            hit.check()
+
+
+def test_without_words_the_service_is_told_none(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    retrieve(tiny, service.address, vectors[:2], k=2)
+    assert not service.requests[0].HasField("maximum_drop")
+    assert not service.requests[0].query_words
+
+
+def test_many_queries_are_cut_into_requests_and_joined_in_order(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    many = np.concatenate([vectors] * 5)
+    answer = retrieve(tiny, service.address, many, k=1)
+    assert [hits[0].document_key for hits in answer.hits] == [f"doc-{n}" for n in range(len(TEXTS))] * 5
+    sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
+    assert max(sizes) <= QUERIES_PER_CALL
+    assert sum(sizes) == len(many)
+
+
+def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    alone = retrieve(tiny, service.address, vectors[:2], k=3)
+    answer = retrieve(tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
+    assert sorted(r.knowledge_base for r in service.requests) == ["atlas", "atlas", "firm"]
+    found = [[hit.memory_id for hit in hits] for hits in answer.hits]
+    assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], (
+        "both have the same: each is read once"
+    )
+    assert {hit.knowledge_base for hits in answer.hits for hit in hits} == {"atlas"}
+    carrying = [hit.memory_id for hits in answer.hits for hit in hits if hit.payload]
+    assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
+    with pytest.raises(InvalidInput, match="has no name"):
+        retrieve(tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
+
+
+def test_what_the_service_takes_is_asked_once_and_kept_to(
+    client: MemoryClient, service: FakeService, vectors: np.ndarray
+) -> None:
+    service.description.limits.queries, service.description.limits.hits = 4, 6
+    service.description.limits.held_ids = 2
+    client.describe()
+    client.retrieve(vectors, k=2, held_ids=[5, 6, 7])
+    sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
+    assert sorted(sizes) == [1, 3, 3], "6 hits at 2 a query are 3 queries"
+    assert all(list(r.held_ids) == [5, 6] for r in service.requests)
+
+
+def test_the_limits_arrive_beside_the_first_call(
+    client: MemoryClient, service: FakeService, vectors: np.ndarray
+) -> None:
+    service.description.limits.queries = 3
+    client.retrieve(vectors[:1], k=1)
+    waiting = threading.Event()
+    while not client.limits.queries and not waiting.wait(0.01):
+        pass  # the limits follow the first answer
+    assert client.limits.queries == 3
+
+
+def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
+    large = Limits(payload_bytes=2_250_000, queries=256, hits=1280, request_bytes=32 << 20)
+    assert large.queries_per_call(5, 384) == RECEIVE_LIMIT_BYTES // (5 * (2_250_000 + 4096))
+    assert Limits(payload_bytes=RECEIVE_LIMIT_BYTES).queries_per_call(5, 384) == 1
+    assert Limits().queries_per_call(5, 384) == QUERIES_PER_CALL
+    small = Limits(request_bytes=1 << 20, queries=256).queries_per_call(5, 1024)
+    assert small * 4 * 1024 < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(grpc.StatusCode.NOT_FOUND, "INVALID_REQUEST"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+     (grpc.StatusCode.INTERNAL, "SERVICE_FAILED")],
+)  # fmt: skip
+def test_a_refusal_is_named(
+    tiny: Bundle,
+    service: FakeService,
+    vectors: np.ndarray,
+    code: grpc.StatusCode,
+    reason: str,
+) -> None:
+    service.abort = (code, "because")
+    with pytest.raises(RetrievalError, match="because") as caught:
+        retrieve(tiny, service.address, vectors[:1], k=1)
+    assert caught.value.reason == reason
+
+
+def test_nobody_there_is_named_and_says_what_to_do(tiny: Bundle, vectors: np.ndarray, nobody: str) -> None:
+    with pytest.raises(RetrievalError, match="memory-service serve"):
+        retrieve(tiny, nobody, vectors[:1], k=1)
+
+
+def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
+    service.delay_s = 1.0
+    with pytest.raises(RetrievalError, match=r"0\.1 s"):
+        retrieve(tiny, service.address, vectors[:1], k=1, timeout_s=0.1)
+
+
+def test_an_unreachable_service_is_asked_again_within_the_deadline(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray
+) -> None:
+    def refuse_once(number: int, context: grpc.ServicerContext) -> None:
+        if number == 0:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+
+    service.before = refuse_once
+    assert retrieve(tiny, service.address, vectors[:1], k=1, attempts=3).hits[0]
+    assert len(service.requests) == 2
+
+
+def test_half_an_answer_is_none(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
+    service.too_few_results = True
+    with pytest.raises(RetrievalError, match="2 queries were answered by 0"):
+        retrieve(tiny, service.address, vectors[:2], k=1)
+
+
+def test_questions_that_are_none_are_refused_before_they_are_sent(
+    client: MemoryClient, service: FakeService, vectors: np.ndarray
+) -> None:
+    wrong = vectors[:1].copy()
+    wrong[0, 0] = np.nan
+    for bad in (wrong, vectors[0], vectors[:0]):
+        with pytest.raises(InvalidInput):
+            client.retrieve(bad, k=1)
+    with pytest.raises(InvalidInput):
+        client.retrieve(vectors[:2], k=1, words=[[1]])
+    assert service.requests == []
+
+
+def test_a_cancelled_call_ends(client: MemoryClient, service: FakeService, vectors: np.ndarray) -> None:
+    cancellation, ended = Cancellation(), threading.Event()
+
+    def cancel(_: int, context: grpc.ServicerContext) -> None:
+        context.add_callback(ended.set)
+        cancellation.cancel()
+        ended.wait(20)
+
+    service.before = cancel
+    with pytest.raises(RetrievalError) as caught:
+        client.retrieve(vectors[:1], k=1, cancellation=cancellation)
+    assert (caught.value.reason, caught.value.unavailable) == ("CANCELLED", False)
+    assert ended.wait(20), "the service learns it"
+
+
+def test_a_closed_client_says_so(client: MemoryClient, vectors: np.ndarray) -> None:
+    client.close()
+    with pytest.raises(RetrievalError, match="closed") as caught:
+        client.retrieve(vectors[:1], k=1)
+    assert caught.value.unavailable
+
+
+def test_threads_share_a_client(client: MemoryClient, vectors: np.ndarray) -> None:
+    found: list[str] = []
+    problems: list[RetrievalError] = []
+
+    def ask(number: int) -> None:
+        try:
+            for _ in range(5):
+                found.append(client.retrieve(vectors[number : number + 1], k=1).hits[0][0].document_key)
+        except RetrievalError as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(TEXTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(found) == sorted(f"doc-{n}" for n in range(len(TEXTS)) for _ in range(5))
