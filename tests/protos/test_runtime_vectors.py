@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
@@ -46,7 +46,8 @@ def cases() -> dict[str, Any]:
 
 def onnx_client(decoder: Path) -> Client:
     bundle = Bundle.open(FOLDER / "bundle")
-    text = CachedText(DecoderGraph.open(decoder), cases()["prefix"])
+    graph = DecoderGraph.open(decoder, threads=1, context=512, parallel=1)
+    text = Decoder(graph, cases()["prefix"], context=512, parallel=1).sequence()
 
     def inject(payloads: Sequence[bytes]) -> None:
         memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
