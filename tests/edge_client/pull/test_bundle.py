@@ -74,8 +74,8 @@ def part(place: Path) -> Path:
 
 
 def same(place: Path, offered: Path) -> bool:
-    return {p.name: p.read_bytes() for p in place.iterdir()} == {
-        p.name: p.read_bytes() for p in offered.iterdir()
+    return {p.name: p.read_bytes() for p in place.iterdir() if p.is_file()} == {
+        p.name: p.read_bytes() for p in offered.iterdir() if p.is_file()
     }
 
 
