@@ -55,8 +55,9 @@ def main() -> None:
     service = ServiceProcess.start(work, options.bundle.resolve())
     try:
         ingest(service.address, work)
-        waits = {"deadline_s": DEADLINE_S, "chunk_deadline_s": DEADLINE_S}
-        with EdgeModel.open(options.bundle, service.address, **waits) as model:
+        with EdgeModel.open(
+            options.bundle, service.address, deadline_s=DEADLINE_S, chunk_deadline_s=DEADLINE_S
+        ) as model:
             scores = answered(model, rows)
             compare_early(model, rows[: options.long])
             manifest = model.bundle.manifest
@@ -85,7 +86,7 @@ def answered(model: EdgeModel, rows: list[Row]) -> dict[str, Scores]:
     recalled = dict.fromkeys(MODES, 0)
     for row in track(rows, "questions", console=console):
         for mode in MODES:
-            *events, finished = model.session(recall=mode).send(row.question, max_tokens=48)
+            *events, finished = model.session(memory=mode).send(row.question, max_tokens=48)
             assert isinstance(finished, Finished)
             scores[mode].add(row, finished.text.strip())
             recalled[mode] += sum(isinstance(e, Recalled) and e.generated for e in events)
@@ -101,7 +102,7 @@ def compare_early(model: EdgeModel, rows: list[Row]) -> None:
     goes_on = dict.fromkeys(tokenizer.stop_ids, -100.0)
     pairs: list[tuple[list[int], list[int]]] = []
     for row in track(rows, "long answers", console=console):
-        stream = model.session(recall="exact").send(
+        stream = model.session(memory="exact").send(
             row.question, max_tokens=LONG_CHUNKS * chunk, logit_bias=goes_on, repetition_penalty=1.1
         )
         ids = model.bundle.chat.encode_content(row.question)

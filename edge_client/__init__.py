@@ -5,8 +5,7 @@ import os
 # What gRPC logs about a call that fails, our errors say better; it reads this once, when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from edge_client.aio import AsyncEdgeModel
-from edge_client.async_session import AsyncChatSession
+from edge_client.aio import AsyncChatSession, AsyncEdgeModel
 from edge_client.errors import (
     ContextFull,
     CorruptFile,
@@ -20,8 +19,8 @@ from edge_client.errors import (
     SessionBusy,
     StorageError,
 )
-from edge_client.events import Event, Finished, Recalled, Statistics, Token
-from edge_client.generate.options import SamplingOptions
+from edge_client.events import Event, Finished, Recalled, Result, Statistics, Token
+from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.recall.recaller import MemoryRead
@@ -51,6 +50,7 @@ __all__ = [
     "ProviderError",
     "RecallMode",
     "Recalled",
+    "Result",
     "RetrievalError",
     "SamplingOptions",
     "SessionBusy",

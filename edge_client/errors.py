@@ -63,7 +63,10 @@ MENDABLE = frozenset(
 
 
 class EdgeError(Memory3Error):
-    """What the client's own errors have in common. reason: instead of the class's default. help: what to do, appended to the message."""
+    """An error of the client.
+
+    reason: instead of the class's default. help: what to do, appended to the message.
+    """
 
     def __init__(self, message: str = "", *, reason: str = "", help: str = "") -> None:
         super().__init__(f"{message}: {help}" if help else message)
@@ -123,137 +126,3 @@ def described(error: Exception) -> str:
     """`REASON: message`, as events and the command line show an error; the class's name for one that is not ours."""
     reason = error.reason if isinstance(error, Memory3Error) else type(error).__name__
     return f"{reason}: {error}"
-
-
-# Names of before, until every room raises the classes above.
-class SessionNotSaved(StorageError):
-    """Before: a session's file."""
-
-    reason = "SESSION_NOT_SAVED"
-
-
-class DecoderBroken(ProviderError):
-    """Before: NaN."""
-
-    reason = "WRONG_RESULT"
-
-
-class TensorRtMissing(ProviderError):
-    """Before: not installed."""
-
-    reason = "NOT_INSTALLED"
-
-
-class GraphUnsupported(ProviderError):
-    """Before: operators."""
-
-    reason = "UNSUPPORTED_GRAPH"
-
-
-class EngineNotBuilt(ProviderError):
-    """Before: not built."""
-
-    reason = "NOT_BUILT"
-
-
-class EngineMismatch(ProviderError):
-    """Before: wrong results."""
-
-    reason = "WRONG_RESULT"
-
-
-class _Unavailable(RetrievalError):
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        reason: str = "",
-        unavailable: bool = True,
-        help: str = "",
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(
-            message, reason=reason, unavailable=unavailable, help=help, retry_after_s=retry_after_s
-        )
-
-
-class ServiceUnavailable(_Unavailable):
-    """Before: no answer."""
-
-    reason = "UNREACHABLE"
-
-
-class ServiceOverloaded(ServiceUnavailable):
-    """Before: too much to do."""
-
-    reason = "OVERLOADED"
-
-
-class CertificateRefused(ServiceUnavailable):
-    """Before: TLS."""
-
-    reason = "CERTIFICATE"
-
-
-class DeadlineExceeded(_Unavailable):
-    """Before: too late."""
-
-    reason = "DEADLINE_EXCEEDED"
-
-
-class RequestRefused(RetrievalError):
-    """Before: no."""
-
-    reason = "INVALID_REQUEST"
-
-
-class AccessRefused(RequestRefused):
-    """Before: API key."""
-
-    reason = "ACCESS_REFUSED"
-
-
-class IncompatibleService(RetrievalError):
-    """Before: other model."""
-
-    reason = "INCOMPATIBLE"
-
-
-class ServiceFailed(RetrievalError):
-    """Before: fault."""
-
-    reason = "SERVICE_FAILED"
-
-
-class DamagedMemory(RetrievalError):
-    """Before: checksum."""
-
-    reason = "DAMAGED_MEMORY"
-
-
-class RecallCancelled(RetrievalError):
-    """Before: ended."""
-
-    reason = "CANCELLED"
-
-
-class PullError(StorageError):
-    """Before: not fetched."""
-
-
-class DiskFull(PullError):
-    """Before: no room."""
-
-    reason = "DISK_FULL"
-
-
-class PullUnderWay(PullError):
-    """Before: another process."""
-
-    reason = "PULL_UNDER_WAY"
-
-
-class KnowledgeBaseChanging(PullError):
-    """Before: written to."""
-
-    reason = "KNOWLEDGE_BASE_CHANGING"

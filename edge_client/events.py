@@ -1,6 +1,6 @@
-"""What an answer tells as it happens: memories recalled, tokens, and at the end what it all cost.
+"""The events of an answer: memories recalled, tokens, and at the end what it all cost.
 
-An answer is a sequence of Recalled and Token events and ends with exactly one Finished.
+An answer is a sequence of Recalled and Token events and ends with exactly one Finished. A Result is all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from edge_client.recall.recaller import Recall
+from edge_client.recall.recaller import MemoryRead, Recall
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Blocked:
         """All stages together."""
         return sum(getattr(self, f.name) for f in fields(self))
 
-    def plus(self, other: Blocked) -> Blocked:
+    def __add__(self, other: Blocked) -> Blocked:
         """Stage by stage."""
         return Blocked(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
@@ -95,20 +95,6 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Tokens, counted as bills do. reused_tokens: of the prompt, those that were not computed again."""
-
-    prompt_tokens: int
-    reused_tokens: int
-    completion_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and completion."""
-        return self.prompt_tokens + self.completion_tokens
-
-
-@dataclass(frozen=True)
 class Statistics:
     """What an answer cost. Times in milliseconds, without the time in which the caller held an event.
 
@@ -155,16 +141,31 @@ class Finished:
     statistics: Statistics
     without_memory: bool
 
-    @property
-    def usage(self) -> Usage:
-        """Token counts."""
-        s = self.statistics
-        return Usage(s.prompt_tokens, s.reused_tokens, s.generated_tokens)
-
-    @property
-    def timings(self) -> Statistics:
-        """The same as `statistics`, under the name that llama.cpp gives it."""
-        return self.statistics
-
 
 Event = Recalled | Token | Finished
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole answer.
+
+    text, reason, statistics, without_memory: see Finished. recalls: the last event of every chunk, without the
+    memories' keys and values.
+    """
+
+    text: str
+    reason: str
+    statistics: Statistics
+    without_memory: bool
+    recalls: tuple[Recalled, ...]
+
+    @property
+    def memories(self) -> tuple[MemoryRead, ...]:
+        """The memories that were read, each once, in the order of the chunks; refused ones are left out."""
+        read = (memory for recalled in self.recalls for memory in recalled.recall.read if not memory.refused)
+        return tuple({memory.memory_id: memory for memory in read}.values())
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Why chunks went without new memories: each `REASON: message` once."""
+        return tuple(dict.fromkeys(r.recall.error for r in self.recalls if r.recall.error))

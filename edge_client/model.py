@@ -3,87 +3,115 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edge_client.decoder.cached_text import CachedText
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.engine import Engine
+from edge_client.cancellation import Cancellation
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.sequence import Sequence as Text
+from edge_client.errors import ContextFull, ModelClosed
+from edge_client.events import Result
+from edge_client.generate.loop import Answer
+from edge_client.generate.pool import IdleSequences, Spellings
+from edge_client.generate.sampling import Sampling
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
-from edge_client.recall.worker import Recalling
+from edge_client.recall.worker import Recalling, RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
+from edge_client.stream import AnswerStream
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
-from memory_model.errors import InvalidInput
+from memory_model.errors import CorruptFile, InvalidInput
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edge_client.generate.options import SamplingOptions
-    from edge_client.stream import AnswerStream
+    from edge_client.generate.sampling import SamplingOptions
+    from edge_client.settings import EdgeOptions
+
+KEPT = 4
+"""Sequences that keep their key-values after an answer of `generate` or `complete`."""
 
 
 class EdgeModel:
     """Answers with memories from a service, or without.
 
         with EdgeModel.open("build/bundle", service="127.0.0.1:7430") as model:
-            for event in model.generate("What is the capital of Norway?"):
-                ...
+            print(model.ask("What is the capital of Norway?").text)
+            for delta in model.generate("And of Sweden?").deltas:
+                print(delta, end="", flush=True)
 
-    Threads: everything here may be called from any thread. Every answer and every session has caches of its
-    own over the same weights, so answers run at the same time; their steps share the processor. One background
-    thread recalls for all of them. Do not fork a process with an open model: open it in the child.
+    memory, an argument of all that answers: overlap, exact or off (see RecallMode); None for the model's setting.
+
+    Threads: everything here may be called from any thread. Answers run at the same time: every one and every session
+    has key-values of its own, and their steps are computed together. Background threads recall for all of them. Do
+    not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
     after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
     """
 
     def __init__(
-        self,
-        bundle: Bundle,
-        graph: DecoderGraph,
-        recaller: Recalling | None,
-        policy: RecallPolicy | None = None,
-    ) -> None:
-        self.bundle = bundle
-        self.graph = graph
-        self.recaller = recaller
+        self, bundle: Bundle, decoder: Decoder, recaller: Recalling | None, policy: RecallPolicy | None = None
+    ) -> None:  # fmt: skip
+        """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
+        if decoder.config != bundle.config:
+            raise CorruptFile(
+                "decoder.onnx has another shape than the manifest says: export the bundle again"
+            )
+        self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
+        self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
-        self._settings: EdgeSettings | None = None  # those of `open`
-        self._pack: MemoryPack | None = None  # of their knowledge base
-        self._engine = Engine(bundle, graph, recaller, self.policy)
-        # The caches of the last question: one that goes on from it need not be read again.
-        self._idle: CachedText | None = self._engine.text()
+        self.closed = False
+        self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
+        self._pack: MemoryPack | None = None
+        self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
+        # Before there are threads: a cached property is made twice if two read it at once.
+        _ = bundle.chat
+        self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
+        self._spellings = Spellings()
 
     @classmethod
-    def open(cls, bundle: str | Path | None = None, service: str | None = None, **settings: Any) -> EdgeModel:
-        """Open a bundle and name a service (neither is needed if the environment says them).
+    def open(
+        cls, bundle: str | Path | None = None, service: str | None = None, *, settings: EdgeSettings | None = None,
+        **options: Unpack[EdgeOptions],
+    ) -> EdgeModel:  # fmt: skip
+        """Open a bundle and name a service (neither is needed if the environment names them).
 
-        settings: fields of EdgeSettings. The service is not called before the first question. Raises
-        MissingFile, CorruptFile and IdentityMismatch for the bundle and the memory pack, InvalidInput for a pack of
-        another knowledge base.
+        settings: instead of all other arguments. options: fields of EdgeSettings; None is as if it were not given.
+        The service is not called before the first question. Raises InvalidInput for a wrong setting or a pack of
+        another knowledge base, MissingFile, CorruptFile and IdentityMismatch for the bundle and the pack, and
+        ProviderError.
         """
-        given = {"bundle": bundle, "service": service, **settings}
-        chosen = EdgeSettings(**{k: v for k, v in given.items() if v is not None})
-        opened = Bundle.open(chosen.bundle)
-        graph = DecoderGraph.open(opened.decoder, threads=chosen.threads, provider=chosen.provider)
-        pack = open_pack(chosen, opened)
-        recaller = Recaller(
-            opened.embedder(threads=chosen.embedder_threads), _client(opened, chosen, chosen.knowledge_base),
-            opened.memory_format, pack=pack,
-            cache=MemoryCache.of(int(chosen.memory_cache_mb * 2**20)), deadline_s=chosen.deadline_s,
+        given: dict[str, Any] = {"bundle": bundle, "service": service, **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        if settings is not None and given:
+            raise InvalidInput(f"give either settings or {', '.join(given)}")
+        settings = settings or EdgeSettings(**given)
+        opened = Bundle.open(settings.bundle)
+        decoder = Decoder.open(
+            opened, threads=settings.threads, provider=settings.provider, context=settings.context,
+            parallel=settings.parallel,
         )  # fmt: skip
-        model = cls(opened, graph, recaller, chosen.recall_policy)
-        model._settings, model._pack = chosen, pack
+        pack = open_pack(settings, opened)
+        recaller = Recaller(
+            opened.embedder(threads=settings.embedder_threads),
+            _client(opened, settings, settings.knowledge_base), opened.memory_format,
+            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
+            deadline_s=settings.deadline_s,
+        )  # fmt: skip
+        model = cls(opened, decoder, recaller, settings.recall_policy)
+        model._settings, model._pack = settings, pack
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -99,92 +127,91 @@ class EdgeModel:
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
             pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
         )  # fmt: skip
-        model = EdgeModel(self.bundle, self.graph, recaller, self.policy)
+        model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
         model._settings, model._pack = settings, self._pack
         return model
 
+    def ask(
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Result:  # fmt: skip
+        """The whole answer to a question or a conversation; arguments and errors as `generate`."""
+        return self.generate(messages, memory=memory, **options).result()
+
     def generate(
-        self, messages: str | Sequence[Message], *, memory: bool = True, **options: Unpack[SamplingOptions]
-    ) -> AnswerStream:
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
+        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
+    ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
-        Nothing is remembered between calls but key-values: what a conversation has in common with the one that
-        was answered last is not read again. memory: False answers without recalling. options: see `Sampling`. A
-        service that is down, slow or wrong never raises here: its Recalled event carries the error and the
-        answer goes on. Arguments are checked at once, before the first event is asked for. Raises InvalidInput
-        (EmptyConversation, UnknownRole, UnknownTemplate), ContextFull, ModelClosed.
+        Nothing is kept between calls but key-values: what a conversation has in common with one of those that
+        were answered last is not read again. options: see `Sampling`. A service that is down, slow or wrong never
+        raises here: its Recalled event carries the error and the answer goes on. Arguments are checked at once,
+        before the first event is computed. Raises InvalidInput, ContextFull, ModelClosed.
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        return self._begin(self.bundle.chat.prompt(messages), self.policy, memory, options)
+        spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
+        prompt = self.bundle.chat.prompt(messages, spelled=spelled)
+        return self._generate(prompt, self.policy_with(memory, lead_tokens), options)
 
     def complete(
-        self, text: str, *, memory: bool = True, recall: RecallMode | str | None = None,
+        self, text: str, *, memory: RecallMode | str | None = None, lead_tokens: int | None = None,
         **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
-        """Go on with a text as it is, without the chat template; special tokens that it spells are meant.
+        """Continue a text as it is, without the chat template; special tokens that it spells are meant.
 
-        recall: instead of the model's mode. Otherwise as `generate`.
+        Otherwise as `generate`.
         """
-        return self._begin(self._raw_prompt(text), self._policy_with(recall, None), memory, options)
+        return self._generate(self._raw_prompt(text), self.policy_with(memory, lead_tokens), options)
 
     def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
         """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
         prompt = self.bundle.chat.prompt(messages)
-        self._engine.check(prompt, options)
+        self.checked(prompt, options)
         return len(prompt.ids)
 
     def check_text(self, text: str, **options: Unpack[SamplingOptions]) -> int:
         """Tokens of the prompt of `complete`; raises what it would raise, and computes nothing."""
         prompt = self._raw_prompt(text)
-        self._engine.check(prompt, options)
+        self.checked(prompt, options)
         return len(prompt.ids)
 
-    def _raw_prompt(self, text: str) -> Prompt:
-        if not isinstance(text, str) or not text:
-            raise InvalidInput("the text to go on with is empty: give at least one character")
-        ids = self.bundle.tokenizer.encode(text)
-        return Prompt(ids, [True] * len(ids))
-
-    def _begin(
-        self, prompt: Prompt, policy: RecallPolicy, memory: bool, options: SamplingOptions
-    ) -> AnswerStream:
-        sampling = self._engine.check(prompt, options)
-        with self._lock:
-            text, self._idle = self._idle, None
-        text = text or self._engine.text()
-        return self._engine.begin(
-            text, prompt, sampling, memory=memory, policy=policy, done=lambda _: self._keep(text)
-        )
-
     def session(
-        self, system: str | None = None, *, messages: Sequence[Message] = (), recall: RecallMode | str | None = None,
-        lead_tokens: int | None = None,
+        self, system: str | None = None, *, messages: Sequence[Message] = (),
+        memory: RecallMode | str | None = None, lead_tokens: int | None = None,
     ) -> ChatSession:  # fmt: skip
         """A conversation that keeps its caches.
 
-        system: what the model is told before anything is said. messages: what was said before, if anything.
-        recall, lead_tokens: instead of the model's settings. Raises InvalidInput, ModelClosed.
+        system: the system message, before all others. messages: what was said before, if anything. lead_tokens:
+        instead of the model's setting. Raises InvalidInput, ModelClosed.
         """
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return ChatSession(self._engine, messages, self._policy_with(recall, lead_tokens))
+        return ChatSession(self, messages, self.policy_with(memory, lead_tokens))
 
-    def load_session(self, path: str | Path, *, recall: RecallMode | str | None = None) -> ChatSession:
+    def load_session(self, path: str | Path, *, memory: RecallMode | str | None = None) -> ChatSession:
         """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
 
-        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, ContextFull, ModelClosed.
+        Raises MissingFile, CorruptFile, IdentityMismatch, ContextFull, ModelClosed.
         """
-        return ChatSession.load(self._engine, path, self._policy_with(recall, None))
+        return ChatSession.load(self, path, self.policy_with(memory))
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
 
         The caches go now; weights and memories once nobody holds the model or a session of it any more.
         """
-        self._engine.close()
         with self._lock:
-            self._idle = None
+            self.closed = True
+            streams = list(self._under_way)
+        self._idle.clear()
+        for stream in streams:
+            stream.cancel()
+        for stream in streams:
+            stream.wait_for_step()
+        if self._worker is not None:
+            self._worker.close()
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 
@@ -196,19 +223,75 @@ class EdgeModel:
     ) -> None:
         self.close()
 
-    def _policy_with(self, recall: RecallMode | str | None, lead_tokens: int | None) -> RecallPolicy:
+    # What sessions need.
+
+    def sequence(self) -> Text:
+        """The key-values of one more conversation; raises ModelClosed."""
+        self.check_open()
+        return self.decoder.sequence(self.recaller)
+
+    def check_open(self) -> None:
+        """Raise ModelClosed after `close`."""
+        if self.closed:
+            raise ModelClosed("the model was closed: open it again with EdgeModel.open")
+
+    def checked(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
+        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
+        self.check_open()
+        sampling = Sampling.of(options)
+        sampling.check_vocabulary(self.bundle.config.vocabulary)
+        if len(prompt.ids) >= self.decoder.room:
+            raise ContextFull(
+                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit",
+                help="shorten the conversation, or open the model with a longer context (EDGE_CLIENT_CONTEXT)",
+            )
+        return sampling
+
+    def policy_with(
+        self, memory: RecallMode | str | None, lead_tokens: int | None = None, policy: RecallPolicy | None = None
+    ) -> RecallPolicy:  # fmt: skip
+        """The policy, by default the model's, with other values; raises InvalidInput for a mode that does not exist."""
+        policy = policy or self.policy
         try:
-            mode = self.policy.mode if recall is None else RecallMode(recall)
+            mode = policy.mode if memory is None else RecallMode(memory)
         except ValueError:
             modes = ", ".join(mode.value for mode in RecallMode)
-            raise InvalidInput(f"recall must be one of {modes}, not {recall!r}") from None
-        lead_tokens = self.policy.lead_tokens if lead_tokens is None else lead_tokens
-        return replace(self.policy, mode=mode, lead_tokens=lead_tokens)
+            raise InvalidInput(f"memory must be one of {modes}, not {memory!r}") from None
+        return replace(
+            policy, mode=mode, lead_tokens=policy.lead_tokens if lead_tokens is None else lead_tokens
+        )
 
-    def _keep(self, text: CachedText) -> None:
+    def answer(
+        self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
+        done: Callable[[Answer], None],
+    ) -> AnswerStream:  # fmt: skip
+        """An answer to a checked prompt; nothing is computed before its first event is requested."""
+        cancellation = Cancellation()
+        worker = None if policy.mode is RecallMode.off else self._worker
+        answer = Answer(sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation)
+        stream = AnswerStream(answer, cancellation, done)
         with self._lock:
-            if not self._engine.closed:
-                self._idle = text
+            self.check_open()
+            self._under_way.add(stream)
+        return stream
+
+    def _generate(self, prompt: Prompt, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
+        sampling = self.checked(prompt, options)
+        sequence = self._idle.take(prompt.ids) or self.sequence()
+
+        def done(answer: Answer) -> None:
+            if answer.said:
+                self._spellings.remember(answer.shown, answer.said)
+            if not self.closed:
+                self._idle.give(sequence)
+
+        return self.answer(sequence, prompt, sampling, policy, done)
+
+    def _raw_prompt(self, text: str) -> Prompt:
+        if not isinstance(text, str) or not text:
+            raise InvalidInput("the text to continue is empty: give at least one character")
+        ids = self.bundle.tokenizer.encode(text)
+        return Prompt(ids, [True] * len(ids))
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

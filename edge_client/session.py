@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.decoder.cached_text import NOTHING
-from edge_client.engine import Engine
+from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
-from edge_client.generate.answer import Answer
-from edge_client.recall.policy import RecallPolicy
+from edge_client.generate.loop import Answer
+from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
 from edge_client.session_file import SavedSession
 from edge_client.stream import AnswerStream
@@ -22,36 +21,36 @@ from memory_model.errors import InvalidInput, ModelMismatch
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from edge_client.generate.options import SamplingOptions
+    from edge_client.generate.sampling import SamplingOptions
+    from edge_client.model import EdgeModel
 
 
 class ChatSession:
     """A conversation. Made by `EdgeModel.session` and `EdgeModel.load_session`.
 
         session = model.session(system="Answer briefly.")
-        for event in session.send("What is the highest point of Benin?"):
-            ...
+        print(session.send("What is the highest point of Benin?").text())
+        for delta in session.send("And of Togo?").deltas:
+            print(delta, end="", flush=True)
 
     Threads: any number of sessions may be used at the same time, each by one thread at a time; a second `send`
-    while an answer is under way, or a second thread that reads its events, gets SessionBusy. `cancel` may be
-    called from any thread. Cost: the key-values of the text and of the memories being read.
+    while an answer is being read, or a second thread that reads its events, gets SessionBusy. An answer that was
+    never read, or was cancelled, is ended by the next `send`. `cancel` may be called from any thread. Cost: the
+    key-values of the text and of the memories being read.
 
     The turns of the model are kept as the tokens that it generated, so their key-values are used again at the
     next turn even where their text would be tokenized otherwise.
     """
 
-    def __init__(
-        self, engine: Engine, messages: Sequence[Message] = (), policy: RecallPolicy | None = None
-    ) -> None:
-        self._engine = engine
-        self._policy = policy or engine.policy
+    def __init__(self, model: EdgeModel, messages: Sequence[Message], policy: RecallPolicy) -> None:
+        self._model, self._policy = model, policy
         self._messages: list[Message] = [dict(m) for m in messages]
         self._spelled: Mapping[int, Sequence[int]] = {}
-        self._text = engine.text()
+        self._sequence = model.sequence()
         self._answer: weakref.ref[AnswerStream] | None = None
         self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
         if messages:
-            engine.bundle.chat.prompt(messages)  # refuses what is no conversation
+            model.bundle.chat.prompt(messages)  # refuses what is no conversation
 
     @property
     def messages(self) -> list[Message]:
@@ -62,24 +61,26 @@ class ChatSession:
     @property
     def tokens(self) -> int:
         """Tokens of the conversation that are in the cache."""
-        return len(self._text.tokens)
+        return len(self._sequence.tokens)
 
-    def send(self, text: str, *, memory: bool = True, **options: Unpack[SamplingOptions]) -> AnswerStream:
+    def send(
+        self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
+    ) -> AnswerStream:
         """Say something and iterate over the answer's events: Recalled, Token, and Finished at the end.
 
-        memory: False answers this turn without recalling; the conversation is then read anew. options: see
-        `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one with the text
-        that was shown; one that ended before its first token, for whatever reason, takes its question back.
-        Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
+        memory: overlap, exact or off for this turn; where it is switched on or off the conversation is read anew.
+        options: see `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one
+        with the text that was shown; one that ended before its first token, for whatever reason, takes its question
+        back. Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
         """
+        policy = self._model.policy_with(memory, policy=self._policy)
+        self._end_abandoned()
         with self._lock:
             self._check_free()
             messages = [*self._messages, {"role": "user", "content": text}]
-            prompt = self._engine.bundle.chat.prompt(messages, spelled=self._spelled)
-            sampling = self._engine.check(prompt, options)
-            stream = self._engine.begin(
-                self._text, prompt, sampling, memory=memory, policy=self._policy, done=self._record
-            )
+            prompt = self._model.bundle.chat.prompt(messages, spelled=self._spelled)
+            sampling = self._model.checked(prompt, options)
+            stream = self._model.answer(self._sequence, prompt, sampling, policy, self._record)
             self._messages = messages
             self._answer = weakref.ref(stream)
         return stream
@@ -89,6 +90,7 @@ class ChatSession:
 
         Raises InvalidInput where nothing was asked yet, SessionBusy, ModelClosed.
         """
+        self._end_abandoned()
         with self._lock:
             self._check_free()
             if [m["role"] for m in self._messages[-2:]] != ["user", "assistant"]:
@@ -107,28 +109,29 @@ class ChatSession:
     def save(self, path: str | Path) -> None:
         """Write the conversation to one file, atomically: messages, tokens, key-values, memories being read.
 
-        Raises SessionBusy while an answer is under way, and SessionNotSaved.
+        Raises SessionBusy while an answer is being read, and StorageError.
         """
+        self._end_abandoned()
         with self._lock:
             self._check_free()
-            arrays, numbers = self._text.snapshot()
-            held = self._text.held
+            arrays, numbers = self._sequence.snapshot()
+            held = self._sequence.held
             if len(held.payloads) != len(held.memories):
                 raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
             SavedSession(
-                identity=self._engine.bundle.identity, precision=self._engine.graph.precision,
-                messages=self._messages, spelled=self._spelled, tokens=self._text.tokens, numbers=numbers,
+                identity=self._model.bundle.identity, precision=self._model.graph.precision,
+                messages=self._messages, spelled=self._spelled, tokens=self._sequence.tokens, numbers=numbers,
                 read=held.read, payloads=held.payloads, arrays=arrays,
             ).write(path)  # fmt: skip
 
     @classmethod
-    def load(cls, engine: Engine, path: str | Path, policy: RecallPolicy | None = None) -> ChatSession:
+    def load(cls, model: EdgeModel, path: str | Path, policy: RecallPolicy) -> ChatSession:
         """A saved conversation, which goes on as if it had never been interrupted.
 
         Where the decoder's weights have another precision, its key-values are computed anew at the next turn.
-        Raises MissingFile, CorruptFile, ModelMismatch, CodecMismatch, FormatMismatch, ContextFull.
+        Raises MissingFile, CorruptFile, IdentityMismatch, ContextFull.
         """
-        saved, bundle = SavedSession.read_from(path), engine.bundle
+        saved, bundle = SavedSession.read_from(path), model.bundle
         if saved.identity.model_id != bundle.identity.model_id:
             remedy = "open the bundle that it was saved with, or begin a new session"
             raise ModelMismatch(
@@ -137,24 +140,28 @@ class ChatSession:
                 remedy,
                 subject="the session was saved with",
             )
-        session = cls(engine, saved.messages, policy)
+        session = cls(model, saved.messages, policy)
         session._spelled = saved.spelled
-        if saved.precision == engine.graph.precision:
+        if saved.precision == model.graph.precision:
             memories = tuple(bundle.memory_format.decode(saved.payloads))
-            held = (
-                Recall("", memories, saved.read, state="held", payloads=saved.payloads)
-                if memories
-                else NOTHING
-            )
-            session._text.restore(saved.arrays, saved.tokens, held, **saved.numbers)
+            held = Recall("", memories, saved.read, state="held", payloads=saved.payloads)
+            held = held if memories else NOTHING
+            session._sequence.restore(saved.arrays, saved.tokens, held, **saved.numbers)
         return session
 
+    def _end_abandoned(self) -> None:
+        """End an answer that nobody reads; not under the session's lock, which its end takes."""
+        answer = self._answer() if self._answer else None
+        if answer is not None and not answer.over and answer.abandoned:
+            answer.close()
+
     def _check_free(self) -> None:
-        self._engine.check_open()
+        self._model.check_open()
         answer = self._answer() if self._answer else None
         if answer is not None and not answer.over:
             raise SessionBusy(
-                "an answer of this session is under way: read it to its end, or close it, first"
+                "an answer of this session is being read: read it to its end, or end it with its close() or with "
+                "ChatSession.cancel"
             )
 
     def _record(self, answer: Answer) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.errors import SessionNotSaved
+from edge_client.errors import StorageError
 from edge_client.recall.recaller import MemoryRead
 from memory_model.chat import Message
 from memory_model.codec.payload import Identity
@@ -52,7 +52,7 @@ class SavedSession:
     arrays: Mapping[str, np.ndarray]
 
     def write(self, path: str | Path) -> None:
-        """Write the file beside its place and move it there; raises SessionNotSaved and then changes nothing."""
+        """Write the file beside its place and move it there; raises StorageError and then changes nothing."""
         path = Path(path)
         header = {
             "identity": asdict(self.identity), "precision": self.precision, "messages": list(self.messages),
@@ -75,8 +75,9 @@ class SavedSession:
             beside.replace(path)
         except OSError as error:
             beside.unlink(missing_ok=True)
-            raise SessionNotSaved(
-                f"the session could not be saved to {path}: {error.strerror or error}"
+            raise StorageError(
+                f"the session could not be saved to {path}: {error.strerror or error}",
+                reason="SESSION_NOT_SAVED",
             ) from error
 
     @classmethod

@@ -3,50 +3,108 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
-from pydantic import Field, SecretStr
-from pydantic_settings import SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from edge_client.checked_settings import CheckedSettings
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.wire.channel import ChannelSettings
 from memory_model.bundle import DEFAULT_FOLDER
+from memory_model.errors import InvalidInput
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
 ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
+_LONGEST_SHOWN = 60
+_WANTED = {
+    "int_parsing": "a whole number", "int_type": "a whole number", "int_from_float": "a whole number",
+    "float_parsing": "a number", "float_type": "a number",
+    "bool_parsing": "true or false", "bool_type": "true or false",
+    "string_type": "text", "string_too_short": "at least one character", "path_type": "a path",
+    "greater_than": "more than {gt:g}", "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}", "less_than_equal": "at most {le:g}", "enum": "{expected}",
+}  # fmt: skip
+"""What a setting must be, by pydantic's name of the fault."""
+
+
+class CheckedSettings(BaseSettings):
+    """Settings whose faults are one InvalidInput. wanted: what one must be whose type does not say it, by name."""
+
+    wanted: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, **values: Any) -> None:
+        """Keyword arguments before the environment before the defaults; raises InvalidInput."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            said = dict.fromkeys(self._said(dict(problem)) for problem in error.errors())
+            raise InvalidInput("; ".join(said)) from None
+        except SettingsError as error:  # a list that is no JSON
+            name = str(error).partition('"')[2].partition('"')[0]  # pydantic-settings says it nowhere else
+            variable = f"{self.model_config.get('env_prefix', '')}{name.upper()}"
+            raise InvalidInput(f'{variable} must be a JSON list, such as ["first", "second"]') from error
+
+    @classmethod
+    def _said(cls, problem: dict[str, Any]) -> str:
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        prefix = cls.model_config.get("env_prefix", "")
+        if problem["type"] == "extra_forbidden":
+            return f"there is no setting {name.lower()}; there are: {', '.join(cls.model_fields)}"
+        setting = f"setting {name} ({prefix}{name.upper()})"
+        wanted = cls.wanted.get(name) or _WANTED.get(problem["type"], "").format(**problem.get("ctx", {}))
+        if not wanted:
+            return f"{setting}: {str(problem['msg']).removeprefix('Value error, ')}"
+        given = problem["input"]
+        if isinstance(given, SecretStr) or "key" in name:
+            return f"{setting} must be {wanted}"
+        return f"{setting} must be {wanted}, not {repr(given)[:_LONGEST_SHOWN]}"
 
 
 class EdgeSettings(CheckedSettings):
-    """How a device decodes and asks. Every field is an environment variable, e.g. EDGE_CLIENT_SERVICE.
+    """How a device decodes and recalls. Every field is an environment variable, e.g. EDGE_CLIENT_SERVICE.
 
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
-    memories are read, several as atlas,firm. threads: of the decoder; embedder_threads: of the embedder.
-    provider: what the decoder runs on. minimum_score: memories of lower cosine similarity are not read.
+    memories are read, several as atlas,firm.
+
+    memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
+    next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
+    deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a generated chunk.
+    memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a memory pack
+    (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.
+
+    provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
+    number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
+    the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
-
-    recall: overlap, exact or off. lead_tokens: generated tokens before a chunk's end at which the next chunk's
-    memories are asked for. deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a
-    generated chunk. memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a
-    memory pack (`edge-client pull --kb`), searched here when the service does not answer. offline: the service is
-    never asked.
     """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_", extra="forbid", frozen=True)
     wanted: ClassVar[dict[str, str]] = {
-        "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port)"
+        "service": "host:port, such as 127.0.0.1:7430 (or unix:/path, or dns:///name:port)",
+        "threads": "a whole number from 1 to 256, or auto",
     }
 
     bundle: Path = DEFAULT_FOLDER
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
-    threads: int = Field(default=1, ge=1, le=256)
-    embedder_threads: int = Field(default=1, ge=1, le=256)
-    provider: str = Field(default="auto", min_length=1)
+
+    memory: RecallMode = RecallMode.overlap
+    lead_tokens: int = Field(default=16, ge=0, le=4096)
     minimum_score: float | None = Field(default=None, ge=-1, le=1)
+    deadline_s: float = Field(default=2.0, gt=0, le=600)
+    chunk_deadline_s: float = Field(default=2.0, gt=0, le=600)
+    memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
+    pack: Path | None = None
+    offline: bool = False
+
+    provider: str = Field(default="auto", min_length=1)
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
+    embedder_threads: int = Field(default=1, ge=1, le=256)
+    parallel: int = Field(default=4, ge=1, le=256)
+    context: int = Field(default=0, ge=0)
 
     tls: bool = False
     ca: Path | None = None
@@ -55,14 +113,6 @@ class EdgeSettings(CheckedSettings):
     server_name: str = ""
     api_key: SecretStr | None = None
     insecure: bool = False
-
-    recall: RecallMode = RecallMode.overlap
-    lead_tokens: int = Field(default=16, ge=0, le=4096)
-    deadline_s: float = Field(default=2.0, gt=0, le=600)
-    chunk_deadline_s: float = Field(default=2.0, gt=0, le=600)
-    memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
-    pack: Path | None = None
-    offline: bool = False
 
     @property
     def channel(self) -> ChannelSettings:
@@ -74,5 +124,31 @@ class EdgeSettings(CheckedSettings):
 
     @property
     def recall_policy(self) -> RecallPolicy:
-        """When sessions ask and how long they wait."""
-        return RecallPolicy(self.recall, self.lead_tokens, self.deadline_s, self.chunk_deadline_s)
+        """When sessions recall and how long they wait."""
+        return RecallPolicy(self.memory, self.lead_tokens, self.deadline_s, self.chunk_deadline_s)
+
+
+class EdgeOptions(TypedDict, total=False):
+    """The keyword arguments of `EdgeModel.open`: fields of EdgeSettings, which says what each means."""
+
+    knowledge_base: str | None
+    memory: RecallMode | Literal["overlap", "exact", "off"] | None
+    lead_tokens: int | None
+    pack: str | Path | None
+    offline: bool | None
+    threads: int | Literal["auto"] | None
+    embedder_threads: int | None
+    provider: Literal["auto", "cpu", "cuda", "tensorrt"] | None
+    parallel: int | None
+    context: int | None
+    minimum_score: float | None
+    deadline_s: float | None
+    chunk_deadline_s: float | None
+    memory_cache_mb: float | None
+    tls: bool | None
+    ca: str | Path | None
+    certificate: str | Path | None
+    key: str | Path | None
+    server_name: str | None
+    api_key: str | SecretStr | None
+    insecure: bool | None

@@ -8,15 +8,18 @@ from types import TracebackType
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import SessionBusy
-from edge_client.events import Event
-from edge_client.generate.answer import Answer
-
-CLOSING_S = 5.0
-"""How long closing waits for a step that is under way in another thread."""
+from edge_client.events import Event, Finished, Result, Token
+from edge_client.generate.loop import Answer
+from memory_model.errors import InvalidInput
 
 
 class AnswerStream(Iterator[Event]):
-    """Events of an answer, computed while they are asked for. Ends after Finished.
+    """Events of an answer, each computed when it is requested. Ends after Finished.
+
+        print(stream.text())                    # the whole text
+        for delta in stream.deltas: ...         # its pieces as they come
+        for event in stream: ...                # Recalled, Token, Finished
+        stream.result()                         # text, memories, statistics
 
     One thread at a time may iterate; a second one gets SessionBusy. `cancel` may be called from any thread:
     within one step of the decoder the iteration gets Finished with reason "cancelled". Leaving the loop early
@@ -30,48 +33,87 @@ class AnswerStream(Iterator[Event]):
         self._cancellation = cancellation
         self._events = answer.events()
         self._done = done
-        self._reader = threading.Lock()  # held by the thread that iterates
-        self._step = threading.Lock()  # held while anybody computes or closes
-        self._over = False
+        self._step = threading.Lock()  # held while a thread computes or closes
+        self._begun = self._over = False
+        self._end: Finished | None = None
 
     def __iter__(self) -> AnswerStream:
         return self
 
     def __next__(self) -> Event:
-        if not self._reader.acquire(blocking=False):
-            raise SessionBusy("another thread is reading this answer: one thread at a time")
-        try:
-            with self._step:
-                try:
-                    return next(self._events)
-                except BaseException:
-                    self._finish()
-                    raise
-        finally:
-            self._reader.release()
+        event = self.compute()
+        if isinstance(event, Finished):
+            self.close()
+        return event
+
+    @property
+    def deltas(self) -> Iterator[str]:
+        """The answer's text, piece by piece."""
+        return (event.text for event in self if isinstance(event, Token) and event.text)
+
+    def text(self) -> str:
+        """The answer's whole text."""
+        return self.result().text
+
+    def result(self) -> Result:
+        """The whole answer, events that were read before included; raises InvalidInput if it was closed early."""
+        for _ in self:
+            pass
+        return self.finished()
+
+    def finished(self) -> Result:
+        """The result of an answer that has ended; raises InvalidInput if it was closed before its end."""
+        if (end := self._end) is None:
+            raise InvalidInput("the answer was closed before its end: there is no result")
+        return Result(end.text, end.reason, end.statistics, end.without_memory, self._answer.recalled)
 
     @property
     def over(self) -> bool:
         """Whether the answer is over."""
         return self._over
 
-    def cancel(self) -> None:
-        """No more of this answer: the decoder makes at most the step that it is in. Any thread; idempotent."""
-        self._cancellation.cancel()
+    @property
+    def abandoned(self) -> bool:
+        """Whether nothing of it was read yet, or it was cancelled: ending it takes nothing from a reader."""
+        return not self._begun or self._cancellation.cancelled
 
-    def wait_for_step(self) -> None:
-        """Return when no thread is inside a step (at the latest after some seconds)."""
-        if self._step.acquire(timeout=CLOSING_S):
+    def compute(self) -> Event:
+        """The next event; the answer is not over before `close`, even after Finished. For readers with a queue."""
+        # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
+        if not self._step.acquire(blocking=self._cancellation.cancelled):
+            raise SessionBusy("another thread is reading this answer: one thread at a time")
+        self._begun = True
+        try:
+            event = next(self._events)
+            if isinstance(event, Finished):
+                self._end = event
+            return event
+        except BaseException:
+            self._finish()
+            raise
+        finally:
             self._step.release()
 
-    def close(self) -> None:
-        """Cancel, wait for the step that is under way in another thread, and give the caches back."""
+    def cancel(self) -> None:
+        """End the answer after the step that the decoder is in, at most. Any thread; idempotent."""
+        self._cancellation.cancel()
+
+    def close(self, received: int | None = None) -> None:
+        """Cancel, wait for a step that is under way in another thread, and give the caches back. Idempotent.
+
+        received: tokens that the reader got, where some were computed in advance; only these count as said. Not to
+        be called by a signal handler, which may interrupt the very step that is waited for: `cancel` there.
+        """
         self.cancel()
-        if self._step.acquire(timeout=CLOSING_S):
-            try:
-                self._finish()
-            finally:
-                self._step.release()
+        with self._step:
+            if received is not None and not self._over:
+                self._answer.keep(received)
+            self._finish()
+
+    def wait_for_step(self) -> None:
+        """Return when no thread is inside a step."""
+        with self._step:
+            pass
 
     def _finish(self) -> None:
         if not self._over:

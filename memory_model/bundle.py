@@ -1,6 +1,6 @@
 """The edge bundle: one folder with everything a device runs, and a manifest that proves it is whole.
 
-    manifest.json             ids, shape, precision, capacity, licence; size and SHA-256 of every other file
+    manifest.json             ids, shape, precision, licence; size and SHA-256 of every other file
     decoder.onnx(.data)       the decoder with memory slots, standard operators
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     embedder.onnx, embedder_tokenizer.json, embedder.json
@@ -31,7 +31,7 @@ from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, Inva
 from memory_model.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
-BUNDLE_FORMAT_VERSION = 1
+BUNDLE_FORMAT_VERSION = 2
 DEFAULT_FOLDER = Path("build/bundle")
 REQUIRED = ("decoder.onnx", "embedder.onnx", "embedder_tokenizer.json", "embedder.json",
             "tokenizer.json", "codec.npz", "chat_template.jinja")  # fmt: skip
@@ -49,8 +49,7 @@ class FileEntry:
 class Manifest:
     """What a bundle says about itself.
 
-    precision: of the decoder's weights. capacity: tokens of a conversation, prefix included. Ids are hex
-    SHA-256 strings.
+    precision: of the decoder's weights. Ids are hex SHA-256 strings.
     """
 
     name: str
@@ -59,13 +58,11 @@ class Manifest:
     memory_format_id: str
     embedder_id: str
     precision: str
-    capacity: int
     licence: str
     config: ModelConfig
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     format_version: int = BUNDLE_FORMAT_VERSION
     special_tokens: SpecialTokens | None = None
-    """None in bundles of the first release, whose tokenizers have the usual ones."""
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""

@@ -4,9 +4,9 @@ In every layer the heads with memory have a cache tensor of their own, whose row
 
     [memory slots: memories_per_chunk * tokens | text rows]
 
-A slot layout is the tuple of tokens that the memory heads of a layer keep. Layers of equal layout share
-one mask and one list of rows (graph inputs `memory_mask_0`, `memory_rows_0`, …); all others share
-`text_mask` and `text_rows`.
+In a sequence without memory the text begins at row 0 instead. A slot layout is the tuple of tokens that the memory
+heads of a layer keep. Layers of equal layout share one mask over the slots and one first row (graph inputs
+`memory_mask_0`, `memory_rows_0`, …); all others share `text_rows` and need no mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = -1
 
 @dataclass(frozen=True)
 class CacheTensor:
-    """Keys (and a twin of values) of some heads of one layer: float32 [len(heads), rows, head_dim].
+    """Keys (and a twin of values) of some heads of one layer: [sequences, len(heads), rows, head_dim].
 
     `tokens`: how many tokens of a memory each head keeps, empty for heads without memory.
     `first_rows`: where these tokens begin in an explicit memory's rows. `layout`: number of the slot layout.
@@ -47,10 +47,14 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """All cache tensors of a model, layer by layer, and its distinct slot layouts."""
+    """All cache tensors of a model, layer by layer, and its distinct slot layouts.
+
+    memories: how many of them the slots hold.
+    """
 
     tensors: tuple[CacheTensor, ...]
     layouts: tuple[tuple[int, ...], ...]
+    memories: int
 
     def of(self, layer: int) -> tuple[CacheTensor, ...]:
         """The tensors of one layer: memory heads first, then the rest; one of both may be missing."""
@@ -65,14 +69,23 @@ class CacheLayout:
         """The numbers of the layouts that occur, TEXT first."""
         return sorted({t.layout for t in self.tensors})
 
+    def slots(self, number: int) -> int:
+        """Rows of a layout before the text of a sequence with memory."""
+        return 0 if number == TEXT else self.memories * max(self.layouts[number])
+
+    def lead(self, number: int) -> int:
+        """First dimension of a layout's mask: heads that keep different numbers of tokens have masks of their own."""
+        tokens = self.layouts[number]
+        return 1 if len(set(tokens)) == 1 else len(tokens)
+
 
 def mask_name(layout: int) -> str:
-    """Graph input with the additive mask of a layout."""
-    return "text_mask" if layout == TEXT else f"memory_mask_{layout}"
+    """Graph input with the additive mask over a layout's slots, float32 [B, lead, slots]."""
+    return f"memory_mask_{layout}"
 
 
 def rows_name(layout: int) -> str:
-    """Graph input with the cache rows that a layout's new tokens are written to."""
+    """Graph input with the row of each sequence's first new token, int64 [B]; the others follow it."""
     return "text_rows" if layout == TEXT else f"memory_rows_{layout}"
 
 
@@ -97,4 +110,4 @@ def cache_layout(config: ModelConfig) -> CacheLayout:
             tensors.append(CacheTensor(layer, heads, layouts.index(tokens), tokens, rows))
         if plain:
             tensors.append(CacheTensor(layer, plain, TEXT))
-    return CacheLayout(tuple(tensors), tuple(layouts))
+    return CacheLayout(tuple(tensors), tuple(layouts), config.memory.memories_per_chunk)

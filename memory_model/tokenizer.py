@@ -122,6 +122,13 @@ class Tokenizer:
         """Text of token ids; bytes that are not complete UTF-8 become U+FFFD."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
 
+    def piece(self, token: int) -> str:
+        """Text of one token in the midst of a text, special ones included: SentencePiece keeps its space there."""
+        if not self.opens_with_space:
+            return self.decode([token], skip_special=False)
+        before = self.encode("a")
+        return self.decode([*before, token], skip_special=False)[len(self.decode(before)) :]
+
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
         return len(self.encode(text))

@@ -96,7 +96,7 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     """
     tokenizer = model.bundle.tokenizer
     ends = set(tokenizer.stop_ids)
-    session = model.session(recall=recall)
+    session = model.session(memory=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None
     told: list[float] = []

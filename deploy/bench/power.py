@@ -16,7 +16,7 @@ from statistics import fmean
 from tempfile import TemporaryFile
 from typing import Any
 
-from edge_client.cli.device_facts import Reader, device_facts
+from edge_client.cli.device import Reader, device_facts
 
 INTERVAL_MS = 500
 GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"

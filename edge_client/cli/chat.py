@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -12,33 +10,32 @@ from rich.console import Console
 from rich.text import Text
 
 from edge_client.cli import show
-from edge_client.cli.pane import AnswerView, show_live
-from edge_client.events import Event, Token
-from edge_client.interrupts import told_of_interrupts
+from edge_client.cli.terminal import AnswerView, on_interrupt, show_live, show_plain
+from edge_client.errors import described
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
+from edge_client.stream import AnswerStream
 from edge_client.wire.admin import add_document, document_of
 from edge_client.wire.bases import names_of
 from edge_client.wire.client import MemoryClient
 from memory_model.errors import InvalidInput, Memory3Error
-from memory_model.printable import printable, shown_on
+from memory_model.printable import printable
 
 if TYPE_CHECKING:
-    from edge_client.cli.input import TypedText
-    from edge_client.generate.options import SamplingOptions
-    from edge_client.stream import AnswerStream
+    from edge_client.cli.terminal import TypedText
+    from edge_client.generate.sampling import SamplingOptions
 
 HELP = {
-    "/kb [NAME,…]": "which knowledge bases there are, or read another one or several (a new conversation)",
-    "/memory on|off|compare": "read memories, do not, or answer both ways",
+    "/kb [NAME,…]": "list the knowledge bases, or read another one or several (a new conversation)",
+    "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
-    "/add FILE": "a text file into the knowledge base (the first of several), read from the next question on",
-    "/memories": "what the last answer read, with its text",
+    "/add FILE": "write a text file into the knowledge base (the first of several)",
+    "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
-    "/history": "what was said",
+    "/history": "the conversation",
     "/save FILE": "write the conversation to a file",
-    "/load FILE": "go on with a saved one",
+    "/load FILE": "continue a saved conversation",
     "/reset": "a new conversation",
     "/help": "this list",
     "/quit": "leave, as Ctrl-D does",
@@ -47,9 +44,10 @@ COMMANDS = [name.split()[0] for name in HELP]
 
 
 class Memory(str, Enum):
-    """Whether an answer reads memories."""
+    """How an answer reads memories: a RecallMode, or both without and with."""
 
-    on = "on"
+    overlap = "overlap"
+    exact = "exact"
     off = "off"
     compare = "compare"
 
@@ -57,17 +55,19 @@ class Memory(str, Enum):
 class TerminalChat:
     """One run of the program. Answers go to `out`; all that is around them to `err`.
 
-    model: closed by `close`. live: show the pane while an answer comes; otherwise its tokens are written as they are.
+    model: closed by `close`. memory: None for the model's setting. live: show the pane while an answer comes;
+    otherwise its tokens are written as they are.
     """
 
     def __init__(
-        self, model: EdgeModel, options: SamplingOptions, memory: Memory, *, live: bool, out: Console, err: Console
+        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, live: bool, out: Console,
+        err: Console,
     ) -> None:  # fmt: skip
         self._model, self._options, self._memory, self._live = model, options, memory, live
         self._out, self._err = out, err
         self._session = self._model.session()
         self._last = AnswerView()
-        self._unanswered = ""  # asked, and stopped before there was a word of an answer
+        self._unanswered = ""  # a question that was stopped before the first word of its answer
         self._commands: dict[str, Callable[[str], None]] = {
             "/kb": self._knowledge_base, "/memory": self._set_memory, "/retry": self._retry, "/add": self._add,
             "/memories": self._memories, "/stats": self._statistics, "/history": self._history,
@@ -93,26 +93,26 @@ class TerminalChat:
                 elif text:
                     self._answer(text)
             except Memory3Error as error:
-                problem = Text.assemble((f"{type(error).__name__}:", "red"), f" {printable(str(error))}")
-                self._err.print(problem, soft_wrap=True)
+                self._err.print(Text(printable(described(error)), style="red"), soft_wrap=True)
 
     def close(self) -> None:
         """Close the model."""
         self._model.close()
 
     def _answer(self, text: str) -> None:
-        if self._memory is Memory.compare:
+        mode = self._memory
+        memory = None if mode is None or mode is Memory.compare else mode.value
+        if mode is Memory.compare:
             self._err.rule("without memory", align="left")
-            aside = self._model.session(messages=self._session.messages)
-            without = self._follow(aside, aside.send(text, memory=False, **self._options))
+            aside = self._model.session(messages=self._session.messages, memory="off")
+            without = self._follow(aside, aside.send(text, **self._options))
             if _stopped(without):
                 self._unanswered = text
                 self._say("(stopped)")
                 return
             self._err.rule("with memory", align="left")
         before = len(self._session.messages)
-        stream = self._session.send(text, memory=self._memory is not Memory.off, **self._options)
-        self._last = self._follow(self._session, stream)
+        self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         finished = self._last.finished
         if _stopped(self._last):
@@ -122,8 +122,8 @@ class TerminalChat:
             self._err.print(show.memories_table(self._last.recalls, texts=False))
 
     def _follow(self, session: ChatSession, stream: AnswerStream) -> AnswerView:
-        with told_of_interrupts(session.cancel):
-            return show_live(stream, self._out) if self._live else _show_tokens(stream)
+        with on_interrupt(session.cancel):
+            return show_live(stream, self._out) if self._live else show_plain(stream)
 
     def _knowledge_base(self, name: str) -> None:
         client = self._client()
@@ -146,16 +146,16 @@ class TerminalChat:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
             raise InvalidInput(
-                "no service is asked (--offline): start without it to choose a knowledge base or add to one"
+                "the service is not called (--offline): start without it to choose a knowledge base or add to one"
             )
         return recaller.client
 
-    def _set_memory(self, wanted: str) -> None:
+    def _set_memory(self, mode: str) -> None:
         try:
-            self._memory = Memory(wanted)
+            self._memory = Memory(mode)
         except ValueError:
-            raise InvalidInput(f"/memory takes on, off or compare, not {wanted!r}") from None
-        self._say(f"memory {wanted}")
+            raise InvalidInput(f"/memory takes overlap, exact, off or compare, not {mode!r}") from None
+        self._say(f"memory {mode}")
 
     def _retry(self, _: str) -> None:
         # Kept until there is an answer: what refuses to be asked again can be asked once more.
@@ -199,9 +199,8 @@ class TerminalChat:
         self._say("a new conversation")
 
     def _help(self, _: str) -> None:
-        self._say("commands:")
         for name, what in HELP.items():
-            self._say(f"  {name:24}{what}")
+            self._say(f"  {name:16}{what}")
 
     def _say(self, text: str) -> None:
         self._err.print(Text(printable(text), style="dim"), soft_wrap=True)
@@ -216,27 +215,3 @@ def _named(command: str, argument: str) -> str:
 
 def _stopped(view: AnswerView) -> bool:
     return view.finished is not None and view.finished.reason == "cancelled"
-
-
-def _show_tokens(events: Iterable[Event]) -> AnswerView:
-    view = AnswerView()
-    for event in events:
-        view.take(event)
-        if isinstance(event, Token):
-            print(shown_on(sys.stdout, event.text), end="", flush=True)
-    print(flush=True)
-    return view
-
-
-@contextmanager
-def chatting(chat: TerminalChat) -> Iterator[TerminalChat]:
-    """Closes the model in the end."""
-    try:
-        yield chat
-    finally:
-        chat.close()
-
-
-def at_terminal() -> bool:
-    """Whether a person reads and types."""
-    return sys.stdin.isatty() and sys.stdout.isatty()

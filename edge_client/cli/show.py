@@ -1,4 +1,4 @@
-"""What an answer looks like in a terminal, and as JSON. Knows events, not how they come about."""
+"""An answer as tables for the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.events import Finished, Recalled
+from edge_client.events import Finished, Recalled, Result
 from memory_model.printable import printable
 
 
@@ -26,44 +26,42 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     notes = []
     for recalled in recalls:
         label = f"{recalled.chunk}{' (generated)' if recalled.generated else ''}"
+        note = ""
         if recalled.recall.error:
             kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
-            notes.append(
-                Text(f"chunk {label}: {recalled.state}: {recalled.recall.error}{kept}", style="yellow")
-            )
+            note = f"{recalled.state}: {recalled.recall.error}{kept}"
         elif recalled.recall.service_error:
-            notes.append(
-                Text(
-                    f"chunk {label}: from the pack on this device, because {recalled.recall.service_error}",
-                    style="yellow",
-                )
-            )
+            note = f"from the pack on this device, because {recalled.recall.service_error}"
         elif not recalled.recall.read:
-            notes.append(Text(f"chunk {label}: the knowledge base has nothing near it", style="yellow"))
+            note = "the knowledge base has nothing near it"
+        if note:
+            notes.append(Text(printable(f"chunk {label}: {note}"), style="yellow"))
         for memory in recalled.recall.read:
-            row: list[RenderableType] = [
-                label,
+            # Text: a title is no markup
+            row = [
+                Text(label),
                 Text(printable(memory.name)),
-                f"{memory.score:.3f}",
-                recalled.state,
-            ]  # Text: a title is no markup
-            text = Text(printable(memory.text or ""))
-            if memory.refused:
-                text = Text(printable(f"refused: {memory.refused}"), style="red")
-            table.add_row(*row, *([text] if texts else []), style="dim" if memory.refused else None)
+                Text(f"{memory.score:.3f}"),
+                Text(recalled.state),
+            ]
+            if texts and memory.refused:
+                row.append(Text(printable(f"refused: {memory.refused}"), style="red"))
+            elif texts:
+                row.append(Text(printable(memory.text or "")))
+            table.add_row(*row, style="dim" if memory.refused else None)
             label = ""
     return Group(table, *notes) if table.row_count else Group(*notes)
 
 
-def statistics_table(finished: Finished, recalls: Sequence[Recalled]) -> RenderableType:
+def statistics_table(answer: Finished | Result, recalls: Sequence[Recalled]) -> RenderableType:
     """What the answer cost: speed, and the milliseconds of each stage for every chunk that recalled."""
-    s = finished.statistics
+    s = answer.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (
         f"{s.generated_tokens} tokens at {s.tokens_per_s:.1f} tokens/s, first token after {s.first_token_ms:.0f} ms, "
         f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, "
         f"recall {s.recall_ms:.0f} ms{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
-        f"ended by {finished.reason}"
+        f"ended by {answer.reason}"
     )
     if not recalls:
         return Text(line, style="dim")
@@ -87,30 +85,25 @@ def statistics_table(finished: Finished, recalls: Sequence[Recalled]) -> Rendera
     return Group(Text(line, style="dim"), table)
 
 
-def as_json(finished: Finished, recalls: Sequence[Recalled]) -> dict[str, Any]:
+def as_json(result: Result) -> dict[str, Any]:
     """The answer as JSON-ready values; memories by document, without their vectors."""
+    statistics = result.statistics
     return {
-        "answer": finished.text,
-        "reason": finished.reason,
-        "without_memory": finished.without_memory,
+        "answer": result.text,
+        "reason": result.reason,
+        "without_memory": result.without_memory,
         "memories": [
             {
-                "chunk": r.chunk,
-                "generated": r.generated,
-                "query": r.recall.query,
-                "state": r.state,
-                "error": r.recall.error,
-                "service_error": r.recall.service_error,
-                "kept": r.kept,
+                "chunk": r.chunk, "generated": r.generated, "query": r.recall.query, "state": r.state,
+                "error": r.recall.error, "service_error": r.recall.service_error, "kept": r.kept,
                 "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
-                "times": asdict(r.recall.times),
-                "blocked": asdict(r.blocked),
+                "times": asdict(r.recall.times), "blocked": asdict(r.blocked),
             }
-            for r in recalls
+            for r in result.recalls
         ],
         "statistics": {
-            **{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(finished.statistics).items()},
-            "recall_ms": round(finished.statistics.recall_ms, 3),
-            "blocked_ms_per_chunk": round(finished.statistics.blocked_ms_per_chunk, 3),
+            **{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(statistics).items()},
+            "recall_ms": round(statistics.recall_ms, 3),
+            "blocked_ms_per_chunk": round(statistics.blocked_ms_per_chunk, 3),
         },
-    }
+    }  # fmt: skip

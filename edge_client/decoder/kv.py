@@ -1,174 +1,180 @@
-"""The decoder's key-value rows in memory: text rows that grow, memory slots that are overwritten.
+"""`Caches`: the key-values of several sequences, in static buffers that the decoder reads and writes in place.
 
-Knows nothing about ONNX Runtime. Each `CacheTensor` owns two flat float32 buffers of full capacity; what
-the decoder sees is a view [heads, slot rows + text rows, d] on their beginning, just as long as needed, so
-attention never pays for unused capacity and no step copies a cache. Changing the geometry moves rows.
+Every `CacheTensor` has two buffers [sequences, heads, rows, d], as long as the context. A sequence has one place of
+the outermost axis, so what it owns is contiguous. Its text begins behind the memory slots, or, in a sequence without
+memory, at row 0; nothing ever moves. On the CPU, memory that no row was written to is never taken.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from edge_client.decoder.tensors import Buffer, RowCopies
+from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput
 
 BUCKET = 64
-"""Text rows grow by this many at a time."""
+"""Rows are a multiple of it."""
+
+Rows = dict[str, np.ndarray]
+"""By cache tensor, [heads, n, d]: key-values of some text."""
 
 
-class CacheRows:
-    """All caches of one session. Not thread-safe: nothing may touch it while the decoder runs."""
+class Caches:
+    """Not thread-safe: nothing may touch a place while the decoder runs it.
 
-    def __init__(self, config: ModelConfig, capacity: int) -> None:
-        self.config = config
+    context: tokens of text, prefix included. parallel: places. dtype, device: float32 or float16 on "cpu" or "cuda".
+    Raises ProviderError (OUT_OF_MEMORY) where one sequence's key-values do not fit in memory.
+    """
+
+    def __init__(
+        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.config, self.parallel, self.dtype = config, parallel, np.dtype(dtype)
         self.layout = cache_layout(config)
-        self.capacity = -(-capacity // BUCKET) * BUCKET
-        self.text_rows = BUCKET
-        self.slots_in_use = False
-        d, per_chunk = config.head_dim, config.memory.memories_per_chunk
-        self._slots = {n: per_chunk * max(tokens) for n, tokens in enumerate(self.layout.layouts)} | {TEXT: 0}
-        # np.zeros takes no physical memory until a row is written.
-        self._buffers: dict[str, np.ndarray] = {}
-        self._of: dict[str, CacheTensor] = {}
-        for tensor in self.layout.tensors:
-            size = len(tensor.heads) * (self._slots[tensor.layout] + self.capacity) * d
-            for name in (tensor.keys, tensor.values):
-                self._buffers[name] = np.zeros(size, np.float32)
-                self._of[name] = tensor
-        # 0 where a slot row holds a memory's row, -inf elsewhere; [1 or heads, slots] as in the masks.
-        self.slot_masks = {
-            n: np.full((1 if len(set(t)) == 1 else len(t), self._slots[n]), -np.inf, np.float32)
-            for n, t in enumerate(self.layout.layouts)
+        # One row more than the text: a place that a run only passes over is written to behind its text.
+        self.text_rows = -(-(context + 1) // BUCKET) * BUCKET
+        shapes = {
+            t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors
         }
-
-    def slot_rows(self, layout: int) -> int:
-        """Rows before the first text row that are now part of this layout's views."""
-        return self._slots[layout] if self.slots_in_use else 0
+        self.sequence_bytes = sum(2 * int(np.prod(s[1:])) * self.dtype.itemsize for s in shapes.values())
+        if device == "cpu" and self.sequence_bytes > (available := _available_bytes()):
+            raise ProviderError(
+                f"the key-values of {context} tokens need {self.sequence_bytes / 1e6:,.0f} MB, "
+                f"{available / 1e6:,.0f} MB are available",
+                reason="OUT_OF_MEMORY", help="open the model with a shorter context",
+            )  # fmt: skip
+        self.tensors: dict[str, CacheTensor] = {n: t for t in self.layout.tensors for n in (t.keys, t.values)}
+        self.buffers = {n: Buffer.zeros(shapes[t], self.dtype, device) for n, t in self.tensors.items()}
+        # 0 where a slot row is seen, -inf elsewhere; [places, lead, slots].
+        self.masks = {
+            n: np.zeros((parallel, self.layout.lead(n), self.layout.slots(n)), np.float32)
+            for n in range(len(self.layout.layouts))
+        }
+        self._copies = RowCopies(device)
+        self._slot_rows = {t: self._rows_of_memory(t) for t in self.layout.tensors if t.layout != TEXT}
 
     def rows(self, layout: int) -> int:
-        """Rows of this layout's views."""
-        return self.slot_rows(layout) + self.text_rows
+        """Rows of a layout's buffers."""
+        return self.layout.slots(layout) + self.text_rows
 
-    def names(self) -> list[str]:
-        """Names of all cache tensors, as in the graph."""
-        return list(self._buffers)
+    def first_row(self, layout: int, memory: bool) -> int:
+        """Where the text of a sequence begins."""
+        return self.layout.slots(layout) if memory else 0
 
-    def view(self, name: str) -> np.ndarray:
-        """The rows that the decoder sees: [heads, rows, d], no copy."""
-        return self._view(name, self.rows(self._of[name].layout))
+    def begin(self, place: int, memory: bool) -> None:
+        """A sequence with or without memory takes this place; its slots hold no memories yet."""
+        for mask in self.masks.values():
+            mask[place] = -np.inf if memory else 0.0
 
-    def text(self, name: str) -> np.ndarray:
-        """The text rows of a view: [heads, text rows, d], no copy."""
-        return self.view(name)[:, self.slot_rows(self._of[name].layout) :]
+    def inject(self, place: int, memories: Sequence[ExplicitMemory]) -> None:
+        """Replace the memories in the slots of a sequence with memory by these; see `check_memories`.
 
-    def check_text(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
-        """Raise CorruptFile unless `arrays` hold `length` finite text rows of every cache tensor."""
-        if length < 0 or set(arrays) != set(self._buffers):
-            raise CorruptFile("the saved key-values are not of a decoder of this shape")
-        for name, array in arrays.items():
-            shape = (len(self._of[name].heads), length, self.config.head_dim)
-            if array.shape != shape or array.dtype != self._buffers[name].dtype:
-                raise CorruptFile(
-                    f"saved {name} are {array.dtype} {array.shape}, expected {self._buffers[name].dtype} {shape}"
-                )
-            if not np.isfinite(array).all():
-                raise CorruptFile(f"saved {name} hold NaN or infinity")
-
-    def _view(self, name: str, rows: int) -> np.ndarray:
-        heads, d = len(self._of[name].heads), self.config.head_dim
-        return self._buffers[name][: heads * rows * d].reshape(heads, rows, d)
-
-    def fit(self, text_rows: int, *, shrink: bool = False) -> bool:
-        """Make room for `text_rows` rows of text (`shrink`: and for no more); True if views changed."""
-        needed = max(-(-text_rows // BUCKET) * BUCKET, BUCKET)
-        if needed == self.text_rows or (needed < self.text_rows and not shrink):
-            return False
-        self._reshape(needed, self.slots_in_use)
-        return True
-
-    def inject(self, memories: Sequence[ExplicitMemory]) -> bool:
-        """Replace the memories in the slots by these, at most `memories_per_chunk`; True if views changed.
-
-        Read-only arrays are taken to be finite. Every slot row not filled is zeroed and masked. Raises
-        InvalidInput for too many memories, a wrong shape or numbers that are not finite, and then changes nothing.
+        Slot rows that are not filled keep what they hold, which is finite, and are masked.
         """
-        memory = self.config.memory
-        shape = (memory.budget, self.config.head_dim)
-        if len(memories) > memory.memories_per_chunk:
-            raise InvalidInput(f"{len(memories)} memories, the slots hold {memory.memories_per_chunk}")
-        for m in memories:
-            if m.keys.shape != shape or m.values.shape != shape:
-                raise InvalidInput(
-                    f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}"
-                )
-            if not 1 <= m.tokens <= memory.reference_tokens:
-                raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
-            # Who shares a memory has made it read-only and looked at its numbers (`recall.hits`): once is enough.
-            if m.keys.flags.writeable and not is_finite(m):
-                raise InvalidInput("a memory holds NaN or infinity")
-        changed = bool(memories) != self.slots_in_use and bool(self.layout.layouts)
-        if changed:
-            self._reshape(self.text_rows, bool(memories))
         for number, tokens in enumerate(self.layout.layouts):
-            mask = self.slot_masks[number]
+            mask = self.masks[number][place]
             mask.fill(-np.inf)
             for slot, m in enumerate(memories):
                 start = slot * max(tokens)
                 for row, kept in enumerate(tokens[: len(mask)]):
                     mask[row, start : start + min(kept, m.tokens)] = 0.0
-        if memories:
-            for tensor in self.layout.tensors:
-                if tensor.layout != TEXT:
-                    self._write_slots(self.view(tensor.keys), tensor, [m.keys for m in memories])
-                    self._write_slots(self.view(tensor.values), tensor, [m.values for m in memories])
-        return changed
+        if not memories:
+            return
+        slots = np.arange(len(memories))[:, None]
+        for tensor, (targets, sources) in self._slot_rows.items():
+            rows = (targets + slots * max(tensor.tokens)).reshape(-1) + self._first(tensor, place)
+            keys = np.concatenate([m.keys[sources] for m in memories])
+            self._copies.write(self.buffers[tensor.keys], rows, keys)
+            values = np.concatenate([m.values[sources] for m in memories])
+            self._copies.write(self.buffers[tensor.values], rows, values)
 
-    def _write_slots(self, view: np.ndarray, tensor: CacheTensor, rows: Sequence[np.ndarray]) -> None:
-        longest, first, heads = max(tensor.tokens), tensor.first_rows[0], len(tensor.heads)
-        uniform = len(set(tensor.tokens)) == 1
-        for slot, memory in enumerate(rows):
-            start = slot * longest
-            if uniform:  # the heads of a layer lie one after the other in a memory
-                block = memory[first : first + heads * longest].reshape(heads, longest, -1)
-                view[:, start : start + longest] = block
-                continue
-            for h, (kept, row) in enumerate(zip(tensor.tokens, tensor.first_rows, strict=True)):
-                view[h, start : start + kept] = memory[row : row + kept]
-                view[h, start + kept : start + longest] = 0.0
-        view[:, len(rows) * longest : self._slots[tensor.layout]] = 0.0
+    def read(self, place: int, memory: bool, stop: int, start: int = 0) -> Rows:
+        """Copies of text rows `start` to `stop` of every cache tensor."""
+        found: Rows = {}
+        for name, tensor in self.tensors.items():
+            rows = self._text_rows(tensor, place, memory, start, stop)
+            shape = (len(tensor.heads), stop - start, self.config.head_dim)
+            found[name] = self._copies.read(self.buffers[name], rows).reshape(shape)
+        return found
 
-    def _reshape(self, text_rows: int, slots: bool) -> None:
-        """Give the views another length; keeps text rows and memories, zeroes rows that appear.
+    def write(self, place: int, memory: bool, rows: Mapping[str, np.ndarray], start: int = 0) -> None:
+        """Inverse of `read`, at this or another place, in a sequence with or without memory."""
+        for name, tensor in self.tensors.items():
+            stop = start + rows[name].shape[1]
+            self._copies.write(
+                self.buffers[name], self._text_rows(tensor, place, memory, start, stop),
+                rows[name].reshape(-1, self.config.head_dim),
+            )  # fmt: skip
 
-        Rows that are masked must be finite, because 0 times NaN is NaN: hence the zeroes.
-        """
-        kept = min(self.text_rows, text_rows)
-        for name, buffer in self._buffers.items():
-            layout = self._of[name].layout
-            old_first, new_first = self.slot_rows(layout), self._slots[layout] if slots else 0
-            old = self._view(name, old_first + self.text_rows)
-            new = self._view(name, new_first + text_rows)
-            if old.shape == new.shape:
-                continue
-            assert new.size <= buffer.size
-            grows = new.shape[1] > old.shape[1]
-            # Where slots stay they keep their memories; where they come or go only text rows move.
-            stay = 0 if old_first == new_first else new_first
-            source = old_first - new_first + stay
-            rows = kept + new_first - stay
-            for h in reversed(range(len(old))) if grows else range(len(old)):
-                # numpy copies overlapping ranges correctly; the order of heads keeps the others intact.
-                new[h, stay : stay + rows] = old[h, source : source + rows]
-                new[h, :stay] = 0.0
-                new[h, stay + rows :] = 0.0
-        self.text_rows, self.slots_in_use = text_rows, slots
+    def check_rows(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
+        """Raise CorruptFile unless `arrays` hold `length` finite text rows of every cache tensor."""
+        if length < 0 or set(arrays) != set(self.tensors):
+            raise CorruptFile("the saved key-values are not of a decoder of this shape")
+        for name, array in arrays.items():
+            shape = (len(self.tensors[name].heads), length, self.config.head_dim)
+            if array.shape != shape or array.dtype != self.dtype:
+                raise CorruptFile(
+                    f"saved {name} are {array.dtype} {array.shape}, expected {self.dtype} {shape}"
+                )
+            if not np.isfinite(array).all():
+                raise CorruptFile(f"saved {name} hold NaN or infinity")
+
+    def _first(self, tensor: CacheTensor, place: int) -> int:
+        """The first row of a place, counted over a whole buffer."""
+        return place * len(tensor.heads) * self.rows(tensor.layout)
+
+    def _text_rows(self, tensor: CacheTensor, place: int, memory: bool, start: int, stop: int) -> np.ndarray:
+        """Text rows of every head, counted over a whole buffer."""
+        first = self._first(tensor, place) + self.first_row(tensor.layout, memory)
+        heads = np.arange(len(tensor.heads))[:, None] * self.rows(tensor.layout)
+        return (first + heads + np.arange(start, stop)).reshape(-1)
+
+    def _rows_of_memory(self, tensor: CacheTensor) -> tuple[np.ndarray, np.ndarray]:
+        """Where the rows of the first memory go, counted from a place's first row, and where they lie in it."""
+        heads = list(zip(tensor.tokens, tensor.first_rows, strict=True))
+        rows = self.rows(tensor.layout)
+        targets = np.concatenate([h * rows + np.arange(kept) for h, (kept, _) in enumerate(heads)])
+        return targets, np.concatenate([np.arange(first, first + kept) for kept, first in heads])
+
+
+def check_memories(memories: Sequence[ExplicitMemory], config: ModelConfig) -> None:
+    """Raise InvalidInput for too many memories, a wrong shape or numbers that are not finite.
+
+    Read-only arrays are taken to be finite: whoever shares a memory has made it read-only and looked at its numbers.
+    """
+    memory = config.memory
+    shape = (memory.budget, config.head_dim)
+    if len(memories) > memory.memories_per_chunk:
+        raise InvalidInput(f"{len(memories)} memories, the slots hold {memory.memories_per_chunk}")
+    for m in memories:
+        if m.keys.shape != shape or m.values.shape != shape:
+            raise InvalidInput(f"a memory has keys {m.keys.shape}, values {m.values.shape}; expected {shape}")
+        if not 1 <= m.tokens <= memory.reference_tokens:
+            raise InvalidInput(f"a memory of {m.tokens} tokens, expected 1 to {memory.reference_tokens}")
+        if m.keys.flags.writeable and not is_finite(m):
+            raise InvalidInput("a memory holds NaN or infinity")
 
 
 def is_finite(memory: ExplicitMemory) -> bool:
     """Whether all numbers are finite: their sum is, which is quicker to know."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(memory.keys.sum() + memory.values.sum()))
+
+
+def _available_bytes() -> float:
+    """Memory that the system can still give, or infinity where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kilobytes = dict(line.split(":") for line in file)["MemAvailable"].split()[0]
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else np.inf
+    return 1024 * int(kilobytes)

@@ -1,7 +1,7 @@
-"""When an answer's chunks ask for memories and when these reach the slots: the three modes of recalling.
+"""When an answer's chunks request memories and when these reach the slots: the three modes of recalling.
 
-    exact     at a chunk's end ask, wait (up to the deadline), swap
-    overlap   `lead_tokens` before a chunk's end ask; at its end swap if they are there, else when they come
+    exact     at a chunk's end request, wait (up to the deadline), swap
+    overlap   `lead_tokens` before a chunk's end request; at its end swap if they are there, else when they come
     off       never
 A prompt waits for its memories in both modes. How a recall is made is `edge_client.recall.recaller`'s business.
 """
@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.cached_text import CachedText
+from edge_client.decoder.sequence import Sequence
 from edge_client.events import Blocked, Recalled
 from edge_client.generate.prompt import generated_query
-from edge_client.recall.recaller import Recall
-from edge_client.recall.worker import RecallMode, RecallPolicy, RecallWorker, Ticket
+from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.recall.recaller import Recall, without
+from edge_client.recall.worker import RecallWorker, Ticket
 
 GRACE_S = 0.1
 """A wait lasts this much longer than the ticket, so that it is the worker who learns that the service is slow."""
 
 
 @dataclass
-class _Asked:
+class _Pending:
     """A generated chunk's recall that is under way. overdue: its chunk has begun without it."""
 
     ticket: Ticket
@@ -39,31 +41,30 @@ class ChunkRecalls:
 
     worker: None recalls nothing. query: makes a query text of content tokens. content: those of the prompt, in
     order, with which the first generated chunks fill their query up to a chunk's length. cancellation: ends a
-    wait. news: Recalled events in order, which whoever tells them takes out. told: the last one of every chunk.
-    failed: whether a chunk went without memories because they could not be had.
+    wait. news: Recalled events that were not yet passed on. last: the last event of every chunk. failed: whether a
+    chunk went without memories because they could not be had.
     """
 
     def __init__(
-        self, text: CachedText, worker: RecallWorker | None, policy: RecallPolicy,
-        query: Callable[[Sequence[int]], str], content: Sequence[int], cancellation: Cancellation,
+        self, sequence: Sequence, worker: RecallWorker | None, policy: RecallPolicy,
+        query: Callable[[Tokens[int]], str], content: Tokens[int], cancellation: Cancellation,
     ) -> None:  # fmt: skip
-        self.chunk_tokens = text.decoder.config.memory.chunk_tokens
+        self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
         self._waits = policy.mode is RecallMode.exact
         self.lead_tokens = 0 if self._waits else policy.lead_tokens
         self.news: list[Recalled] = []
-        self.told: dict[int, Recalled] = {}
+        self.last: dict[int, Recalled] = {}
         self.failed = False
-        self._worker = worker if policy.mode is not RecallMode.off else None
-        self._text, self._policy, self._query = text, policy, query
+        self._worker, self._sequence, self._policy, self._query = worker, sequence, policy, query
         self._content = list(content)
-        self._asked: _Asked | None = None
+        self._pending: _Pending | None = None
         self.waiting: Ticket | None = None
         self._cancellation = cancellation
         # Weak, because whoever may cancel must not keep memories and caches alive.
         this = weakref.ref(self)
         cancellation.when_cancelled(lambda: _end_wait(this()))
 
-    def for_prompt(self, queries: Sequence[str]) -> list[tuple[Recall, float]]:
+    def for_prompt(self, queries: Tokens[str]) -> list[tuple[Recall, float]]:
         """Recalls of all chunks of a prompt by one call, or why there are none; with each its share of the wait."""
         if not queries or self._worker is None:
             return [(Recall(q, state="off"), 0.0) for q in queries]
@@ -76,42 +77,44 @@ class ChunkRecalls:
     def inject(self, found: Recall, waited_ms: float) -> None:
         """Put a prompt chunk's memories into the slots; after an error those that are there stay."""
         if self._worker is not None:
-            self._swap(len(self.told), found, waited_ms, generated=False)
+            self._swap(len(self.last), found, waited_ms, generated=False)
+            if found.error:
+                self._sequence.miss()
 
-    def said(self, token: int) -> None:
+    def generated(self, token: int) -> None:
         """A token was generated."""
         self._content.append(token)
 
-    def ask(self) -> None:
-        """Ask for the memories of the next chunk; what was asked for before and has not come is given up."""
+    def request(self) -> None:
+        """Request the memories of the next chunk; what was requested before and has not come is given up."""
         if self._worker is None:
             return
-        self._give_up("they had not come when the next chunk's were asked for")
-        # Without a word to ask with, the next chunk reads what this one reads.
+        self._give_up("they had not come when the next chunk's were requested")
+        # Without a word to search for, the next chunk reads what this one reads.
         if query := self._query(generated_query(self._content, self.chunk_tokens)):
             begun = time.perf_counter()
             ticket = self._worker.submit([query], deadline_s=self._policy.chunk_deadline_s)
-            self._asked = _Asked(ticket, len(self.told), 1e3 * (time.perf_counter() - begun))
+            self._pending = _Pending(ticket, len(self.last), 1e3 * (time.perf_counter() - begun))
 
     def begin_chunk(self) -> None:
-        """A chunk ends: swap in what was asked for. In `overlap`, what has not come is late and comes when it does."""
-        if (asked := self._asked) is None or asked.overdue:
+        """A chunk ends: swap in what was requested. In `overlap`, what is late is swapped in when it comes."""
+        if (pending := self._pending) is None or pending.overdue:
             return
         if self._waits:
             begun = time.perf_counter()
-            found = self._wait(asked.ticket, self._policy.chunk_deadline_s)
-            asked.blocked_ms += 1e3 * (time.perf_counter() - begun)
+            found = self._wait(pending.ticket, self._policy.chunk_deadline_s)
+            pending.blocked_ms += 1e3 * (time.perf_counter() - begun)
             self._take(found[0])
-        elif asked.ticket.done():
-            self._take(asked.ticket.result(0)[0])
+        elif pending.ticket.done():
+            self._take(pending.ticket.result(0)[0])
         else:
-            asked.ticket.result(0)  # tells the ticket that it is late
-            asked.overdue = True
+            pending.ticket.result(0)  # marks the ticket as late
+            pending.overdue = True
 
     def take_late(self) -> None:
         """Between two steps: swap in what was late and has come."""
-        if self._asked is not None and self._asked.overdue and self._asked.ticket.done():
-            self._take(self._asked.ticket.result(0)[0])
+        if self._pending is not None and self._pending.overdue and self._pending.ticket.done():
+            self._take(self._pending.ticket.result(0)[0])
 
     def end(self) -> None:
         """The answer is over: nobody waits for what is under way."""
@@ -120,35 +123,35 @@ class ChunkRecalls:
         self.failed = failed  # memories for tokens that never were are not missed
 
     def _give_up(self, why: str) -> None:
-        """Cancel what is under way; it is told as skipped if its chunk has begun."""
-        if (asked := self._asked) is None:
+        """Cancel what is under way; its event has state "skipped" if its chunk has begun."""
+        if (pending := self._pending) is None:
             return
-        asked.ticket.cancel()
-        if asked.overdue:
-            self._take(Recall(asked.ticket.queries[0], error=f"CANCELLED: {why}", reason="CANCELLED", state="skipped"))
-        self._asked = None
+        pending.ticket.cancel()
+        if pending.overdue:
+            self._take(without(pending.ticket.queries, "CANCELLED", why, "skipped")[0])
+        self._pending = None
 
     def _take(self, found: Recall) -> None:
         """The end of what was under way."""
-        assert self._asked is not None
-        asked, self._asked = self._asked, None
-        self._swap(asked.chunk, found, asked.blocked_ms, generated=True)
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        self._swap(pending.chunk, found, pending.blocked_ms, generated=True)
 
     def _swap(self, chunk: int, found: Recall, waited_ms: float, *, generated: bool) -> None:
-        """Give the slots these memories, or after an error leave them those they have, and tell."""
-        kept, inject_ms = len(self._text.held.memories), 0.0
+        """Give the slots these memories, or after an error leave them those they have; adds the event."""
+        kept, inject_ms = len(self._sequence.held.memories), 0.0
         if not found.error:
             begun = time.perf_counter()
-            self._text.inject(found)
+            self._sequence.inject(found)
             inject_ms = 1e3 * (time.perf_counter() - begun)
         self.failed = self.failed or bool(found.error)
         times = replace(found.times, inject_ms=inject_ms)
         recalled = Recalled(
             chunk, generated, replace(found, times=times), kept=kept if found.error else 0,
-            position=len(self._text.tokens), blocked=Blocked.of(found, waited_ms, inject_ms),
+            position=len(self._sequence.tokens), blocked=Blocked.of(found, waited_ms, inject_ms),
         )  # fmt: skip
         self.news.append(recalled)
-        self.told[chunk] = recalled
+        self.last[chunk] = recalled
 
     def _wait(self, ticket: Ticket, deadline_s: float) -> list[Recall]:
         """What the ticket holds when it is done, the time is over, or the answer is cancelled."""

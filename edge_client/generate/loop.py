@@ -1,51 +1,197 @@
-"""The device's whole way, readable in one go. Each line is a stage; each stage is a module.
+"""One answer from its prompt to its last event: the device's read path, as production runs it.
 
-prompt   messages -> tokens -> chunks of 64          memory_model.chat, edge_client.generate.prompt
-recall   chunk -> query vector -> hits -> memories   edge_client.generate.chunk_recalls, overlap, recall
-inject   memories -> slots of the caches             edge_client.decoder.cached_text, caches
-decode   tokens -> logits -> token                   edge_client.decoder.runner, sampling
-stream   tokens -> text, events                      edge_client.generate.answer, stream_text, events
+prompt   messages -> tokens -> chunks of 64          memory_model.chat, generate.prompt
+recall   chunk -> query vector -> hits -> memories   generate.chunk_recalls, recall.worker, recall.recaller
+inject   memories -> slots of the caches             decoder.sequence, decoder.kv
+decode   tokens -> logits -> token                   decoder.batch, generate.sampling
+stream   tokens -> text, events                      generate.text, events
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
+from edge_client.cancellation import Cancellation
+from edge_client.decoder.sequence import Sequence
+from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
-from edge_client.generate.prompt import Chunk, asks
-from edge_client.generate.sampling import Picked
-
-Reading = Callable[[Sequence[int]], np.ndarray]
-
-
-def read_prompt(chunks: Sequence[Chunk], recalls: ChunkRecalls, read: Reading) -> np.ndarray:
-    """Every chunk of the prompt reads its own memories; returns the logits after the last token."""
-    found = iter(recalls.for_prompt([chunk.query for chunk in chunks if chunk.query is not None]))
-    for chunk in chunks:
-        if chunk.query is not None:
-            recalls.inject(*next(found))
-        logits = read(chunk.tokens)
-    return logits
+from edge_client.generate.prompt import asks, cut
+from edge_client.generate.sampling import Picked, Sampler, Sampling
+from edge_client.generate.text import StreamText
+from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.worker import RecallWorker
+from memory_model.chat import Prompt
+from memory_model.tokenizer import Tokenizer
 
 
-def decode(
-    logits: np.ndarray, pick: Callable[[np.ndarray], Picked], recalls: ChunkRecalls, read: Reading
-) -> Iterator[Picked]:
-    """Yield tokens for as long as the caller asks; every 64 of them get the memories of the next 64.
+class _Cancelled(Exception):
+    """The answer was cancelled."""
 
-    The first 64 read what the last chunk of the prompt read (paper 3.1). What a chunk reads is asked for
-    `lead_tokens` before it begins, so that decoding need not stand still: 0 when it shall wait ("exact").
+
+class Answer:
+    """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
+
+    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories.
+    cancellation: tested before every run of the decoder and every token.
     """
-    for number in count(1):
-        picked = pick(logits[-1])
-        yield picked
-        recalls.said(picked.id)
-        if asks(number, recalls.chunk_tokens, recalls.lead_tokens):
-            recalls.ask()
-        if number % recalls.chunk_tokens == 0:
-            recalls.begin_chunk()
-        recalls.take_late()
-        logits = read([picked.id])
+
+    def __init__(
+        self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
+        worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation,
+    ) -> None:  # fmt: skip
+        self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
+        self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
+        self._stream = StreamText(tokenizer, sampling.stop)
+        self._worker, self._cancellation = worker, cancellation
+        content = [token for token, is_content in zip(prompt.ids, prompt.content, strict=True) if is_content]
+        self._recalls = ChunkRecalls(
+            sequence, worker, policy, lambda ids: tokenizer.decode(ids).strip(), content, cancellation
+        )
+        self._ends = set(tokenizer.stop_ids)
+        self._generated: list[int] = []
+        self._texts: list[str] = []  # of the tokens' events, in parallel
+        self._reason = ""
+        self._begun = time.perf_counter()
+        self._away_s = 0.0
+        self._first_token_s = 0.0
+
+    def events(self) -> Iterator[Event]:
+        """Recalled and Token events as they happen, then Finished, which also ends a cancelled answer.
+
+        Closing the iterator early leaves nothing running, and what was read stays cached.
+        """
+        decoder_s = self._sequence.decoder_s
+        reused = self._sequence.begin(self._prompt.ids, memory=self._worker is not None)
+        try:
+            for event in self._tokens(self._read_prompt(reused)):
+                left = time.perf_counter()
+                yield event
+                self._away_s += time.perf_counter() - left
+        except _Cancelled:
+            self._reason = "cancelled"
+        finally:
+            self._recalls.end()
+            self._sequence.end()
+        yield from self._news()
+        statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
+        yield Finished(self.shown, self._reason, statistics, self._recalls.failed)
+
+    def _read_prompt(self, reused: int) -> np.ndarray:
+        """Every chunk of the prompt reads its own memories; returns the logits after the last token."""
+        held = bool(self._sequence.held.memories)
+        chunks = cut(self._prompt, self._tokenizer, self._recalls.chunk_tokens, reused, held=held)
+        found = iter(self._recalls.for_prompt([chunk.query for chunk in chunks if chunk.query is not None]))
+        for chunk in chunks:
+            if chunk.query is not None:
+                self._recalls.inject(*next(found))
+            logits = self._read(chunk.tokens)
+        return logits
+
+    def _tokens(self, logits: np.ndarray) -> Iterator[Event]:
+        """One token after the other; every 64 of them get the memories of the next 64.
+
+        The first 64 read what the last chunk of the prompt read (paper 3.1). What a chunk reads is recalled
+        `lead_tokens` before it begins, so that decoding need not stand still: 0 when it shall wait ("exact").
+        """
+        recalls = self._recalls
+        yield from self._news()
+        for number in count(1):
+            picked = self._sampler.pick(logits[-1])
+            self._go_on()
+            self._first_token_s = self._first_token_s or self._seconds()
+            yield from self._news()
+            yield self._token(picked)
+            if self._reason:
+                return
+            recalls.generated(picked.id)
+            if asks(number, recalls.chunk_tokens, recalls.lead_tokens):
+                recalls.request()
+            if number % recalls.chunk_tokens == 0:
+                recalls.begin_chunk()
+            recalls.take_late()
+            logits = self._read([picked.id])
+
+    def _token(self, picked: Picked) -> Token:
+        """The event of a token; sets the reason if it is the last one."""
+        text = "" if picked.id in self._ends else self._stream.push(picked.id)
+        self._generated.append(picked.id)
+        if picked.id in self._ends:
+            self._reason = "end"
+        elif self._stream.stopped:
+            self._reason = "stop"
+        elif len(self._generated) >= self._sampling.max_tokens:
+            self._reason = "length"
+        elif self._sequence.full:
+            self._reason = "context"
+        if self._reason:
+            text += self._stream.flush()
+        self._texts.append(text)
+        top = tuple(TokenLogprob(i, self._tokenizer.piece(i), logprob) for i, logprob in picked.top)
+        return Token(picked.id, text, picked.logprob, top)
+
+    def _read(self, tokens: Tokens[int]) -> np.ndarray:
+        self._go_on()
+        return self._sequence.read(tokens)
+
+    def _go_on(self) -> None:
+        if self._cancellation.cancelled:
+            raise _Cancelled
+
+    def _news(self) -> list[Event]:
+        news: list[Event] = [*self._recalls.news]
+        self._recalls.news.clear()
+        return news
+
+    @property
+    def began(self) -> bool:
+        """Whether a token was generated."""
+        return bool(self._generated)
+
+    @property
+    def shown(self) -> str:
+        """The text of all events so far."""
+        return "".join(self._texts)
+
+    @property
+    def said(self) -> list[int] | None:
+        """The generated tokens that spell the shown text, or None where a stop string or a cancellation cut it."""
+        tokens = [t for t in self._generated if t not in self._ends]
+        return tokens if self._tokenizer.decode(tokens) == self.shown else None
+
+    @property
+    def recalled(self) -> tuple[Recalled, ...]:
+        """The last event of every chunk, without the memories' keys and values, which are megabytes."""
+        return tuple(
+            replace(r, recall=replace(r.recall, memories=(), payloads=()))
+            for r in self._recalls.last.values()
+        )
+
+    def keep(self, tokens: int) -> None:
+        """Forget all but the first so many tokens: the caller never received the others."""
+        del self._generated[tokens:], self._texts[tokens:]
+
+    def _seconds(self) -> float:
+        """Since the call, without the time in which the caller held an event."""
+        return time.perf_counter() - self._begun - self._away_s
+
+    def _statistics(self, reused: int, decoder_s: float) -> Statistics:
+        seconds, number = self._seconds(), len(self._generated)
+        last = list(self._recalls.last.values())
+        prompt = sum((r.blocked for r in last if not r.generated), Blocked())
+        blocked = sum((r.blocked for r in last if r.generated), Blocked())
+        decoding_s = max(seconds - self._first_token_s, 1e-9)
+        return Statistics(
+            prompt_tokens=len(self._prompt.ids), reused_tokens=reused, generated_tokens=number,
+            first_token_ms=1e3 * self._first_token_s,
+            tokens_per_s=(number - 1) / decoding_s if number > 1 else 0.0, decoder_ms=1e3 * decoder_s,
+            overhead_ms=1e3 * (seconds - decoder_s) - prompt.total_ms - blocked.total_ms,
+            recalls=len(last), states=dict(Counter(r.state for r in last)),
+            generated_recalls=sum(r.generated for r in last), prompt_blocked=prompt, blocked=blocked,
+        )  # fmt: skip

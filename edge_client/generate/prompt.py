@@ -1,8 +1,9 @@
 """A prompt cut into chunks, and the text each chunk asks with (paper 3.1).
 
 The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 63. A query is made of
-what people and the model said, never of the template's scaffolding; a turn with less than 64 such tokens
-looks further back, and a chunk without any reads what the chunk before it read.
+what people and the model said up to the chunk's end, never of the template's scaffolding; a turn with less than 64
+such tokens looks further back, and a chunk without any reads what the chunk before it read. So a chunk's memories
+follow from the text up to its end, by which `Sequence` decides what need not be read again.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ class Chunk:
     query: Query | None
 
 
-def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0) -> list[Chunk]:
-    """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid."""
-    chunks = []
+def cut(
+    prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0, *, held: bool = True
+) -> list[Chunk]:
+    """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid.
+
+    held: whether the slots hold the memories of the token before `start`. If not, the first chunk asks for them even
+    where it has no content: what was said last before it is what those were found with.
+    """
+    chunks: list[Chunk] = []
     while start < len(prompt.ids):
         end = min((start // chunk_tokens + 1) * chunk_tokens, len(prompt.ids))
-        chunks.append(
-            Chunk(start, prompt.ids[start:end], query_text(prompt, tokenizer, start, end, chunk_tokens))
-        )
+        asking = start if held or chunks else 0
+        query = query_text(prompt, tokenizer, asking, end, chunk_tokens)
+        chunks.append(Chunk(start, prompt.ids[start:end], query))
         start = end
     return chunks
 

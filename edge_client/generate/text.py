@@ -32,7 +32,8 @@ class StreamText:
         piece = self._decoded()
         if piece.endswith(_INCOMPLETE) and len(self._pending) < _LONGEST_CHARACTER:
             return ""
-        self._before, self._pending = self._pending, []
+        # A special token has no text, and what follows it would lose its space as at the beginning of a text.
+        self._before, self._pending = self._pending if piece else [*self._before, *self._pending], []
         return self._release(self._held + piece)
 
     def flush(self) -> str:

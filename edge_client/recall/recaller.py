@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.free_memory import return_free_memory
+from edge_client.decoder.graph import return_free_memory
 from edge_client.decoder.kv import is_finite
 from edge_client.errors import RetrievalError, described
 from edge_client.generate.query import query_vectors

@@ -21,8 +21,7 @@ from typing import Protocol
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import described
-from edge_client.recall.policy import RecallMode as RecallMode
-from edge_client.recall.policy import RecallPolicy as RecallPolicy
+from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.recaller import Recall, without
 
 WAITING_RECALLS = 32

@@ -62,7 +62,6 @@ def export(
             help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table."
         ),
     ] = "int4-64-table-int8",
-    capacity: Annotated[int, typer.Option(help="Longest conversation in tokens.")] = 2048,
     embedder: Annotated[
         str | None, typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's.")
     ] = None,
@@ -85,7 +84,7 @@ def export(
     from memory_model.export.bundle import export_bundle
 
     bundle = export_bundle(
-        model, out, precision, capacity, codec=codec, embedder=embedder, embedder_precision=embedder_precision,
+        model, out, precision, codec=codec, embedder=embedder, embedder_precision=embedder_precision,
         calibration=calibration,
     )  # fmt: skip
     size = sum(f.stat().st_size for f in out.iterdir()) / 1e6

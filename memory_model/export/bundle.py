@@ -29,22 +29,21 @@ from memory_model.models.load import LoadedModel, load_model
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
 DEFAULT_PRECISION = "int4-64-table-int8"
-DEFAULT_CAPACITY = 2048
 
 
 def export_bundle(
     model: str | Path | LoadedModel | None = None, out: str | Path = DEFAULT_FOLDER,
-    precision: str | Precision = DEFAULT_PRECISION, capacity: int = DEFAULT_CAPACITY, *,
+    precision: str | Precision = DEFAULT_PRECISION, *,
     codec: str | Path | None = None, embedder: str | Path | None = None, embedder_precision: str = "float32",
     calibration: str | Path | None = None, quiet: bool = False,
 ) -> Bundle:  # fmt: skip
     """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
-    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. capacity:
-    tokens of a conversation. codec: a `codec.npz`, by default the model folder's. embedder: "minilm" or a folder,
-    by default what the model folder names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded
-    for, by default the model folder's; where there are none, and for "", weights are rounded to the nearest. Shows
-    progress unless `quiet`; after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. codec: a
+    `codec.npz`, by default the model folder's. embedder: "minilm" or a folder, by default what the model folder
+    names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded for, by default the model
+    folder's; where there are none, and for "", weights are rounded to the nearest. Shows progress unless `quiet`;
+    after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -68,11 +67,6 @@ def export_bundle(
             memory_codec = decoding_only(MemoryCodec.load(codec))
             loaded = model if isinstance(model, LoadedModel) else load_model(folder)
             MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
-            longest = loaded.config.positions or capacity
-            if capacity > longest:
-                raise InvalidInput(
-                    f"capacity {capacity} exceeds the {longest} tokens that the model was trained for"
-                )
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             moments = None
             if rows is not None:
@@ -82,7 +76,7 @@ def export_bundle(
                 )
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
-                loaded, staging / "decoder.onnx", chosen, capacity,
+                loaded, staging / "decoder.onnx", chosen,
                 lambda done, _: progress.update(layers, completed=done), moments,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
@@ -94,7 +88,7 @@ def export_bundle(
             memory_codec.save(staging / "codec.npz")
             manifest = Manifest(
                 loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
-                embedder_id, chosen.label, capacity, loaded.licence, loaded.config,
+                embedder_id, chosen.label, loaded.licence, loaded.config,
                 special_tokens=loaded.tokenizer.special,
             )  # fmt: skip
             bundle = write_bundle(out, staging, manifest)

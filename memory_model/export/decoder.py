@@ -3,17 +3,20 @@
 `standard` (`decoder.onnx`) holds standard operators only, for every runtime. `fused` (`decoder.cpu.onnx`) has ONNX
 Runtime's own operators for attention and for sum + norm. Both read the same weights file (decision 0011).
 
-Letters: S tokens of this run, N rows of logits, D hidden, V vocabulary, H query heads, K KV heads,
-G = H / K, d head dimension, h heads of one cache tensor, R rows of it.
+Letters: B sequences, S tokens of each in this run, N rows of logits, D hidden, V vocabulary, H query heads, K KV
+heads, G = H / K, d head dimension, h heads of one cache tensor, R rows of it, T text rows that are seen, P positions.
 
-Inputs:  token_ids, position_ids int64 [S]; output_rows int64 [N], which of the S tokens get logits;
-         for every layout of `memory_model.cache_layout` a mask float32 [1 or h, 1, S, R], 0 or -inf, and rows
-         int64 [S], where the new tokens' keys and values go; the cache tensors [h, 1, R, d], float32 or, where
-         the graph computes with halves, float16.
+Inputs:  token_ids, position_ids int64 [B, S], positions that follow one another; output_rows int64 [N], which of the
+         B S tokens get logits; rotary_cos, rotary_sin float32 [P, d / 2], of every position, with P at least the rows
+         of the largest cache; the cache tensors [B, h, R, d], float32 or, where the graph computes with halves,
+         float16; for every layout of `memory_model.cache_layout` the row int64 [B] of each sequence's first new
+         token, and a mask float32 [B, 1 or h, slots] over the memory slots, 0 or -inf.
+         `standard` only: batch_ids int64 [B], 0 to B - 1; columns int64 [T], 0 to T - 1.
 Outputs: logits float32 [N, V]; every cache tensor as `<name>_out`.
 
-The fused spelling has caches [1, h, R, d], needs no mask where there are no slots, and takes rows and positions that
-follow one another. A cache's input and output are bound to the same memory, of as many rows R as the caller uses.
+A cache's input and output are bound to the same memory. A token sees the rows up to its own, and of the slots what the
+mask leaves; the mask of a sequence without memory, whose text lies there, is zero. The fused spelling reads several
+tokens of one sequence, or one token of several.
 """
 
 from __future__ import annotations
@@ -28,7 +31,6 @@ from torch import Tensor
 
 from memory_model.cache_layout import CacheTensor, cache_layout, fused_path
 from memory_model.config import ModelConfig
-from memory_model.errors import InvalidInput
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention
 from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Weights
@@ -42,22 +44,22 @@ OPERATORS = ("standard", "fused")
 
 
 def export_decoder(
-    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4", capacity: int = 2048,
-    progress: Progress | None = None, moments: Mapping[str, np.ndarray] | None = None,
+    loaded: LoadedModel, path: str | Path, precision: str | Precision = "int4", progress: Progress | None = None,
+    moments: Mapping[str, np.ndarray] | None = None,
 ) -> list[Path]:  # fmt: skip
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
-    precision: of the weights. capacity: text rows, prefix included, that the rotary tables cover.
-    progress: called with (layers done, layers). moments: for int4, as `Weights` takes them. Raises InvalidInput.
+    precision: of the weights. progress: called with (layers done, layers). moments: for int4, as `Weights` takes
+    them. Raises InvalidInput.
     """
     path = Path(path)
-    graphs = decoder_graphs(loaded.model.state_dict(), loaded.config, precision, capacity, progress, moments)
+    graphs = decoder_graphs(loaded.model.state_dict(), loaded.config, precision, progress, moments)
     places = {"standard": path, "fused": fused_path(path)}
     return save_together({places[name]: g for name, g in graphs.items()}, path.with_name(path.name + ".data"))
 
 
 def decoder_graphs(
-    weights: Tensors, config: ModelConfig, precision: str | Precision = "float32", capacity: int = 2048,
+    weights: Tensors, config: ModelConfig, precision: str | Precision = "float32",
     progress: Progress | None = None, moments: Mapping[str, np.ndarray] | None = None,
     operators: Sequence[str] = OPERATORS,
 ) -> dict[str, Graph]:  # fmt: skip
@@ -68,17 +70,11 @@ def decoder_graphs(
     """
     if isinstance(precision, str):
         precision = Precision(precision)
-    if capacity < config.memory.chunk_tokens:
-        raise InvalidInput(
-            f"capacity {capacity} does not hold a chunk of {config.memory.chunk_tokens} tokens"
-        )
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
     spellings = [name for name in operators if name == "standard" or fusible]
     shared = Weights(Graph(config.name), precision, moments)
     exporters = {
-        name: _Exporter(
-            weights, config, capacity, shared.beside(Graph(config.name, shared.g)), name == "fused"
-        )
+        name: _Exporter(weights, config, shared.beside(Graph(config.name, shared.g)), name == "fused")
         for name in spellings
     }
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
@@ -92,9 +88,7 @@ def decoder_graphs(
 class _Exporter:
     """Lays the nodes; one instance makes one graph."""
 
-    def __init__(
-        self, weights: Tensors, config: ModelConfig, capacity: int, lay: Weights, fused: bool
-    ) -> None:
+    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, fused: bool) -> None:
         self.weights = weights
         self.config = config
         self.fused = fused
@@ -104,16 +98,18 @@ class _Exporter:
             "config": json.dumps(config.to_dict(), sort_keys=True),
             "precision": lay.precision.label,
             "compute": lay.precision.compute,
-            "capacity": str(capacity),
             "operators": "fused" if fused else "standard",
         }
-        ids = self.g.input("token_ids", np.int64, ["S"])
-        positions = self.g.input("position_ids", np.int64, ["S"])
-        self._wanted = self.g.input("output_rows", np.int64, ["N"])
+        g = self.g
+        ids = g.input("token_ids", np.int64, ["B", "S"])
+        positions = g.input("position_ids", np.int64, ["B", "S"])
+        self._wanted = g.input("output_rows", np.int64, ["N"])
         spelling = FusedAttention if fused else StandardAttention
-        self.attention = spelling(self.g, lay, config, self.layout, capacity, positions)
-        x, self._head = lay.table(ids, self._weight("embed_tokens.weight"), "lm_head.weight" not in weights)
-        self._x = self.g.op("Unsqueeze", x, self.g.constant([0])) if fused else x
+        self.attention = spelling(g, lay, config, self.layout, ids, positions)
+        flat = g.op("Reshape", ids, g.constant([-1]))
+        x, self._head = lay.table(flat, self._weight("embed_tokens.weight"), "lm_head.weight" not in weights)
+        # The node takes [B, S, D]; standard products have the tokens of all sequences as rows.
+        self._x = g.op("Reshape", x, self.attention.widened(config.hidden)) if fused else x
         self._delta = ""
 
     def layer(self, number: int) -> None:
@@ -126,7 +122,7 @@ class _Exporter:
         """Lay the last norm and the head; the graph is then complete."""
         g = self.g
         if self.fused:  # norms of one row cost less than a sum of their own before the rows are chosen
-            x = g.op("Squeeze", self._norm("norm"), g.constant([0]))
+            x = g.op("Reshape", self._norm("norm"), g.constant([-1, self.config.hidden]))
             x = g.op("Gather", x, self._wanted, axis=0)
         else:
             self._x = g.op("Gather", self._summed(), self._wanted, axis=0)

@@ -27,7 +27,7 @@ class Day:
         # Nothing here depends on speed.
         patient = {"EDGE_CLIENT_DEADLINE_S": "30", "EDGE_CLIENT_CHUNK_DEADLINE_S": "30"}
         self.app = AppProcess.start(
-            folder, bundle, self.service.address, "--recall", "exact", environment=patient
+            folder, bundle, self.service.address, "--memory", "exact", environment=patient
         )
 
     def kill_service(self) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from deploy.bench import power
-from edge_client.cli.device_facts import Reader
+from edge_client.cli.device import Reader
 
 LINES = [
     "11-21-2026 10:00:00 RAM 2722/30697MB (lfb 3x4MB) SWAP 0/15348MB (cached 0MB) CPU [2%@729,0%@729] GR3D_FREQ 0%"

@@ -1,46 +1,42 @@
-"""The drawn tree of errors is the real one, and every public name is exported once."""
+"""The drawn list of errors is the real one, every error has a reason, and every public name is exported once."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from typing import get_type_hints
 
 import edge_client
 from edge_client import errors
+from edge_client.settings import EdgeOptions, EdgeSettings
 from memory_model.errors import Memory3Error
 
-
-def drawn(text: str) -> dict[str, str]:
-    """Name -> name of the one it is drawn under."""
-    parents: dict[str, str] = {}
-    path: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        if found := re.match(r"^( +)([A-Z]\w+)(?:  |$)", line):
-            depth, name = len(found[1]), found[2]
-            path = [p for p in path if p[0] < depth]
-            if path:
-                parents[name] = path[-1][1]
-            path.append((depth, name))
-    return parents
+DRAWN = re.findall(r"^      ([A-Z]\w+)  ", errors.__doc__ or "", re.M)
 
 
-def test_the_drawn_tree_is_complete_and_true() -> None:
-    own = {
-        name: kind
-        for name, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, Memory3Error) and kind.__module__ == errors.__name__
+def test_the_public_errors_are_those_that_are_drawn() -> None:
+    public = {
+        name
+        for name in edge_client.__all__
+        if isinstance(kind := getattr(edge_client, name), type) and issubclass(kind, Exception)
     }
-    tree = drawn(errors.__doc__ or "")
-    assert set(own) <= set(tree), "errors.py draws every error that it defines"
-    for name, parent in tree.items():
+    assert public == {*DRAWN, "Memory3Error"}
+
+
+def test_every_error_has_a_reason_that_its_line_names() -> None:
+    for name in DRAWN:
         kind = getattr(errors, name)
-        assert kind.__bases__[0].__name__ == parent, f"{name} is drawn under {parent}"
-        assert (kind.__doc__ or "").strip()
+        assert issubclass(kind, Memory3Error)
+        if name != "IdentityMismatch":  # its leaves have one each
+            assert kind.reason in (errors.__doc__ or ""), name
 
 
-def test_every_error_of_the_client_is_public() -> None:
-    kinds = [k for _, k in inspect.getmembers(errors, inspect.isclass) if k.__module__ == errors.__name__]
-    assert {k.__name__ for k in kinds} <= set(edge_client.__all__)
+def test_an_error_names_its_reason_and_says_what_to_do() -> None:
+    error = errors.RetrievalError("no service", reason="UNREACHABLE", unavailable=True, help="start it")
+    assert (error.reason, error.unavailable) == ("UNREACHABLE", True)
+    assert errors.described(error) == "UNREACHABLE: no service: start it"
+    assert errors.described(KeyError("a")) == "KeyError: 'a'"
+    assert errors.StorageError("x").reason == "NOT_FETCHED"
 
 
 def test_the_public_names_are_exactly_the_exported_ones() -> None:
@@ -50,3 +46,7 @@ def test_the_public_names_are_exactly_the_exported_ones() -> None:
     }  # fmt: skip
     assert public == set(edge_client.__all__)
     assert edge_client.__all__ == sorted(edge_client.__all__)
+
+
+def test_what_an_editor_completes_are_the_settings() -> None:
+    assert {*get_type_hints(EdgeOptions), "bundle", "service"} == set(EdgeSettings.model_fields)

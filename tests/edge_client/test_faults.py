@@ -117,7 +117,7 @@ def test_the_answer_is_that_without_memories_and_the_reason_is_named(
 
         service.before = wait
     with front(service, fault) as address, EdgeModel.open(tiny.folder, address, deadline_s=0.5) as model:
-        without = list(model.session().send(QUESTION, memory=False, **MANY))
+        without = list(model.session().send(QUESTION, memory="off", **MANY))
         events = list(model.session().send(QUESTION, **MANY))
         over.set()
     assert tokens(events) == tokens(without)
@@ -181,7 +181,7 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
         with EdgeModel.open(
             tiny.folder,
             service.address,
-            recall="exact",
+            memory="exact",
             deadline_s=WAIT_S,
             chunk_deadline_s=WAIT_S,
         ) as model:

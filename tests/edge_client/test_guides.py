@@ -22,8 +22,8 @@ def test_the_chat_app_is_short_and_answers_and_says_what_it_reads(tiny: Bundle, 
     lines = "hello\n" + "too long " * 500 + "\nand Rome?\n"
     done = run("chat_app.py", tiny.folder, service.address, stdin=lines)
     assert done.returncode == 0, done.stderr
-    assert "reads Title" in done.stderr
-    assert "ContextFull" in done.stderr
+    assert "read Title" in done.stderr
+    assert "CONTEXT_FULL" in done.stderr
     assert done.stderr.count("tokens/s") == 2
     assert len((GUIDES / "chat_app.py").read_text().strip().splitlines()) <= 21
 

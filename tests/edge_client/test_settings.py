@@ -18,8 +18,11 @@ SERVICE = r"setting service \(EDGE_CLIENT_SERVICE\) must be host:port, such as 1
         ({"service": "nonsense"}, SERVICE.format("nonsense")),
         ({"service": "foo:bar"}, SERVICE.format("foo:bar")),
         ({"servce": "127.0.0.1:1"}, "there is no setting servce; there are: bundle, service, "),
-        ({"threads": 0}, r"setting threads \(EDGE_CLIENT_THREADS\) must be at least 1, not 0"),
-        ({"recall": "maybe"}, "must be 'overlap', 'exact' or 'off', not 'maybe'"),
+        (
+            {"threads": 0},
+            r"setting threads \(EDGE_CLIENT_THREADS\) must be a whole number from 1 to 256, or auto, not 0",
+        ),
+        ({"memory": "maybe"}, "must be 'overlap', 'exact' or 'off', not 'maybe'"),
         ({"deadline_s": -1, "offline": "perhaps"}, "must be more than 0, not -1; .* must be true or false"),
     ],
 )
@@ -30,7 +33,9 @@ def test_a_wrong_setting_of_the_sdk_says_what_to_write(given: dict[str, Any], sa
 
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_CLIENT_THREADS", "many")
-    with pytest.raises(InvalidInput, match=r"EDGE_CLIENT_THREADS\) must be a whole number, not 'many'"):
+    with pytest.raises(
+        InvalidInput, match=r"EDGE_CLIENT_THREADS\) must be a whole number from 1 to 256, or auto, not 'many'"
+    ):
         EdgeModel.open()
     monkeypatch.setenv("EDGE_CLIENT_SERVE_ALLOWED_ORIGINS", "http://friend.test")
     with pytest.raises(InvalidInput, match="EDGE_CLIENT_SERVE_ALLOWED_ORIGINS must be a JSON list"):

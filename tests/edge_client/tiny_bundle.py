@@ -100,7 +100,6 @@ def tiny_bundle(
     folder: Path,
     seed: int = 0,
     precision: str = "float32",
-    capacity: int = 512,
     embedder_precision: str = "float32",
 ) -> Bundle:
     """Export it all to `folder`/bundle."""
@@ -109,7 +108,7 @@ def tiny_bundle(
     ExactCodec(loaded.config.head_dim).save(codec)
     bert = tiny_bert(folder / "bert")
     return export_bundle(
-        loaded, folder / "bundle", precision, capacity, codec=codec, embedder=bert,
+        loaded, folder / "bundle", precision, codec=codec, embedder=bert,
         embedder_precision=embedder_precision, quiet=True,
     )  # fmt: skip
 

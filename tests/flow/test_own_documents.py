@@ -25,7 +25,7 @@ from tests.flow.tiny_service import tiny_service
 PATIENT = {
     "EDGE_CLIENT_DEADLINE_S": "60",
     "EDGE_CLIENT_CHUNK_DEADLINE_S": "60",
-    "EDGE_CLIENT_RECALL": "exact",
+    "EDGE_CLIENT_MEMORY": "exact",
 }
 
 

@@ -94,6 +94,20 @@ def test_any_text_streams_as_it_decodes(text: str) -> None:
         assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
 
 
+@given(st.lists(st.sampled_from(["a", " b", "é", " ", "<unk>"]), max_size=8))
+def test_a_special_token_within_an_answer_costs_no_space(words: list[str]) -> None:
+    tokenizer = Tokenizer.from_json(sentence_piece().to_str(), LLAMA)
+    spelled = [[0] if word == "<unk>" else tokenizer.encode_next(word) for word in words]
+    stream, ids = StreamText(tokenizer), [i for word in spelled for i in word]
+    assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
+
+
+def test_a_token_alone_keeps_its_space(kind: tuple[Backend, str, Tokenizer]) -> None:
+    tokenizer = kind[2]
+    pieces = [tokenizer.piece(i) for i in tokenizer.encode("Paris is in France.")]
+    assert "".join(pieces).strip() == "Paris is in France."
+
+
 def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
     published(tmp_path, "qwen2")
     add_tokenizer(tmp_path, bos_token=None, eos_token={"content": "<|im_end|>"})

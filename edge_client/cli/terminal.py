@@ -1,0 +1,211 @@
+"""The terminal: what a person types, an answer while it comes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding.key_processor import KeyPressEvent
+from prompt_toolkit.output import Output
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from edge_client.events import Event, Finished, Recalled, Token
+from memory_model.printable import printable, shown_on
+
+PROMPT = "you> "
+GO_ON = "...> "
+REFRESHES_PER_S = 12
+LEAST_COLUMNS = 80
+"""In a narrower terminal there is no pane."""
+PANE_COLUMNS = 36
+STYLES = {"fetched": "green", "held": "green", "offline": "cyan", "late": "yellow"}
+
+
+class TypedText(Protocol):
+    """Where messages and commands come from."""
+
+    def read(self) -> str | None:
+        """What was typed next, without spaces around it; None at the end. Raises KeyboardInterrupt for Ctrl-C."""
+
+
+class TypedLines:
+    """From a pipe or a file: a message a line; a line that ends in a backslash goes on in the next one."""
+
+    def read(self) -> str | None:
+        """See TypedText."""
+        lines: list[str] = []
+        for line in iter(sys.stdin.readline, ""):
+            lines.append(line.rstrip("\n"))
+            if not lines[-1].endswith("\\"):
+                break
+            lines[-1] = lines[-1][:-1]
+        return "\n".join(lines).strip() if lines else None
+
+
+class TypedAtTerminal:
+    """From a keyboard: Enter sends, Alt-Enter (Esc, Enter) begins a line; arrow keys and Ctrl-R find what was said.
+
+    commands: completed after a slash. history: the file that keeps what was typed, readable by its owner alone.
+    source, target: of prompt_toolkit; the terminal unless a test names others.
+    """
+
+    def __init__(
+        self, commands: Sequence[str], history: Path | None = None, *, source: Input | None = None,
+        target: Output | None = None,
+    ) -> None:  # fmt: skip
+        self._session: PromptSession[str] = PromptSession(
+            history=None if history is None else FileHistory(str(_private(history))), multiline=True,
+            completer=WordCompleter(list(commands), sentence=True), complete_while_typing=False,
+            key_bindings=_keys(), prompt_continuation=lambda *_: GO_ON, input=source, output=target,
+        )  # fmt: skip
+
+    def read(self) -> str | None:
+        """See TypedText."""
+        try:
+            return self._session.prompt(PROMPT).strip()
+        except EOFError:
+            return None
+
+
+def at_terminal() -> bool:
+    """Whether a person reads and types."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def history_file() -> Path:
+    """`memory3-edge/chat-history` in the user's state folder (XDG_STATE_HOME)."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "memory3-edge" / "chat-history"
+
+
+def _private(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    return path
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+class AnswerView:
+    """One answer so far. Renders as its last lines beside its memories; never higher than the terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.recalls: list[Recalled] = []
+        self.finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        """Add an event."""
+        if isinstance(event, Token):
+            self.text += event.text
+        elif isinstance(event, Recalled):
+            self.recalls.append(event)
+        else:
+            self.finished = event
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = max(console.size.height - 2, 4)
+        pane = provenance(self.recalls)[-height:]
+        width = options.max_width - PANE_COLUMNS - 3
+        lines = Text(printable(self.text)).wrap(console, max(width, 20))[-height:]
+        table = Table.grid(padding=(0, 3, 0, 0))
+        table.add_column(width=width)
+        table.add_column(width=PANE_COLUMNS)
+        table.add_row(Text("\n").join(lines), Text("\n").join(pane))
+        yield table
+
+
+def provenance(recalls: Iterable[Recalled]) -> list[Text]:
+    """A line for every chunk (its number, what became of its recall) and for every memory that it reads."""
+    lines: list[Text] = []
+    for recalled in recalls:
+        when = "generated" if recalled.generated else "prompt"
+        style = STYLES.get(recalled.state, "red")
+        lines.append(Text.assemble((f"{when} chunk {recalled.chunk}: ", "dim"), (recalled.state, style)))
+        if recalled.recall.error:
+            lines.append(_line(f"  {recalled.recall.error}", "red"))
+        for memory in recalled.recall.read:
+            said = f"  {memory.score:.2f} {memory.name}"
+            lines.append(_line(f"{said}: {memory.refused}", "dim red") if memory.refused else _line(said, ""))
+    return lines
+
+
+def _line(text: str, style: str) -> Text:
+    line = Text(printable(text), style=style, no_wrap=True)
+    line.truncate(PANE_COLUMNS, overflow="ellipsis")
+    return line
+
+
+def show_plain(events: Iterable[Event]) -> AnswerView:
+    """Write an answer's tokens to standard output as they come."""
+    view = AnswerView()
+    for event in events:
+        view.take(event)
+        if isinstance(event, Token):
+            print(shown_on(sys.stdout, event.text), end="", flush=True)
+    print(flush=True)
+    return view
+
+
+def show_live(events: Iterable[Event], console: Console) -> AnswerView:
+    """Follow an answer in the terminal; when it is over the pane is gone and the whole text stays."""
+    view = AnswerView()
+    if console.width < LEAST_COLUMNS:
+        for event in events:
+            view.take(event)
+            if isinstance(event, Token):
+                console.print(Text(printable(event.text)), end="")
+        console.print()
+        return view
+    with Live(view, console=console, refresh_per_second=REFRESHES_PER_S, transient=True):
+        for event in events:
+            view.take(event)
+    console.print(Text(printable(view.text)))
+    return view
+
+
+@contextmanager
+def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
+    """While the block lasts, Ctrl-C runs `call` in a thread of its own, which may take locks, and raises nothing.
+
+    Outside the main thread, where Python handles no signals, the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_: int, __: FrameType | None) -> None:
+        threading.Thread(target=call, name="memory3-interrupt", daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,368 @@
+"""`Decoder`: one model's graph and caches, shared by any number of conversations.
+
+Every answer keeps its own thread and loop. Steps that come together are run together: whoever comes first waits a few
+milliseconds for the other answers that are decoding, one of the waiting threads runs the step for all. Prompts are
+read in pieces between steps. There are `parallel` places in the caches; a sequence that needs one takes that of one
+that does not decode, whose rows are copied out until it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition
+
+import numpy as np
+
+from edge_client.decoder.graph import DecoderGraph, Threads
+from edge_client.decoder.kv import Rows
+from edge_client.decoder.runner import Row, Runner
+from edge_client.decoder.sequence import NOTHING, Sequence
+from edge_client.errors import ProviderError
+from memory_model.bundle import Bundle
+from memory_model.chat import prefix_ids
+from memory_model.errors import InvalidInput
+
+DEFAULT_CONTEXT = 2048
+PATIENCE_S = 0.005
+"""How long a step waits for other sequences that decode, or half of what the last one took if that is more."""
+LATELY_S = 0.05
+"""A sequence decodes if it has read something within this time."""
+QUANTUM = 64
+"""Reads after which a decoding sequence gives its place to one that waits for a place."""
+IDLE_S = 0.1
+"""A sequence that read nothing for so long gives its place at once."""
+
+
+@dataclass(eq=False)
+class _Request:
+    """Tokens that a sequence reads now. came: when; logits or error: what came of it."""
+
+    sequence: Sequence
+    tokens: Tokens[int]
+    all_logits: bool = False
+    came: float = field(default_factory=time.monotonic)
+    logits: np.ndarray | None = None
+    error: BaseException | None = None
+
+    @property
+    def steps(self) -> bool:
+        """Whether it can be run together with others."""
+        return len(self.tokens) == 1 and not self.all_logits
+
+
+class Decoder:
+    """Thread-safe.
+
+    prefix: tokens of the modified BOS, with which every sequence begins (paper 3.2). context: tokens of a sequence,
+    prefix included, at most what the model was trained for; 0: 2,048 or fewer. parallel: sequences in the caches.
+    batch_sizes: steps by their number of sequences. Raises InvalidInput, ProviderError (OUT_OF_MEMORY).
+    """
+
+    def __init__(
+        self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4
+    ) -> None:
+        self.graph, self.config, self.prefix = graph, graph.config, list(prefix)
+        trained = self.config.positions
+        self.context = context or min(DEFAULT_CONTEXT, trained or DEFAULT_CONTEXT)
+        if trained and self.context > trained:
+            raise InvalidInput(
+                f"a context of {self.context} tokens exceeds the {trained} that {self.config.name} was trained for"
+            )
+        if self.context < len(self.prefix) + self.config.memory.chunk_tokens or parallel < 1:
+            raise InvalidInput(
+                f"a context of {self.context} tokens and {parallel} sequences: at least the prefix, "
+                f"a chunk of {self.config.memory.chunk_tokens} tokens, and one"
+            )
+        self.batch_sizes: Counter[int] = Counter()
+        self.parallel = parallel
+        self._runner = Runner(graph, self.context, parallel)
+        self.caches = self._runner.caches
+        self._places: list[weakref.ref[Sequence] | None] = [None] * parallel
+        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
+        self._state = Condition()
+        self._busy = False  # a run, or a change of the caches, is under way
+        self._changes = 0  # threads that wait to change a cache
+        self._waiting: list[_Request] = []
+        self._step_s = self._free_since = 0.0
+        self._prompt_next = True
+        self.caches.begin(0, memory=False)
+        self._checked(self._runner.run(0, [Row(self.prefix, 0, 0, False)]))
+        self._prefix_rows = self.caches.read(0, False, len(self.prefix))
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Bundle,
+        *,
+        threads: Threads = 1,
+        provider: str = "cpu",
+        context: int = 0,
+        parallel: int = 4,
+    ) -> Decoder:
+        """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
+        rows = context or DEFAULT_CONTEXT
+        graph = DecoderGraph.open(
+            bundle.decoder, threads=threads, provider=provider, context=rows, parallel=parallel
+        )
+        return cls(
+            graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel
+        )
+
+    @property
+    def room(self) -> int:
+        """Tokens of text that fit into a sequence."""
+        return self.context - len(self.prefix)
+
+    def sequence(self, source: object = None) -> Sequence:
+        """One more conversation; it takes a place when it reads. source: see `Sequence`."""
+        made = Sequence(self, source)
+        with self._state:
+            self._sequences.add(made)
+        return made
+
+    # What `Sequence` calls.
+
+    def read(self, sequence: Sequence, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
+        """Read at most PIECE tokens; blocks. Logits float32 [1, vocabulary], or `all_logits` [n, vocabulary]."""
+        request = _Request(sequence, tokens, all_logits)
+        try:
+            with self._state:
+                self._waiting.append(request)
+                self._state.notify_all()
+            while chosen := self._next(request):
+                self._run(chosen)
+        finally:
+            with self._state:  # of a thread that was interrupted
+                if request in self._waiting:
+                    self._waiting.remove(request)
+        if request.error is not None:
+            raise request.error
+        assert request.logits is not None
+        return request.logits
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing is run and no cache changes within."""
+        with self._state:
+            self._changes += 1
+            try:
+                while self._busy:
+                    self._state.wait()
+                self._busy = True
+            finally:
+                self._changes -= 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._busy = False
+                self._state.notify_all()
+
+    def ended(self, sequence: Sequence) -> None:
+        """Nobody waits for this sequence any more."""
+        with self._state:
+            sequence.over = True
+            self._state.notify_all()
+
+    def restart(self, sequence: Sequence, memory: bool) -> None:
+        """Within `alone`: the sequence holds no text, and from now on memories or none."""
+        sequence.tokens, sequence.memory, sequence.held, sequence.parked = [], memory, NOTHING, None
+        if sequence.place is not None:
+            self._lay(sequence, sequence.place, self._prefix_rows)
+
+    def rows(self, sequence: Sequence, stop: int) -> Rows:
+        """Within `alone`: copies of a sequence's first `stop` rows, the prefix's included."""
+        if sequence.place is not None:
+            return self.caches.read(sequence.place, sequence.memory, stop)
+        return {name: rows[:, :stop] for name, rows in (sequence.parked or self._prefix_rows).items()}
+
+    def put(self, sequence: Sequence, rows: Rows) -> None:
+        """Within `alone`: these are the sequence's first rows, the prefix's included."""
+        if sequence.place is not None:
+            self.caches.write(sequence.place, sequence.memory, rows)
+        else:
+            sequence.parked = rows
+
+    def copy(self, source: Sequence, target: Sequence, tokens: int) -> None:
+        """Within `alone`: the target has read the first tokens of the source."""
+        self.restart(target, source.memory)
+        self.put(target, self.rows(source, len(self.prefix) + tokens))
+
+    def others(self, sequence: Sequence) -> list[Sequence]:
+        """Sequences whose rows this one can read: of the same source."""
+        return [o for o in self._sequences if o is not sequence and o.source == sequence.source]
+
+    # Which of the waiting requests are run next.
+
+    def _next(self, mine: _Request) -> list[_Request]:
+        """What this thread shall run, or nothing once its own request is over; waits."""
+        with self._state:
+            while mine.logits is None and mine.error is None:
+                if not self._busy and not self._changes and (chosen := self._choose()):
+                    self._busy = True
+                    return chosen
+                self._state.wait(self._patience())
+        return []
+
+    def _choose(self) -> list[_Request]:
+        """One that needs a place, a prompt's piece, or a step of all that are ready: the last two in turns."""
+        placed = [r for r in self._waiting if r.sequence.place is not None]
+        if len(placed) < len(self._waiting) and self._free_place() is not None:
+            return [next(r for r in self._waiting if r.sequence.place is None)]
+        prompts, steps = [r for r in placed if not r.steps], [r for r in placed if r.steps]
+        if prompts and (self._prompt_next or not steps):
+            return prompts[:1]
+        return steps if steps and self._all_came(steps) else []
+
+    def _all_came(self, steps: Tokens[_Request]) -> bool:
+        now, here = time.monotonic(), {r.sequence for r in self._waiting}
+        placed = (self._at(place) for place in range(len(self._places)))
+        missing = (s for s in placed if s and not s.over and s not in here and now - s.last_read < LATELY_S)
+        return not any(missing) or time.monotonic() >= self._waits_until(steps)
+
+    def _waits_until(self, steps: Tokens[_Request]) -> float:
+        return max(self._free_since, min(r.came for r in steps)) + max(PATIENCE_S, self._step_s / 2)
+
+    def _patience(self) -> float | None:
+        """Seconds until it is worth looking again although nobody said anything."""
+        if self._busy or not self._waiting:
+            return None
+        left = self._waits_until(self._waiting) - time.monotonic()
+        return left if left > 0 else IDLE_S / 4
+
+    def _run(self, chosen: list[_Request]) -> None:
+        """Do what `_next` chose, and let the next thread go on."""
+        placed, stepping = chosen[0].sequence.place is not None, chosen[0].steps
+        begun = time.monotonic()
+        try:
+            if not placed:
+                self._take_place(chosen[0].sequence)
+            elif stepping:
+                self._step(chosen)
+            else:
+                self._piece(chosen[0])
+        except Exception as error:
+            for request in chosen:
+                request.error = error
+        finally:  # an interrupt leaves the others of a step without logits: it is run again
+            with self._state:
+                self._waiting = [r for r in self._waiting if r.logits is None and r.error is None]
+                if placed:
+                    self._prompt_next = stepping
+                if placed and stepping:
+                    self._step_s = time.monotonic() - begun
+                self._busy, self._free_since = False, time.monotonic()
+                self._state.notify_all()
+
+    def _piece(self, request: _Request) -> None:
+        """Several tokens of one sequence."""
+        place = request.sequence.place
+        assert place is not None
+        rows = [_row(request.sequence, request.tokens)]
+        self._finish(request, self._runner.run(place, rows, all_logits=request.all_logits))
+
+    def _step(self, requests: list[_Request]) -> None:
+        """One token of each of these sequences; a place that lies between theirs is passed over."""
+        self._gather([r.sequence for r in requests])
+        at = {r.sequence.place: r for r in requests if r.sequence.place is not None}
+        first, rows = min(at), []
+        for place in range(first, max(at) + 1):
+            if place in at:
+                rows.append(_row(at[place].sequence, at[place].tokens))
+            else:  # what this writes behind the text is never seen
+                between = self._at(place)
+                rows.append(Row([0], 0, between.length, between.memory) if between else Row([0], 0, 0, False))
+        logits = self._runner.run(first, rows)
+        self.batch_sizes[len(requests)] += 1
+        for place, request in at.items():
+            self._finish(request, logits[place - first : place - first + 1])
+
+    def _finish(self, request: _Request, logits: np.ndarray) -> None:
+        try:
+            self._checked(logits)
+        except ProviderError as error:
+            request.error = error
+            return
+        sequence = request.sequence
+        sequence.tokens.extend(request.tokens)
+        sequence.reads += 1
+        sequence.last_read = time.monotonic()
+        request.logits = logits
+
+    @staticmethod
+    def _checked(logits: np.ndarray) -> np.ndarray:
+        if np.isnan(logits[-1, 0]):
+            raise ProviderError(
+                "the decoder's logits are NaN: the file or the execution provider is damaged",
+                reason="WRONG_RESULT",
+            )
+        return logits
+
+    # Places.
+
+    def _at(self, place: int) -> Sequence | None:
+        reference = self._places[place]
+        return reference() if reference is not None else None
+
+    def _free_place(self) -> int | None:
+        """A place that nobody needs now: an empty one, else that of the sequence that needs it least."""
+        asked = {r.sequence for r in self._waiting}
+        now = time.monotonic()
+        candidates: list[tuple[int, float, int]] = []
+        for place in range(len(self._places)):
+            sequence = self._at(place)
+            if sequence is None:
+                return place
+            idle = now - sequence.last_read > IDLE_S
+            if sequence not in asked and (sequence.over or idle):
+                candidates.append((0 if sequence.over else 1, sequence.last_read, place))
+            elif sequence.reads >= QUANTUM:
+                candidates.append((2, sequence.last_read, place))
+        return min(candidates)[2] if candidates else None
+
+    def _take_place(self, sequence: Sequence) -> None:
+        place = self._free_place()
+        assert place is not None
+        if (leaving := self._at(place)) is not None:
+            leaving.parked, leaving.place = self.caches.read(place, leaving.memory, leaving.length), None
+        self._places[place] = weakref.ref(sequence)
+        self._lay(sequence, place, sequence.parked or self._prefix_rows)
+        sequence.parked, sequence.reads = None, 0
+
+    def _lay(self, sequence: Sequence, place: int, rows: Rows) -> None:
+        """Write what a sequence has read, and the memories it reads, to its place."""
+        sequence.place = place
+        self.caches.begin(place, sequence.memory)
+        self.caches.write(place, sequence.memory, rows)
+        if sequence.memory:
+            self.caches.inject(place, sequence.held.memories)
+
+    def _gather(self, stepping: Tokens[Sequence]) -> None:
+        """Move sequences so that those of a step lie side by side, unless one that only missed it lies between."""
+        while True:
+            places = sorted(s.place for s in stepping if s.place is not None)
+            between = [(p, self._at(p)) for p in range(places[0], places[-1]) if p not in places]
+            now = time.monotonic()
+            holes = [
+                p for p, other in between if other is None or other.over or now - other.last_read > IDLE_S
+            ]
+            if not holes:
+                return
+            moved, other = self._at(places[-1]), self._at(holes[0])
+            assert moved is not None
+            rows = self.caches.read(places[-1], moved.memory, moved.length)
+            if other is not None:
+                self._lay(other, places[-1], self.caches.read(holes[0], other.memory, other.length))
+            self._places[places[-1]] = self._places[holes[0]]
+            self._places[holes[0]] = weakref.ref(moved)
+            self._lay(moved, holes[0], rows)
+
+
+def _row(sequence: Sequence, tokens: Tokens[int]) -> Row:
+    return Row(tokens, sequence.position, sequence.length, sequence.memory)

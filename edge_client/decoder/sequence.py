@@ -1,0 +1,209 @@
+"""`Sequence`: the text of one conversation that the decoder has read, and the memories in its slots.
+
+Knows tokens, positions and memories; knows nothing about text as letters, or how memories are found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edge_client.decoder.kv import Rows, check_memories
+from edge_client.errors import ContextFull
+from edge_client.generate.prompt import common_length
+from edge_client.recall.recaller import Recall
+from memory_model.chat import text_start
+from memory_model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from edge_client.decoder.batch import Decoder
+
+NOTHING = Recall("", state="off")
+PIECE = 64
+"""Most tokens that are read in one run."""
+WORTH_COPYING = 16
+"""Tokens that another sequence must have in common beyond this one's before its rows are copied."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Tokens `start` to `end` of a prompt, read with the same memories; missed: without those they should have had."""
+
+    start: int
+    end: int
+    missed: bool = False
+
+
+class Sequence:
+    """Made by `Decoder.sequence`. One thread at a time; other threads may use other sequences meanwhile.
+
+    tokens: the text in the cache, without the prefix. held: the memories in the slots. memory: whether it has slots.
+    decoder_s: seconds spent reading, waiting for other sequences included. source: whose memories it reads, such as a
+    knowledge base. The rest is the decoder's: `place` in the caches, or `parked` rows and neither at the beginning;
+    `reads` since it got the place; when the last one was; whether its answer is `over`.
+
+    What was read is used again for a prompt that begins alike. Without memory that is every common token. With memory
+    a chunk of a prompt reads memories by a query that depends on the text up to the chunk's end; so a chunk is kept if
+    all of it is in the new prompt, and else read again from its start. A generated token depends on the text before
+    it and is kept like that. So the text in the cache is always as if this conversation had been the first.
+    """
+
+    def __init__(self, decoder: Decoder, source: object = None) -> None:
+        self.decoder, self.source = decoder, source
+        self.tokens: list[int] = []
+        self.held = NOTHING
+        self.memory = False
+        self.decoder_s = 0.0
+        self.place: int | None = None
+        self.parked: Rows | None = None
+        self.reads, self.last_read, self.over = 0, 0.0, True
+        self._chunks: list[_Chunk] = []  # as prompts were read
+        self._chunk_start: int | None = None  # where it is not what is read first
+        self._prompt_length = 0
+        self._missed = False
+        self._first_position = text_start(decoder.prefix, decoder.config.memory)
+
+    @property
+    def length(self) -> int:
+        """Rows of text in the cache, the prefix's included."""
+        return len(self.decoder.prefix) + len(self.tokens)
+
+    @property
+    def full(self) -> bool:
+        """Whether not one token more fits."""
+        return self.length >= self.decoder.context
+
+    @property
+    def position(self) -> int:
+        """Rotary position of the next token; those of the memories lie between the prefix and the text."""
+        return self._first_position + len(self.tokens)
+
+    def begin(self, ids: Tokens[int], *, memory: bool) -> int:
+        """Forget what is not part of the prompt `ids`; returns how many of its tokens need not be read.
+
+        At least one is read, for its logits. Where another sequence has more of the prompt, its rows are copied.
+        Where tokens were taken back the slots are empty, and the first chunk that is read must ask for memories.
+        """
+        with self.decoder.alone():
+            kept = self.valid(ids, memory)
+            goes_on = memory and kept == len(self.tokens)
+            donor = max(self.decoder.others(self), key=lambda o: o.valid(ids, memory), default=self)
+            if (copied := donor.valid(ids, memory)) >= kept + WORTH_COPYING:
+                kept, goes_on = copied, False
+                self.decoder.copy(donor, self, kept)
+                self.tokens, self._chunks = list(donor.tokens), list(donor._chunks)
+            elif memory != self.memory:
+                self.decoder.restart(self, memory)
+            self._chunk_start = next((c.start for c in self._chunks if c.start < kept < c.end), None)
+            self._chunks = [c for c in self._chunks if c.end <= kept]
+            del self.tokens[kept:]
+            self._prompt_length, self._missed, self.over = len(ids), False, False
+            if not goes_on and self.held is not NOTHING:
+                self._inject(NOTHING)
+        return kept
+
+    def valid(self, ids: Tokens[int], memory: bool) -> int:
+        """How many tokens of the prompt `ids` this sequence has read as they would be read now."""
+        if memory != self.memory:
+            return 0
+        same = common_length(self.tokens, ids)
+        goes_on = same == len(self.tokens) < len(ids)
+        for chunk in self._chunks if memory else ():
+            if chunk.start < same and (same < chunk.end or (chunk.missed and not goes_on)):
+                same = chunk.start
+        return max(min(same, len(ids) - 1), 0)
+
+    def read(self, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
+        """Read tokens after those that are cached; returns logits float32 [1, vocabulary], or [n, vocabulary].
+
+        Raises InvalidInput, ContextFull (and then nothing changed), ProviderError.
+        """
+        begun = time.perf_counter()
+        self._check(tokens)
+        start, end = len(self.tokens), len(self.tokens) + len(tokens)
+        if start < self._prompt_length:
+            first = start if self._chunk_start is None else self._chunk_start
+            self._chunks.append(_Chunk(first, end, self._missed))
+        self._chunk_start = None
+        pieces = [tokens[n : n + PIECE] for n in range(0, len(tokens), PIECE)]
+        found = [self.decoder.read(self, piece, all_logits=all_logits) for piece in pieces]
+        self.decoder_s += time.perf_counter() - begun
+        return np.concatenate(found) if all_logits else found[-1]
+
+    def inject(self, found: Recall) -> None:
+        """Read these memories from the next token on; those that are in the slots already cost nothing.
+
+        Raises InvalidInput for memories that do not fit the slots.
+        """
+        now, then = found.memories, self.held.memories
+        self._missed = False
+        if len(now) == len(then) and all(a is b for a, b in zip(now, then, strict=True)):
+            self.held = found
+            return
+        check_memories(now, self.decoder.config)
+        if not self.memory:
+            raise InvalidInput("this sequence was begun without memory")
+        with self.decoder.alone():
+            self._inject(found)
+
+    def miss(self) -> None:
+        """The next chunk's memories could not be had: another answer to the same prompt reads the chunk again."""
+        self._missed = True
+
+    def end(self) -> None:
+        """The answer is over: other sequences need not wait for this one, and may have its place."""
+        self.decoder.ended(self)
+
+    def rewind(self, length: int) -> None:
+        """Forget the text after the first `length` tokens; the memories in the slots stay. Raises InvalidInput."""
+        if not 0 <= length <= len(self.tokens):
+            raise InvalidInput(f"cannot rewind to {length} tokens, {len(self.tokens)} are cached")
+        with self.decoder.alone():
+            del self.tokens[length:]
+            self._chunks = [c for c in self._chunks if c.end <= length]
+
+    def snapshot(self) -> tuple[Rows, dict[str, int]]:
+        """Copies of the key-values of prefix and text, and the numbers that `restore` needs with them."""
+        with self.decoder.alone():
+            return self.decoder.rows(self, self.length), {"with_memory": int(self.memory)}
+
+    def restore(
+        self, arrays: Mapping[str, np.ndarray], tokens: Tokens[int], held: Recall, *, with_memory: int
+    ) -> None:
+        """Go on from a snapshot of the prefix and `tokens`; raises CorruptFile, ContextFull, InvalidInput.
+
+        The text counts as one chunk: it is used again where the conversation goes on.
+        """
+        length = len(self.decoder.prefix) + len(tokens)
+        if length > self.decoder.context:
+            raise ContextFull(f"the saved conversation has {length} tokens, {self.decoder.context} fit here")
+        self.decoder.caches.check_rows(arrays, length)
+        check_memories(held.memories, self.decoder.config)
+        with self.decoder.alone():
+            self.decoder.restart(self, bool(with_memory))
+            self.decoder.put(self, dict(arrays))
+            self.tokens, self._chunks = list(tokens), [_Chunk(0, len(tokens))]
+            self._inject(held)
+
+    def _inject(self, found: Recall) -> None:
+        """Within `alone`."""
+        if self.place is not None and self.memory:
+            self.decoder.caches.inject(self.place, found.memories)
+        self.held = found
+
+    def _check(self, tokens: Tokens[int]) -> None:
+        vocabulary, context = self.decoder.config.vocabulary, self.decoder.context
+        if not tokens:
+            raise InvalidInput("the decoder needs at least one token")
+        if min(tokens) < 0 or max(tokens) >= vocabulary:
+            raise InvalidInput(f"token ids must be 0 to {vocabulary - 1}")
+        if self.length + len(tokens) > context:
+            raise ContextFull(
+                f"{self.length} tokens are cached and {len(tokens)} more do not fit into {context}",
+                help="start a new conversation, or open the model with a longer context",
+            )

@@ -1,0 +1,118 @@
+"""What a device is read as, and what `doctor` and `build` print about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edge_client.cli import device
+from edge_client.cli.device import Reader, device_checks, device_facts, gpu_wheel
+from edge_client.cli.main import app
+from memory_model.bundle import Bundle
+
+ORIN = {
+    "/etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, "
+    "DATE: Wed Jan  8 01:49:37 UTC 2025\n# KERNEL_VARIANT: oot",
+    "/proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit",
+    "/usr/local/cuda/version.json": '{"cuda" : {"name" : "CUDA SDK", "version" : "12.6.11"}}',
+    "nvpmodel -q": "NV Power Mode: MODE_30W\n2",
+    "jetson_clocks --show": "SOC family:tegra234  Machine:NVIDIA Jetson AGX Orin\nOnline CPUs: 0-7\n"
+    "cpu0: Online=1 Governor=schedutil MinFreq=729600 MaxFreq=1728000 CurrentFreq=729600 IdleStates: WFI=1 c7=1 \n"
+    "GPU MinFreq=306000000 MaxFreq=624750000 CurrentFreq=306000000\n"
+    "EMC MinFreq=204000000 MaxFreq=3199000000 CurrentFreq=3199000000 FreqOverride=1\nNV Power Mode: MODE_30W",
+}
+
+
+class Recorded(Reader):
+    """Answers with what was recorded on a board."""
+
+    def __init__(self, outputs: dict[str, str]) -> None:
+        self.outputs = outputs
+
+    def file(self, path: str) -> str | None:
+        return self.outputs.get(path)
+
+    def command(self, words: Sequence[str]) -> str | None:
+        return self.outputs.get(" ".join(words))
+
+    def machine(self) -> str:
+        return "aarch64"
+
+
+def test_a_jetson_is_read_from_its_own_files_and_programs() -> None:
+    facts = device_facts(Recorded(ORIN))
+    assert (facts.l4t, facts.power_mode, facts.cuda) == ("36.4.3", "MODE_30W", "12.6.11")
+    assert facts.jetpack is not None
+    assert (facts.jetpack.version, facts.jetpack.tensorrt) == ("6.2", "10.3")
+    assert [(c.name, c.locked) for c in facts.clocks] == [("cpu0", False), ("GPU", False), ("EMC", True)]
+    checks = {c.what: c for c in device_checks("auto", 1, facts)}
+    assert "nvpmodel -m 0" in checks["power mode"].advice
+    assert "jetson_clocks" in checks["clocks"].advice
+    assert "AGX Orin" in checks["device"].detail
+
+
+def test_an_idle_gpu_gets_the_wheel_for_its_jetpack_as_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "missing", lambda name: "" if name == "cpu" else "no such provider")
+    checks = {c.what: c for c in device_checks("auto", 1, device_facts(Recorded(ORIN)))}
+    assert "jp6/cu126" in checks["provider cuda"].advice
+    assert checks["provider cuda"].ok
+    assert not {c.what: c for c in device_checks("cuda", 1)}["provider cuda"].ok
+
+
+@pytest.mark.parametrize(
+    ("release", "jetpack"),
+    [("36 (release), REVISION: 4.0", "6.1"), ("39 (release), REVISION: 2.0", "7.2"),
+     ("38 (release), REVISION: 2.1", "7.0"), ("35 (release), REVISION: 6.0", "5.1")],
+)  # fmt: skip
+def test_jetpack_follows_from_the_release_of_the_board(release: str, jetpack: str) -> None:
+    facts = device_facts(Recorded({"/etc/nv_tegra_release": f"# R{release}, GCID: 1"}))
+    assert facts.jetpack is not None
+    assert facts.jetpack.version == jetpack
+    assert gpu_wheel(facts)
+
+
+def test_an_unknown_board_and_silent_programs_are_no_error() -> None:
+    facts = device_facts(Recorded({"/etc/nv_tegra_release": "# R99 (release), REVISION: 1.0"}))
+    assert facts.jetson
+    assert "build onnxruntime-gpu from source" in gpu_wheel(facts)
+    assert [c.what for c in device_checks("cpu", 1, facts)][:3] == ["device", "power mode", "clocks"]
+    assert not device_facts(Recorded({"/etc/nv_tegra_release": "garbage"})).jetson
+
+
+def test_more_threads_than_cores_are_advised_against() -> None:
+    (check,) = [c for c in device_checks("cpu", 256) if c.what == "threads"]
+    assert "EDGE_CLIENT_THREADS" in check.advice
+    assert not next(c for c in device_checks("cpu", "auto") if c.what == "threads").advice
+
+
+def test_doctor_describes_the_device_as_json(tiny: Bundle, nobody: str) -> None:
+    ran = CliRunner().invoke(
+        app, ["doctor", "--bundle", str(tiny.folder), "--service", nobody, "--provider", "cpu", "--json"]
+    )
+    found = {c["what"]: c for c in json.loads(ran.stdout)["checks"]}
+    assert ran.exit_code == 1  # nobody answers at the service's address
+    assert found["decoder"]["ok"]
+    assert not found["service"]["ok"]
+    assert {"device", "provider cpu", "provider cuda", "provider tensorrt", "threads"} <= set(found)
+    if not Path("/etc/nv_tegra_release").exists():
+        assert "not a Jetson" in found["device"]["detail"]
+
+
+def test_build_prints_the_threads_that_it_chose(tiny: Bundle) -> None:
+    ran = CliRunner().invoke(app, ["build", "--bundle", str(tiny.folder), "--provider", "cpu"])
+    assert ran.exit_code == 0, ran.output
+    assert "cpu, " in ran.stdout
+    assert "ms a token" in ran.stdout
+
+
+def test_build_names_what_is_missing(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edge_client.decoder import providers
+
+    monkeypatch.setattr(providers, "gpu", lambda: None)
+    ran = CliRunner().invoke(app, ["build", "--bundle", str(tiny.folder), "--provider", "tensorrt"])
+    assert ran.exit_code == 1
+    assert "no NVIDIA GPU" in ran.output

@@ -1,0 +1,212 @@
+"""Which provider runs a graph, what is raised or warned when it does not, and where TensorRT's engines are kept."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime as ort
+import pytest
+
+from edge_client.decoder import providers
+from edge_client.decoder.graph import DecoderGraph, session_options
+from edge_client.decoder.providers import (
+    EngineCache,
+    Gpu,
+    cache_folder,
+    decoder_inputs,
+    decoder_profile,
+    graph_path,
+    named_errors,
+    open_session,
+)
+from edge_client.errors import ProviderError
+from memory_model.bundle import Bundle
+from memory_model.errors import CorruptFile, InvalidInput
+from tests.edge_client.tiny_bundle import tiny_config
+
+ORIN = Gpu("Orin", "87")
+EVERY = list(providers.RUNTIME_NAMES.values())
+
+
+@pytest.fixture
+def jetson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with GPU, TensorRT and a runtime that lists every provider; only the CPU's libraries load."""
+    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
+    monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.3.0")
+    monkeypatch.setattr(ort, "get_available_providers", lambda: EVERY)
+
+
+def test_unknown_providers_are_refused_by_name(tiny: Bundle) -> None:
+    with pytest.raises(InvalidInput, match="auto, cpu, cuda, tensorrt"):
+        DecoderGraph.open(tiny.decoder, provider="opengl")
+
+
+@pytest.mark.parametrize(("name", "extra"), [("cuda", "edge-gpu"), ("tensorrt", "edge-tensorrt")])
+def test_a_named_provider_that_is_not_installed_is_an_error_with_its_extra(
+    name: str, extra: str, tiny: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(ProviderError, match=extra) as caught:
+        DecoderGraph.open(tiny.decoder, provider=name)
+    assert caught.value.reason == "NOT_INSTALLED"
+
+
+def test_a_named_provider_without_a_gpu_is_an_error(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "gpu", lambda: None)
+    with pytest.raises(ProviderError, match="no NVIDIA GPU"):
+        DecoderGraph.open(tiny.decoder, provider="cuda")
+
+
+@pytest.mark.usefixtures("jetson")
+def test_a_listed_provider_whose_libraries_do_not_load_is_an_error(tiny: Bundle) -> None:
+    with pytest.raises(ProviderError, match="cuda"):
+        open_session(tiny.decoder, session_options(1), "cuda")
+
+
+@pytest.mark.usefixtures("jetson")
+def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(
+    tiny: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engines = EngineCache(tmp_path, {})
+    with caplog.at_level(logging.WARNING):
+        opened = open_session(tiny.decoder, session_options(1), "auto", engines)
+    assert (opened.provider, opened.device) == ("cpu", "cpu")
+    assert [r.getMessage() for r in caplog.records if r.name == providers.__name__] == [opened.warning]
+    for part in ("tensorrt: no engine was built for this GPU: run `edge-client build`", "cuda: "):
+        assert part in opened.warning
+
+
+def test_auto_is_quiet_where_there_is_no_gpu(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "gpu", lambda: None)
+    assert DecoderGraph.open(tiny.decoder).warning == ""
+
+
+def test_the_cpu_gets_the_fused_graph_and_the_others_the_standard_one(tiny: Bundle) -> None:
+    assert graph_path(tiny.decoder, "cpu").name in ("decoder.cpu.onnx", "decoder.onnx")
+    assert graph_path(tiny.decoder, "tensorrt") == graph_path(tiny.decoder, "cuda") == tiny.decoder
+
+
+def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: Bundle) -> None:
+    session = ort.InferenceSession(str(tiny.decoder), session_options(1), providers=["CPUExecutionProvider"])
+    declared = {given.name: tuple(given.shape) for given in session.get_inputs()}
+    assert decoder_inputs(tiny.config) == declared
+
+
+def test_a_profile_is_ordered_and_reaches_the_whole_context() -> None:
+    profile = decoder_profile(tiny_config(), context=512, parallel=3)
+    for least, typical, most in profile.values():
+        assert all(a <= b <= c for a, b, c in zip(least, typical, most, strict=True))
+    assert profile["token_ids"] == ((1, 1), (1, 1), (3, 64))
+    least, _, most = profile["memory_keys_0"]
+    assert least[2] > 5 * 32
+    assert most[2] >= 512 + 5 * 32
+
+
+@pytest.mark.parametrize("other", ["gpu", "tensorrt", "context", "bundle"])
+def test_an_engine_of_another_gpu_tensorrt_context_or_bundle_is_not_found(
+    other: str, tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "gpu", lambda: ORIN)
+    monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.3.0")
+    decoder = tmp_path / "decoder.onnx"
+    manifest = (tiny.folder / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(manifest)
+    first = EngineCache.of(decoder, tmp_path)
+    assert first is not None
+    first.options()
+    (first.folder / "decoder_sm87.engine").write_bytes(b"engine")
+    again = EngineCache.of(decoder, tmp_path)
+    assert again is not None
+    assert again.ready
+    if other == "gpu":
+        monkeypatch.setattr(providers, "gpu", lambda: Gpu("RTX", "89"))
+    elif other == "tensorrt":
+        monkeypatch.setattr(providers, "tensorrt_version", lambda: "10.16.0")
+    elif other == "bundle":
+        (tmp_path / "manifest.json").write_text(manifest.replace('"tiny"', '"other"'))
+    changed = EngineCache.of(decoder, tmp_path, context=1024 if other == "context" else 2048)
+    assert changed is not None
+    assert not changed.ready
+
+
+@pytest.mark.usefixtures("jetson")
+def test_a_broken_engine_is_removed_and_built_again(
+    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = EngineCache(tmp_path, {"token_ids": ((1, 1), (1, 1), (1, 1))})
+    (tmp_path / "broken.engine").write_bytes(b"not an engine")
+    real, attempts = ort.InferenceSession, []
+
+    def session(path: str, options: ort.SessionOptions, providers: object, enable_fallback: int) -> object:
+        attempts.append(sorted(p.name for p in tmp_path.glob("*.engine")))
+        if attempts[-1]:
+            raise RuntimeError("TensorRT EP could not deserialize engine from cache: broken.engine")
+        return real(path, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    # The second attempt finds no engine; that it then runs on the CPU only is found too.
+    with pytest.raises(ProviderError, match="libraries do not load"):
+        open_session(tiny.decoder, session_options(1), "tensorrt", engines)
+    assert attempts == [["broken.engine"], []]
+
+
+def test_tensorrt_keeps_the_files_types_and_its_engine_and_timings(tmp_path: Path) -> None:
+    options = EngineCache(
+        tmp_path / "new", {"a": ((1, 2), (1, 2), (3, 4)), "b": ((1,), (1,), (9,))}
+    ).options()
+    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path / "new")
+    assert options["trt_profile_min_shapes"] == "a:1x2,b:1"
+    assert options["trt_profile_max_shapes"] == "a:3x4,b:9"
+    assert options["trt_fp16_enable"] == options["trt_int8_enable"] == "0"
+
+
+def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder(tmp_path / "decoder.onnx") == tmp_path / "cache"
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert cache_folder(tmp_path / "decoder.onnx").is_relative_to(tmp_path / "xdg" / "memory3-edge")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("CUDA failure 2: out of memory ; GPU=0")],
+)
+def test_out_of_memory_is_called_so(error: Exception) -> None:
+    with pytest.raises(ProviderError, match="not enough memory for it") as caught, named_errors("it"):
+        raise error
+    assert caught.value.reason == "OUT_OF_MEMORY"
+
+
+LIMITED = """
+import resource, sys
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.tensors import Buffer
+from edge_client.errors import ProviderError
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+try:
+    Buffer.zeros((1 << 30,))
+except ProviderError as error:
+    print(error.reason)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
+def test_a_cache_that_does_not_fit_in_memory_is_an_error_of_ours() -> None:
+    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["OUT_OF_MEMORY"]
+
+
+def test_a_file_that_is_no_graph_is_corrupt_and_another_failure_is_not(tmp_path: Path) -> None:
+    (tmp_path / "decoder.onnx").write_bytes(b"garbage")
+    with pytest.raises(CorruptFile):
+        DecoderGraph.open(tmp_path / "decoder.onnx", provider="cpu")
+    with pytest.raises(ProviderError, match="something else") as caught, named_errors("it"):
+        raise RuntimeError("something else")
+    assert caught.value.reason == "LOAD_FAILED"

@@ -1,0 +1,129 @@
+"""Prompt chunks, sampling and streamed text: the parts that need no decoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.generate.prompt import common_length, cut
+from edge_client.generate.sampling import Sampler, Sampling
+from edge_client.generate.text import StreamText
+from memory_model.chat import ChatTemplate, Prompt
+from memory_model.tokenizer import Tokenizer
+from tests.edge_client.tiny_bundle import TEMPLATE, byte_tokenizer
+
+TOKENIZER = Tokenizer.from_json(byte_tokenizer())
+CHAT = ChatTemplate(TEMPLATE, TOKENIZER)
+
+
+def prompt_of(pattern: str) -> Prompt:
+    """Upper case letters are content, lower case letters are scaffolding."""
+    return Prompt(TOKENIZER.encode(pattern), [c.isupper() for c in pattern])
+
+
+def test_chunks_lie_on_the_grid_and_ask_with_content_only() -> None:
+    chunks = cut(prompt_of("abcABCDEfghiGHIJ"), TOKENIZER, 4)
+    assert [(c.start, len(c.tokens)) for c in chunks] == [(0, 4), (4, 4), (8, 4), (12, 4)]
+    assert [c.query for c in chunks] == ["A", "BCDE", None, "GHIJ"]
+
+
+def test_a_chunk_with_little_content_looks_back_over_earlier_content() -> None:
+    queries = [c.query for c in cut(prompt_of("ABCDEFabGabc"), TOKENIZER, 4)]
+    assert queries == ["ABCD", "CDEF", "G"]
+    assert [q.before for q in queries if q is not None] == ["", "", "DEF"]
+
+
+def test_a_conversation_that_goes_on_keeps_its_grid() -> None:
+    prompt = prompt_of("ABCDEFGHIJ")
+    chunks = cut(prompt, TOKENIZER, 4, start=6)
+    assert [(c.start, TOKENIZER.decode(c.tokens), c.query) for c in chunks] == [
+        (6, "GH", "EFGH"),
+        (8, "IJ", "GHIJ"),
+    ]
+
+
+@given(st.text(alphabet="abAB", max_size=80), st.integers(1, 9), st.integers(0, 80))
+def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: int) -> None:
+    prompt = prompt_of(pattern)
+    chunks = cut(prompt, TOKENIZER, size, start)
+    assert [t for c in chunks for t in c.tokens] == prompt.ids[start:]
+    for c in chunks:
+        inside = prompt.content[c.start : c.start + len(c.tokens)]
+        assert (c.query is None) == (not any(inside))
+        assert c.query is None or len(c.query.replace("\n", "")) <= size  # a line a turn
+
+
+def test_common_length() -> None:
+    assert [common_length(a, b) for a, b in (([], [1]), ([1, 2], [1, 2, 3]), ([1, 2], [1, 3]))] == [0, 2, 1]
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    assert Sampler(Sampling(), 3).pick(np.array([0.1, 3.0, 2.9], np.float32)).id == 1
+
+
+@pytest.mark.parametrize("size", [4, 5000])
+def test_top_p_draws_from_the_fewest_tokens_that_reach_p(size: int) -> None:
+    weights = np.full(size, 1e-9)
+    weights[:4] = [0.5, 0.3, 0.15, 0.05]
+    logits = np.log(weights).astype(np.float32)
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.79, seed=0), size)
+    drawn = [sampler.pick(logits).id for _ in range(300)]
+    assert set(drawn) == {0, 1}
+    assert 0.5 < drawn.count(0) / 300 < 0.75
+
+
+def test_flat_logits_use_the_whole_vocabulary() -> None:
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.99, seed=0), 3000)
+    drawn = {sampler.pick(np.zeros(3000, np.float32)).id for _ in range(2000)}
+    assert len(drawn) > 1000
+
+
+def test_temperature_sharpens_and_flattens() -> None:
+    logits = np.array([2.0, 1.0, 0.0], np.float32)
+    cold, hot = (
+        [s.pick(logits).id for _ in range(500)]
+        for s in (Sampler(Sampling(temperature=t, seed=1), 3) for t in (0.1, 100))
+    )
+    assert cold.count(0) > 495
+    assert 120 < hot.count(0) < 220
+    assert Sampler(Sampling(temperature=1e-12, seed=1), 3).pick(logits).id == 0
+
+
+@given(st.text(max_size=40))
+def test_pieces_make_the_text(text: str) -> None:
+    stream = StreamText(TOKENIZER)
+    ids = TOKENIZER.encode(text)
+    pieces = [stream.push(i) for i in ids] + [stream.flush()]
+    assert "".join(pieces) == stream.text == TOKENIZER.decode(ids)
+
+
+def test_a_character_is_shown_when_it_is_whole() -> None:
+    stream = StreamText(TOKENIZER)
+    assert [stream.push(i) for i in TOKENIZER.encode("é🎉")] == ["", "é", "", "", "", "🎉"]
+
+
+@given(
+    st.text(alphabet="ab", max_size=20),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+@settings(max_examples=300)
+def test_text_ends_before_the_first_stop_string(text: str, stops: list[str]) -> None:
+    stream = StreamText(TOKENIZER, stops)
+    shown = ""
+    for token in TOKENIZER.encode(text):
+        shown += stream.push(token)
+        if stream.stopped:
+            break
+    shown += stream.flush()
+    ends = [n for n in range(len(text)) if any(text.startswith(s, n) for s in stops)]
+    # The stop string that is complete first wins, so the text may end a little before or at the first place.
+    first_complete = min((n + len(s) for s in stops for n in [text.find(s)] if n >= 0), default=None)
+    if first_complete is None:
+        assert shown == text
+        assert not ends
+    else:
+        seen = text[:first_complete]
+        assert shown == seen[: min(seen.find(s) for s in stops if s in seen)]
+        assert stream.stopped
