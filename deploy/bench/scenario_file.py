@@ -50,10 +50,11 @@ def scenario_names() -> list[str]:
 
 
 def find_scenario(name: str) -> Scenario[Any]:
-    """The scenario of one file of `scenarios/`; raises ScenarioFailed if there is none."""
-    if not (FOLDER / f"{name}.py").is_file():
+    """The scenario of one file of `scenarios/`, - in its name being _; raises ScenarioFailed if there is none."""
+    module = name.replace("-", "_")
+    if not (FOLDER / f"{module}.py").is_file():
         raise ScenarioFailed(f"no scenario {name!r}: there are {', '.join(scenario_names())}")
-    found = importlib.import_module(f"deploy.bench.scenarios.{name}").SCENARIO
+    found = importlib.import_module(f"deploy.bench.scenarios.{module}").SCENARIO
     assert isinstance(found, Scenario)
     return found
 

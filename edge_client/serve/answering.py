@@ -1,10 +1,11 @@
-"""From a checked request to an answer's events: its turn, its conversation, its end however it comes."""
+"""From a checked request to an answer's events: the queue before the decoder, its conversation, how it ends."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import anyio
 import anyio.to_thread
@@ -12,42 +13,91 @@ from fastapi import Request
 
 from edge_client.aio import events_of
 from edge_client.events import Event, Finished
-from edge_client.serve.conversations import Conversations
+from edge_client.model import EdgeModel
 from edge_client.serve.errors import ApiError
-from edge_client.serve.grammar import JsonGrammars
 from edge_client.serve.metrics import Metrics
-from edge_client.serve.requests import ChatRequest, CompletionRequest
-from edge_client.serve.settings import ServeSettings
-from edge_client.serve.turns import Turns
+from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
 from edge_client.stream import AnswerStream
-from memory_model.bundle import Bundle
+from memory_model.errors import Memory3Error
+
+MOST_KNOWLEDGE_BASES = 4
+RETRY_AFTER_S = 2.0
+Begin = Callable[[], AnswerStream]
+"""Starts an answer that was checked."""
 
 
-@dataclass(frozen=True)
-class Begun:
-    """An answer that may be iterated. over: gives its caches back; called when nobody computes it any more."""
+class Queue:
+    """Lets `parallel` answers be computed at a time and `waiting` more wait, in their order. One event loop's."""
 
-    stream: AnswerStream
-    over: Callable[[], None]
+    def __init__(self, parallel: int, waiting: int) -> None:
+        self.parallel, self._most = parallel, parallel + waiting
+        self.turn = anyio.Semaphore(parallel)
+        self._inside = 0
+
+    @property
+    def running(self) -> int:
+        """Answers that are being computed."""
+        return self.parallel - self.turn.value
+
+    @property
+    def waiting(self) -> int:
+        """Answers that wait."""
+        return self.turn.statistics().tasks_waiting
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place in the queue while the block lasts; raises ApiError where it is full."""
+        if self._inside >= self._most:
+            raise ApiError(
+                429, f"{self._inside} answers are being computed or wait: try again in a moment",
+                code="queue_full", kind="rate_limit_error", retry_after_s=RETRY_AFTER_S,
+            )  # fmt: skip
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A request that nothing is wrong with. begin: takes the caches; called when it is this request's turn."""
+class Models:
+    """The model with the knowledge bases that requests name. Thread-safe."""
 
-    begin: Callable[[], Begun]
+    def __init__(self, model: EdgeModel, knowledge_base: str) -> None:
+        self._base, self._default = model, knowledge_base
+        self._models: OrderedDict[str, EdgeModel] = OrderedDict({knowledge_base: model})
+        self._lock = threading.Lock()
+
+    def of(self, knowledge_base: str | None) -> EdgeModel:
+        """The model that reads it; of those used longest ago `MOST_KNOWLEDGE_BASES` are kept, none is closed."""
+        name = knowledge_base or self._default
+        with self._lock:
+            if name not in self._models:
+                self._models[name] = self._base.with_knowledge_base(name)
+                if len(self._models) > MOST_KNOWLEDGE_BASES:
+                    oldest = next(n for n in self._models if n != self._default)
+                    del self._models[oldest]
+            self._models.move_to_end(name)
+            return self._models[name]
+
+    def close(self) -> None:
+        """End all answers and connections."""
+        with self._lock:
+            models = list(self._models.values())
+        for model in models:
+            try:
+                model.close()
+            except Memory3Error:  # the others are to be closed all the same
+                continue
 
 
 class Answering:
     """Answers requests with one model. One event loop's."""
 
-    def __init__(self, bundle: Bundle, conversations: Conversations, settings: ServeSettings) -> None:
-        self.bundle, self.conversations, self._settings = bundle, conversations, settings
-        self.turns = Turns(settings.parallel, settings.waiting)
-        self.metrics = Metrics(self.turns)
-        self._grammars = JsonGrammars(
-            bundle.folder / "tokenizer.json", bundle.tokenizer, bundle.config.vocabulary
-        )
+    def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
+        self.bundle, self.queue = model.bundle, queue
+        self.models = Models(model, knowledge_base)
+        self.metrics = Metrics(lambda: queue.running, lambda: queue.waiting, model.decoder.batch_sizes)
+        self._grammars = JsonGrammars(model.bundle)
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError for a model that is not here."""
@@ -57,59 +107,48 @@ class Answering:
                 code="model_not_found", param="model",
             )  # fmt: skip
 
-    async def prepare(self, request: ChatRequest | CompletionRequest) -> Prepared:
+    async def prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
         """Check everything that can be checked before the request's turn; raises ApiError and Memory3Error."""
-        self.turns.check()
         self.check_model(request.model)
         return await anyio.to_thread.run_sync(self._prepare, request)
 
-    def _prepare(self, request: ChatRequest | CompletionRequest) -> Prepared:
-        options = request.sampling(self._settings.default_max_tokens)
-        if (schema := request.schema_asked) is not None:
-            options["constraint"] = self._grammars.constraint(schema)
-        asked = request.memory
-        model = self.conversations.model(asked.bases)
+    def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
+        options, memory = request.sampling(self._grammars), request.memory
+        model = self.models.of(memory.bases)
+        mode, lead_tokens = memory.mode, memory.lead_tokens
         if isinstance(request, CompletionRequest):
             text = request.text
             model.check_text(text, **options)
-            return Prepared(lambda: Begun(model.complete(text, memory=asked.mode, **options), lambda: None))
-        *before, last = request.conversation()
-        model.check([*before, last], **options)
+            return lambda: model.complete(text, memory=mode, lead_tokens=lead_tokens, **options)
+        messages = request.conversation()
+        model.check(messages, **options)
+        return lambda: model.generate(messages, memory=mode, lead_tokens=lead_tokens, **options)
 
-        def begin() -> Begun:
-            session = self.conversations.take(before, asked)
-            stream = session.send(last["content"], **options)
-            return Begun(stream, lambda: self.conversations.give(session, asked))
-
-        return Prepared(begin)
-
-    async def events(self, prepared: Prepared) -> AsyncGenerator[Event, None]:
-        """The answer's events. Whoever closes this, or cancels its task, ends the answer within one step."""
-        async with self.turns.turn():
-            begun = await anyio.to_thread.run_sync(prepared.begin)
-            events = events_of(begun.stream)
-            complete = failed = False
+    async def events(self, begin: Begin) -> AsyncGenerator[Event, None]:
+        """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
+        async with self.queue.turn:
+            stream = await anyio.to_thread.run_sync(begin)
+            over = False
             try:
-                async for event in events:
+                async for event in events_of(stream):
                     if isinstance(event, Finished):
-                        complete = True
+                        over = True
                         self.metrics.answered(event)
                     yield event
             except Exception:
-                failed = True
+                over = True
                 raise
             finally:
                 with anyio.CancelScope(shield=True):
-                    begun.stream.cancel()
-                    await anyio.to_thread.run_sync(begun.stream.close)
-                    if not failed:  # caches that a fault has touched are not used again
-                        begun.over()
-                    if not (complete or failed):
-                        self.metrics.left()
+                    stream.cancel()
+                    await anyio.to_thread.run_sync(stream.close)
+                if not over:
+                    self.metrics.left()
 
-    async def all_events(self, prepared: Prepared, request: Request) -> list[Event]:
-        """The whole answer; ends early, with what there is, when the client has hung up."""
+    async def all_events(self, begin: Begin, request: Request) -> list[Event]:
+        """The whole answer; where the client hangs up, what there is of it."""
         found: list[Event] = []
+        failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
             async def hung_up() -> None:
@@ -118,8 +157,13 @@ class Answering:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(hung_up)
-            async with aclosing(self.events(prepared)) as events:
-                async for event in events:
-                    found.append(event)
+            try:
+                async with aclosing(self.events(begin)) as events:
+                    async for event in events:
+                        found.append(event)
+            except Exception as error:  # leaves the group as it is, not inside an ExceptionGroup
+                failed = error
             tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
         return found

@@ -1,4 +1,4 @@
-"""`edge-client serve`: starts the HTTP server and says where it is."""
+"""`edge-client serve`: starts the HTTP server and prints its address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
+from edge_client.serve.settings import ServeSettings
+from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
 
 err = Console(stderr=True, highlight=False)
@@ -30,9 +33,9 @@ def serve(
             help="Read unless a request names another; several as a,b. [default: default]",
         ),
     ] = None,
-    recall: Annotated[
+    memory: Annotated[
         RecallMode | None,
-        typer.Option("--recall", help="Unless a request says otherwise. [default: overlap]"),
+        typer.Option("--memory", help="Unless a request says otherwise. [default: overlap]"),
     ] = None,
     host: Annotated[
         str | None,
@@ -42,7 +45,7 @@ def serve(
         int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 2]")
+        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 4]")
     ] = None,
     port_file: Annotated[
         Path | None, typer.Option("--port-file", help="Write the port there once the server listens.")
@@ -60,16 +63,17 @@ def serve(
         raise InvalidInput(
             f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[serve]'"
         ) from error
-    from edge_client.model import EdgeModel
-    from edge_client.serve.settings import ServeSettings
-    from edge_client.settings import EdgeSettings
 
-    settings = ServeSettings(**_given(host=host, port=port, parallel=parallel))
+    settings = ServeSettings(**_given(host=host, port=port))
     settings.check()
-    edge_options = _given(bundle=bundle, service=service, knowledge_base=knowledge_base, memory=recall)
+    edge = EdgeSettings(
+        **_given(
+            bundle=bundle, service=service, knowledge_base=knowledge_base, memory=memory, parallel=parallel
+        )
+    )
     listening = _listen(settings.host, settings.port)
-    with EdgeModel.open(**edge_options) as model:
-        app = make_app(model, EdgeSettings(**edge_options), settings)
+    with EdgeModel.open(settings=edge) as model:
+        app = make_app(model, edge, settings)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
         )
@@ -86,7 +90,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already, so that whoever reads the port may call at once; raises InvalidInput."""
+    """A socket that listens already, so that a reader of the port file may call at once; raises InvalidInput."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host.strip("[]"), port), family=family, backlog=128)

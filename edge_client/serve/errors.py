@@ -11,40 +11,35 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from edge_client.errors import (
-    AccessRefused,
-    ContextFull,
-    DeadlineExceeded,
-    IncompatibleService,
-    ModelClosed,
-    RequestRefused,
-    RetrievalError,
-    ServiceOverloaded,
-    ServiceUnavailable,
-    SessionBusy,
-)
+from edge_client.errors import ContextFull, ModelClosed, RetrievalError, SessionBusy
 from memory_model.errors import InvalidInput, Memory3Error
 
 log = logging.getLogger("edge_client.serve")
 
 INVALID = "invalid_request_error"
-_BY_REASON = {"KNOWLEDGE_BASE_NOT_FOUND": 404, "DOCUMENT_NOT_FOUND": 404, "KNOWLEDGE_BASE_EXISTS": 409}
-# The first that fits counts: a leaf stands before what it derives from.
-_STATUS: Sequence[tuple[type[Memory3Error], int, str]] = (
-    (ContextFull, 400, INVALID),
+_CLASSES: Sequence[tuple[type[Memory3Error], int, str]] = (
     (InvalidInput, 400, INVALID),
+    (ContextFull, 400, INVALID),
     (SessionBusy, 409, INVALID),
     (ModelClosed, 503, "server_error"),
-    (AccessRefused, 403, "permission_error"),
-    (RequestRefused, 400, INVALID),
-    (ServiceOverloaded, 503, "service_error"),
-    (ServiceUnavailable, 503, "service_error"),
-    (DeadlineExceeded, 504, "service_error"),
-    (IncompatibleService, 409, "service_error"),
     (RetrievalError, 502, "service_error"),
     (Memory3Error, 500, "server_error"),
 )
-_CODES = {ContextFull: "context_length_exceeded", InvalidInput: "invalid_value"}
+_REASONS: Mapping[str, tuple[int, str]] = {
+    "ACCESS_REFUSED": (403, "permission_error"),
+    "UNAUTHENTICATED": (403, "permission_error"),
+    "SCOPE_TOO_SMALL": (403, "permission_error"),
+    "INVALID_REQUEST": (400, INVALID),
+    "KNOWLEDGE_BASE_NOT_FOUND": (404, INVALID),
+    "DOCUMENT_NOT_FOUND": (404, INVALID),
+    "KNOWLEDGE_BASE_EXISTS": (409, INVALID),
+    "INCOMPATIBLE": (409, "service_error"),
+    "DEADLINE_EXCEEDED": (504, "service_error"),
+}
+"""RetrievalError by its reason; of the others 503 where the service gave no answer."""
+_CODES = {"CONTEXT_FULL": "context_length_exceeded"}
+"""OpenAI's code where it has one; else the reason in lower case."""
+_ROUTING = {404: "not_found", 405: "method_not_allowed", 408: "body_too_slow", 413: "body_too_large"}
 
 
 class ApiError(Exception):
@@ -55,9 +50,8 @@ class ApiError(Exception):
         retry_after_s: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(message)
-        self.status, self.code, self.param, self.kind, self.retry_after_s = (
-            status, code, param, kind, retry_after_s,
-        )  # fmt: skip
+        self.status, self.retry_after_s = status, retry_after_s
+        self.code, self.param, self.kind = code, param, kind
 
 
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> dict[str, Any]:
@@ -65,64 +59,54 @@ def error_body(message: str, *, kind: str, code: str, param: str | None = None) 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def body_of(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, body and headers of an error; what is no error of ours tells nothing of its inside."""
+def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Status, body and headers of an error; one that is not ours is logged and shown without its message."""
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:.0f}"}
     if isinstance(error, ApiError):
-        headers = {} if error.retry_after_s is None else {"Retry-After": f"{error.retry_after_s:.0f}"}
-        return (
-            error.status,
-            error_body(str(error), kind=error.kind, code=error.code, param=error.param),
-            headers,
-        )
+        body = error_body(str(error), kind=error.kind, code=error.code, param=error.param)
+        return error.status, body, headers
     if isinstance(error, Memory3Error):
-        status, kind = next((s, k) for cls, s, k in _STATUS if isinstance(error, cls))
-        code = next((c for cls, c in _CODES.items() if isinstance(error, cls)), "")
-        headers = {}
+        status, kind = next((s, k) for cls, s, k in _CLASSES if isinstance(error, cls))
         if isinstance(error, RetrievalError):
-            code = error.reason.lower()
-            status = _BY_REASON.get(error.reason, status)
-            if error.retry_after_s is not None:
-                headers["Retry-After"] = f"{error.retry_after_s:.0f}"
-        return status, error_body(str(error), kind=kind, code=code or type(error).__name__), headers
+            status, kind = _REASONS.get(error.reason, (503 if error.unavailable else status, kind))
+        code = _CODES.get(error.reason, error.reason.lower())
+        return status, error_body(str(error), kind=kind, code=code), headers
+    if isinstance(error, RequestValidationError):
+        message, param = _first_problem(error.errors())
+        return 400, error_body(message, kind=INVALID, code="invalid_value", param=param), {}
+    if isinstance(error, HTTPException):
+        code = _ROUTING.get(error.status_code, "http_error")
+        return error.status_code, error_body(str(error.detail), kind=INVALID, code=code), error.headers or {}
     log.error("a request failed", exc_info=error)
     message = "the server failed on this request; its log has the cause"
     return 500, error_body(message, kind="server_error", code="internal_error"), {}
 
 
+def response_of(error: Exception) -> JSONResponse:
+    """The response that reports an error."""
+    status, body, headers = body_of(error)
+    return JSONResponse(body, status, headers)
+
+
 def install(app: FastAPI) -> None:
-    """Let every error of a route leave as such a body."""
+    """Let every error of a route leave as such a response."""
 
-    async def ours(_: Request, error: Exception) -> JSONResponse:
-        status, body, headers = body_of(error)
-        return JSONResponse(body, status, headers)
+    async def handler(_: Request, error: Exception) -> JSONResponse:
+        return response_of(error)
 
-    async def not_valid(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        message, param = _first_problem(error.errors())
-        return JSONResponse(error_body(message, kind=INVALID, code="invalid_value", param=param), 400)
-
-    async def routing(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
-        body = error_body(str(error.detail), kind=INVALID, code=codes.get(error.status_code, "http_error"))
-        return JSONResponse(body, error.status_code, error.headers)
-
-    app.add_exception_handler(ApiError, ours)
-    app.add_exception_handler(Memory3Error, ours)
-    app.add_exception_handler(Exception, ours)
-    app.add_exception_handler(RequestValidationError, not_valid)
-    app.add_exception_handler(HTTPException, routing)
+    for kind in (ApiError, Memory3Error, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, handler)
 
 
 def _first_problem(problems: Sequence[Any]) -> tuple[str, str | None]:
     """What is wrong, without repeating the value, which may be huge; and where."""
     problem: Mapping[str, Any] = problems[0]
-    place = [str(p) for p in problem["loc"] if p != "body"]
+    where = ".".join(str(part) for part in problem["loc"] if part != "body")
     if problem["type"] == "json_invalid":
         return f"the body is no JSON: {problem.get('ctx', {}).get('error', problem['msg'])}", None
-    if not place:
+    if not where:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
     if problem["type"] == "extra_forbidden":
-        return f"there is no field {'.'.join(place)} here: leave it out", ".".join(place)
-    where = ".".join(place)
+        return f"there is no field {where} here: leave it out", where
     return f"{where}: {problem['msg'].removeprefix('Value error, ')}", where

@@ -1,4 +1,4 @@
-"""Who may call: the right host name, the right origin, the right key, and no more bytes than agreed.
+"""Who may call: the right host name, the right origin, the right key, and a body of bounded size and time.
 
 Plain ASGI, before any route: a page of another site can reach 127.0.0.1 through its visitor's browser, by its own
 name (DNS rebinding) or by ours, so both names are looked at.
@@ -7,14 +7,16 @@ name (DNS rebinding) or by ours, so both names are looked at.
 from __future__ import annotations
 
 import hmac
-import json
+import time
 from collections.abc import Mapping
 
-from starlette.datastructures import Headers
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edge_client.serve.errors import ApiError, body_of
+from edge_client.serve.errors import ApiError, response_of
 from edge_client.serve.settings import ServeSettings
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -36,6 +38,13 @@ SECURITY_HEADERS: Mapping[str, str] = {
 }
 
 
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
+    "Access-Control-Allow-Headers": "authorization, content-type",
+    "Access-Control-Max-Age": "600",
+}
+
+
 class Guard:
     """Wraps the application; refuses before a byte of the body is read."""
 
@@ -50,30 +59,31 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, path, settings = Headers(scope=scope), scope["path"], self._settings
         origin = headers.get("origin")
-        allowed = origin if origin in self._settings.allowed_origins else None
+        allowed = origin if origin in settings.allowed_origins else None
         send = _with_headers(send, allowed)
+        limit = settings.upload_limit_bytes if path.startswith(UPLOADS) else settings.body_limit_bytes
         try:
             self._check_names(headers, scope["scheme"], allowed)
             if scope["method"] == "OPTIONS" and allowed:
-                await _answer(send, 204, {}, PREFLIGHT)
+                await Response(status_code=204, headers=PREFLIGHT)(scope, receive, send)
                 return
-            self._check_key(headers, scope["path"])
-            limit = self._limit(scope["path"])
-            _check_declared(headers, limit)
-        except ApiError as error:
-            status, body, more = body_of(error)
-            await _answer(send, status, body, more)
+            self._check_key(headers, path)
+            declared = headers.get("content-length", "0")
+            if not declared.isdigit() or int(declared) > limit:
+                raise _too_large(limit)
+        except (ApiError, HTTPException) as error:
+            await response_of(error)(scope, receive, send)
             return
-        await self._app(scope, _counted(receive, limit), send)
+        await self._app(scope, _bounded(receive, limit, settings.body_timeout_s), send)
 
     def _check_names(self, headers: Headers, scheme: str, allowed: str | None) -> None:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name.lower() not in self._names:
             raise ApiError(
-                403, "this server is not reached under that host name: use 127.0.0.1, or permit the name with "
+                403, "this server does not serve that host name: use 127.0.0.1, or permit the name with "
                 "EDGE_CLIENT_SERVE_ALLOWED_HOSTS", code="host_not_allowed", kind="permission_error",
             )  # fmt: skip
         origin = headers.get("origin")
@@ -97,69 +107,54 @@ class Guard:
             shown.strip().encode(), key.get_secret_value().encode()
         ):
             raise ApiError(
-                401, "this server wants its API key: send it as `Authorization: Bearer …`",
+                401, "this server requires its API key: send it as `Authorization: Bearer …`",
                 code="invalid_api_key", kind="authentication_error",
             )  # fmt: skip
 
-    def _limit(self, path: str) -> int:
-        return (
-            self._settings.upload_limit_bytes if path.startswith(UPLOADS) else self._settings.body_limit_bytes
-        )
+
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"the body is larger than {limit} bytes: send less")
 
 
-PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, POST, DELETE",
-    "Access-Control-Allow-Headers": "authorization, content-type",
-    "Access-Control-Max-Age": "600",
-}
+def _bounded(receive: Receive, limit: int, timeout_s: float) -> Receive:
+    """Refuse a body that is larger than permitted, also in pieces without a length, or not there in time.
 
+    Raises HTTPException, the one error that a route's reading of the body lets through.
+    """
+    seen, complete = 0, False
+    deadline = time.monotonic() + timeout_s
 
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {limit} bytes: send less", code="body_too_large")
-
-
-def _check_declared(headers: Headers, limit: int) -> None:
-    declared = headers.get("content-length", "0")
-    if not declared.isdigit() or int(declared) > limit:
-        raise _too_large(limit)
-
-
-def _counted(receive: Receive, limit: int) -> Receive:
-    """Refuse a body that turns out larger than it may be, also where it comes in pieces without a length."""
-    seen = 0
-
-    async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
+    async def bounded() -> Message:
+        nonlocal seen, complete
+        if complete:  # what comes now is that the client hangs up, however late
+            return await receive()
+        try:
+            with anyio.fail_after(max(deadline - time.monotonic(), 0.0)):
+                message = await receive()
+        except TimeoutError:
+            why = f"the body was not complete after {timeout_s:g} s: send it faster, or less"
+            raise HTTPException(408, why, {"Connection": "close"}) from None
         seen += len(message.get("body", b""))
         if seen > limit:
-            raise HTTPException(413, str(_too_large(limit)))  # the one kind that routes let through
+            raise _too_large(limit)
+        complete = not message.get("more_body", False)
         return message
 
-    return counted
+    return bounded
 
 
 def _with_headers(send: Send, allowed_origin: str | None) -> Send:
-    more = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
+    more = dict(SECURITY_HEADERS)
     if allowed_origin:
-        more += [
-            (b"access-control-allow-origin", allowed_origin.encode()),
-            (b"cross-origin-resource-policy", b"cross-origin"),
-            (b"vary", b"origin"),
-        ]
-        more.remove((b"cross-origin-resource-policy", b"same-origin"))
+        more |= {
+            "Access-Control-Allow-Origin": allowed_origin,
+            "Cross-Origin-Resource-Policy": "cross-origin",
+            "Vary": "Origin",
+        }
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *more]}
+            MutableHeaders(scope=message).update(more)
         await send(message)
 
     return sending
-
-
-async def _answer(send: Send, status: int, body: Mapping[str, object], headers: Mapping[str, str]) -> None:
-    content = json.dumps(body).encode() if body else b""
-    sent = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
-    sent += [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": sent})
-    await send({"type": "http.response.body", "body": content})

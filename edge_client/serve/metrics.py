@@ -1,15 +1,17 @@
-"""What /metrics tells, in Prometheus' text format."""
+"""What /metrics shows, in Prometheus' text format."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.events import Finished
-from edge_client.serve.turns import Turns
 
 FIRST_TOKEN_BUCKETS_S = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 SPEED_BUCKETS = (5, 10, 20, 40, 80, 120, 160, 240, 320)
@@ -17,9 +19,14 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Counts of one server. Thread-safe."""
+    """Counts of one server. Thread-safe.
 
-    def __init__(self, turns: Turns) -> None:
+    running, waiting: return numbers of answers. batch_sizes: the decoder's steps by their number of answers.
+    """
+
+    def __init__(
+        self, running: Callable[[], int], waiting: Callable[[], int], batch_sizes: Mapping[int, int]
+    ) -> None:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter(
             "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
@@ -38,10 +45,11 @@ class Metrics:
         self._speed = Histogram(
             "edge_tokens_per_second", "Of an answer after its first token.", buckets=SPEED_BUCKETS, registry=registry
         )  # fmt: skip
-        running = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
-        running.set_function(lambda: turns.running)
-        waiting = Gauge("edge_answers_waiting", "Answers in line.", registry=registry)
-        waiting.set_function(lambda: turns.waiting)
+        now = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
+        now.set_function(running)
+        later = Gauge("edge_answers_waiting", "Answers in the queue.", registry=registry)
+        later.set_function(waiting)
+        registry.register(_Steps(batch_sizes))
 
     def answered(self, finished: Finished) -> None:
         """An answer is complete."""
@@ -58,12 +66,28 @@ class Metrics:
             self._speed.observe(s.tokens_per_s)
 
     def left(self) -> None:
-        """Whoever asked is gone."""
+        """The client hung up before the answer was complete."""
         self._answers.labels("disconnected").inc()
 
     def text(self) -> bytes:
         """The page."""
         return generate_latest(self._registry)
+
+
+class _Steps(Collector):
+    def __init__(self, batch_sizes: Mapping[int, int]) -> None:
+        self._batch_sizes = batch_sizes
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Steps by batch size."""
+        steps = CounterMetricFamily(
+            "edge_decoder_steps",
+            "Decoding steps by the number of answers they served.",
+            labels=["batch_size"],
+        )
+        for size, number in sorted(dict(self._batch_sizes).items()):
+            steps.add_metric([str(size)], number)
+        yield steps
 
 
 class Counted:

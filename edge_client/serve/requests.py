@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.generate.sampling import MOST_LOGPROBS, SamplingOptions
 from edge_client.recall.policy import RecallMode
 from edge_client.wire.bases import MOST
+from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 
 BASE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 BaseName = Annotated[str, Field(pattern=BASE_NAME)]
 MOST_STOPS = 16
 MOST_INPUTS = 256
+LONGEST_SCHEMA_BYTES = 64 << 10
 
 
 class _Strict(BaseModel):
@@ -26,8 +32,8 @@ class MemoryOptions(_Strict):
     """What is read beside the weights.
 
     mode: see RecallMode. knowledge_base: another than the server's default; knowledge_bases: several.
-    lead_tokens: how early `overlap` asks.
-    provenance: whether the answer names what was read; texts: with the references' texts.
+    lead_tokens: how early `overlap` recalls. provenance: whether the answer names the memories it read; texts: with
+    their references' texts.
     """
 
     mode: RecallMode | None = None
@@ -45,7 +51,7 @@ class MemoryOptions(_Strict):
 
     @property
     def bases(self) -> str | None:
-        """What is read, as the SDK names it: "atlas" or "atlas,firm"; None for the server's default."""
+        """As the SDK names them: "atlas" or "atlas,firm"; None for the server's default."""
         if self.knowledge_bases is None:
             return self.knowledge_base
         return ",".join(sorted(set(self.knowledge_bases)))
@@ -120,28 +126,30 @@ class _Sampled(_Strict):
     memory: MemoryOptions = MemoryOptions()
     user: str | None = None
 
-    def sampling(self, default_max_tokens: int) -> SamplingOptions:
-        """As the SDK takes it; the SDK checks the values."""
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return {
-            "max_tokens": self.max_tokens or default_max_tokens, "temperature": self.temperature,
-            "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p, "stop": stop, "seed": self.seed,
+    def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
+        """As the SDK takes it, which checks the values; raises InvalidInput for a schema that cannot be used."""
+        options: SamplingOptions = {
+            "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [], "seed": self.seed,
             "repetition_penalty": self.repetition_penalty, "frequency_penalty": self.frequency_penalty,
             "presence_penalty": self.presence_penalty, "logit_bias": self.logit_bias or {},
-            "logprobs": self.wanted_logprobs(),
+            "logprobs": self.top_tokens(),
         }  # fmt: skip
+        if (most := self.longest()) is not None:
+            options["max_tokens"] = most
+        form = self.response_format
+        if form is not None and form.type != "text":
+            schema = form.json_schema.schema_ if form.json_schema else {"type": "object"}
+            options["constraint"] = grammars.constraint(schema)
+        return options
+
+    def longest(self) -> int | None:
+        """Tokens of the answer at most; None for the SDK's default."""
+        return self.max_tokens
 
     @abstractmethod
-    def wanted_logprobs(self) -> int | None:
-        """How many likely tokens are told of beside each; None: not even its own probability."""
-
-    @property
-    def schema_asked(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer must satisfy, if any."""
-        asked = self.response_format
-        if asked is None or asked.type == "text":
-            return None
-        return asked.json_schema.schema_ if asked.json_schema else {"type": "object"}
+    def top_tokens(self) -> int | None:
+        """How many likely tokens stand beside each token; None: not even its own log-probability."""
 
 
 class ChatRequest(_Sampled):
@@ -152,34 +160,31 @@ class ChatRequest(_Sampled):
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
 
-    def sampling(self, default_max_tokens: int) -> SamplingOptions:
-        """As the SDK takes it; the newer name of max_tokens counts."""
-        options = super().sampling(default_max_tokens)
-        if self.max_completion_tokens:
-            options["max_tokens"] = self.max_completion_tokens
-        return options
+    def longest(self) -> int | None:
+        """The newer name of max_tokens counts."""
+        return self.max_completion_tokens or self.max_tokens
 
-    def wanted_logprobs(self) -> int | None:
+    def top_tokens(self) -> int | None:
         """As in the base class."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidInput("top_logprobs needs logprobs: true")
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def conversation(self) -> list[dict[str, str]]:
-        """The messages as the chat template takes them; raises InvalidInput unless a user spoke last."""
-        said = [m.plain() for m in self.messages]
-        if said[-1]["role"] != "user":
-            raise InvalidInput(f"the last message must be the user's, not the {said[-1]['role']}'s")
-        return said
+        """The messages as the chat template takes them; raises InvalidInput unless the last one is the user's."""
+        messages = [m.plain() for m in self.messages]
+        if messages[-1]["role"] != "user":
+            raise InvalidInput(f"the last message must be the user's, not the {messages[-1]['role']}'s")
+        return messages
 
 
 class CompletionRequest(_Sampled):
-    """POST /v1/completions: a text to go on with, as it is."""
+    """POST /v1/completions: a text that is continued as it is."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)]
     logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
 
-    def wanted_logprobs(self) -> int | None:
+    def top_tokens(self) -> int | None:
         """As in the base class."""
         return self.logprobs
 
@@ -209,3 +214,47 @@ class NewKnowledgeBase(_Strict):
 
     name: str = Field(pattern=BASE_NAME)
     description: str = Field(default="", max_length=1024)
+
+
+class JsonConstraint:
+    """Permits what can still become JSON of the schema, and then only the end of the turn. One answer's."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
+        self._matcher, self._vocabulary = matcher, vocabulary
+
+    def allow(self, logits: np.ndarray) -> np.ndarray:
+        """The logits float32 [vocabulary] with -inf where a token is not permitted."""
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(mask, bitorder="little")[: self._vocabulary].view(bool)
+        return np.where(allowed, logits, -np.inf)
+
+    def took(self, token: int) -> None:
+        """The token was chosen."""
+        self._matcher.consume_token(token)
+
+
+class JsonGrammars:
+    """Makes constraints for the tokenizer of a bundle, which llguidance reads at the first one. Thread-safe."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._vocabulary = bundle, bundle.config.vocabulary
+        self._made: LLTokenizer | None = None
+        self._lock = threading.Lock()
+
+    def constraint(self, schema: dict[str, Any]) -> JsonConstraint:
+        """Raises InvalidInput for a schema that cannot be used."""
+        text = json.dumps(schema)
+        if len(text) > LONGEST_SCHEMA_BYTES:
+            raise InvalidInput(f"the JSON schema has {len(text)} bytes, the limit is {LONGEST_SCHEMA_BYTES}")
+        with self._lock:
+            if self._made is None:
+                end, file = self._bundle.tokenizer.end_of_turn_id, self._bundle.folder / "tokenizer.json"
+                self._made = LLTokenizer(str(file), n_vocab=self._vocabulary, eos_token=end)
+        try:
+            # Without free white space, a small model cannot fill its answer with it.
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_flexible": False})
+        except ValueError as error:
+            raise InvalidInput(f"the JSON schema cannot be used: {error}") from error
+        if problem := LLMatcher.validate_grammar(grammar, self._made):
+            raise InvalidInput(f"the JSON schema cannot be used: {problem}")
+        return JsonConstraint(LLMatcher(self._made, grammar), self._vocabulary)

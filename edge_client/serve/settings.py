@@ -14,15 +14,14 @@ DEFAULT_PORT = 8080
 
 
 class ServeSettings(CheckedSettings):
-    """Where to listen and what to bear. How memories are recalled is in EdgeSettings.
+    """Where to listen and what to permit. How memories are recalled is in EdgeSettings.
 
-    host, port: port 0 takes a free one. api_key: asked for on every call under /v1 and for /metrics; needed where
+    host, port: port 0 takes a free one. api_key: required by every call under /v1 and by /metrics; needed where
     `host` is not this machine's own. allowed_hosts: names beside this machine's own under which the server may be
     reached. allowed_origins: other sites whose pages may call it, e.g. http://127.0.0.1:5173; none by default.
 
-    parallel: answers computed at the same time; waiting: those that may wait in line, one more is refused.
-    conversations: how many keep their caches between two turns. default_max_tokens: longest answer unless asked for.
-    body_limit_bytes: of a request; upload_limit_bytes: of a document.
+    waiting: answers that may wait while EdgeSettings' `parallel` are computed; one more is refused.
+    body_limit_bytes: of a request; upload_limit_bytes: of a document; body_timeout_s: until either has arrived.
     upload_api_key: for writing into the service, where the device's own key only reads; uploads: whether at all.
     """
 
@@ -34,12 +33,10 @@ class ServeSettings(CheckedSettings):
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
 
-    parallel: int = Field(default=2, ge=1, le=64)
     waiting: int = Field(default=16, ge=0, le=4096)
-    conversations: int = Field(default=3, ge=0, le=64)
-    default_max_tokens: int = Field(default=512, ge=1)
     body_limit_bytes: int = Field(default=1 << 20, ge=1024)
     upload_limit_bytes: int = Field(default=4 << 20, ge=1024)
+    body_timeout_s: float = Field(default=60.0, gt=0)
     uploads: bool = True
     upload_api_key: SecretStr | None = None
 

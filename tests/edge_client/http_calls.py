@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from deploy.app_process import AppProcess
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -38,3 +40,20 @@ def call(
         return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
     finally:
         connection.close()
+
+
+QUESTION = "What is the code of Lima?"
+MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
+MODEL = "tiny"
+
+
+def post(server: AppProcess, body: object, **headers: str) -> Reply:
+    """A chat of any shape."""
+    return call(server.port, "POST", "/v1/chat/completions", json.dumps(body), **headers)
+
+
+def refused(reply: Reply) -> tuple[int, str | None]:
+    """Status and code of an error, whose body is OpenAI's."""
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return reply.status, error["code"]

@@ -54,6 +54,7 @@ async function* events(response) {
       const lines = rest.split("\n\n");
       rest = lines.pop();
       for (const line of lines) {
+        if (line.startsWith(":")) continue; // a ping
         const data = line.replace(/^data: /, "");
         if (data === "[DONE]") return;
         const found = JSON.parse(data);

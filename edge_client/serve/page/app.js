@@ -279,8 +279,8 @@ async function start() {
   else draw();
   const health = await api.getJson("/health").catch(() => null);
   if (health) {
-    const { name, precision, capacity } = health.model;
-    byId("model").textContent = `${name}, ${precision}, ${capacity.toLocaleString("en")} tokens`;
+    const { name, precision, context } = health.model;
+    byId("model").textContent = `${name}, ${precision}, ${context.toLocaleString("en")} tokens`;
   }
 }
 

@@ -61,8 +61,6 @@ async function send(base, file, bar, state) {
         state.textContent = `writing about ${memories(expected)}`;
       } else if (step.state === "writing") {
         bar.value = Math.min(step.references / expected, 0.98);
-      } else if (step.state === "failed") {
-        throw new Error(step.message);
       } else {
         bar.value = 1;
         state.textContent = `ready: ${memories(step.references)}${step.outcome === "unchanged" ? ", nothing new" : ""}`;

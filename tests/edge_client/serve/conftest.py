@@ -1,0 +1,50 @@
+"""One server for all tests of the room, over a service that has memories of the tiny bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from deploy.app_process import AppProcess
+from memory_model.bundle import Bundle
+from memory_model.codec.payload import ExplicitMemory
+from protos.memory.v1 import models_pb2
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.fake_service import FakeService, serving
+from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+
+
+@pytest.fixture(scope="package")
+def memories(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService]:
+    """The service, the same for all tests of this room."""
+    manifest = tiny.manifest
+    description = models_pb2.DescribeResponse(
+        model_id=manifest.model_id, codec_id=manifest.codec_id, memory_format_id=manifest.memory_format_id,
+        embedder_id=manifest.embedder_id, service_version="test",
+    )  # fmt: skip
+    payloads = format_of(tiny_loaded()).encode(written)
+    with serving(FakeService(tiny.embedder(), TEXTS, payloads, description=description)) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def server(
+    tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AppProcess]:
+    settings = {
+        "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20",
+        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2", "EDGE_CLIENT_SERVE_BODY_TIMEOUT_S": "2",
+        "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
+    }  # fmt: skip
+    folder = tmp_path_factory.mktemp("serve")
+    with AppProcess.start(folder, tiny.folder, memories.address, environment=settings) as running:
+        yield running
+    assert "Traceback" not in running.log.read_text()
+
+
+@pytest.fixture
+def client(server: AppProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
+        yield opened

@@ -1,0 +1,118 @@
+"""Many answers at once through the local server: they share steps, and each is what it would be alone."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from deploy.app_process import AppProcess
+from memory_model.bundle import Bundle
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.http_calls import MODEL, call
+
+AT_ONCE = 8
+PLACES = ("Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Bern")
+# Different lengths, so that answers join and leave; some without memory.
+REQUESTS: list[dict[str, Any]] = [
+    {
+        "messages": [{"role": "user", "content": f"{'What is it? ' * n}The code of {place}?"}],
+        "max_tokens": 24 + 8 * n, "extra_body": {"memory": {"mode": "off" if n % 3 == 2 else "exact"}},
+    }
+    for n, place in enumerate(PLACES)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wide(
+    tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AppProcess]:
+    waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
+    folder = tmp_path_factory.mktemp("wide")
+    with AppProcess.start(
+        folder, tiny.folder, memories.address, "--parallel", str(AT_ONCE), environment=waits
+    ) as running:
+        yield running
+    assert "Traceback" not in running.log.read_text()
+
+
+def answer(server: AppProcess, request: dict[str, Any], start: threading.Barrier | None = None) -> str:
+    """The streamed text, after all others are ready to start."""
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        if start is not None:
+            start.wait()
+        with client.chat.completions.create(model=MODEL, stream=True, **request) as stream:
+            return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def all_at_once(server: AppProcess) -> list[str]:
+    start = threading.Barrier(AT_ONCE)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda request: answer(server, request, start), REQUESTS))
+
+
+def steps(server: AppProcess) -> dict[int, int]:
+    """Steps by batch size, as /metrics shows them."""
+    found = re.findall(
+        r'^edge_decoder_steps_total{batch_size="(\d+)"} ([\d.]+)',
+        call(server.port, "GET", "/metrics").text,
+        re.M,
+    )
+    return {int(size): int(float(number)) for size, number in found}
+
+
+def test_eight_at_once_say_what_each_says_alone_and_share_steps(wide: AppProcess) -> None:
+    alone = [answer(wide, request) for request in REQUESTS]
+    assert set(steps(wide)) == {1}
+    assert all_at_once(wide) == alone
+    found = steps(wide)
+    assert max(found) >= AT_ONCE // 2, found
+    assert len(set(alone)) == AT_ONCE
+
+
+def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None:
+    expected = all_at_once(wide)
+    with OpenAI(base_url=f"{wide.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        stream = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Say much"}], max_tokens=400, stream=True,
+            logit_bias={"257": -100},
+        )  # fmt: skip
+        next(iter(stream))
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(all_at_once, wide)
+            next(iter(stream))
+            stream.close()
+            assert others.result(60) == expected
+
+
+def chat(server: AppProcess, *turns: str) -> tuple[str, int, int]:
+    """The answer to a conversation of alternating turns, its prompt's tokens, and those read from the caches."""
+    roles = ("user", "assistant")
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        found = client.chat.completions.create(
+            model=MODEL, max_tokens=24,
+            messages=[{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)],  # type: ignore[misc]
+            extra_body={"memory": {"mode": "exact"}},
+        )  # fmt: skip
+    assert found.usage is not None
+    assert found.usage.prompt_tokens_details is not None
+    cached = found.usage.prompt_tokens_details.cached_tokens or 0
+    return found.choices[0].message.content or "", found.usage.prompt_tokens, cached
+
+
+def test_again_edit_and_take_back_read_only_what_is_new(wide: AppProcess) -> None:
+    first, asked, _ = chat(wide, "Where is the harbour of Lima, and who built it?")
+    turns = ("Where is the harbour of Lima, and who built it?", first)
+    second, whole, cached = chat(wide, *turns, "And when was that?")
+    assert cached >= asked  # the next turn
+    again, _, cached = chat(wide, *turns, "And when was that?")
+    assert (again, cached) == (second, whole - 1)  # the logits of the last token are computed
+    _, _, cached = chat(wide, *turns, "And where?")  # an edited question: up to the chunk that changed
+    assert cached >= asked - 16
+    back, _, cached = chat(wide, turns[0])  # the second question taken back
+    assert (back, cached) == (first, asked - 1)
