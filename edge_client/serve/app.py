@@ -55,7 +55,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     async def running(_: FastAPI) -> AsyncIterator[None]:
         yield
         await link.close()
-        await anyio.to_thread.run_sync(answering.models.close)
+        await anyio.to_thread.run_sync(answering.close)
 
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None, lifespan=running)
     errors.install(app)

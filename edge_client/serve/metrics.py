@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -28,27 +29,18 @@ class Metrics:
         self, running: Callable[[], int], waiting: Callable[[], int], batch_sizes: Mapping[int, int]
     ) -> None:
         self._registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
-        )
-        self._answers = Counter("edge_answers", "Answers by how they ended.", ["reason"], registry=registry)
-        self._tokens = Counter(
-            "edge_tokens", "Tokens: prompt, reused, generated.", ["kind"], registry=registry
-        )
-        self._recalls = Counter(
-            "edge_recalls", "Chunks that recalled, by state.", ["state"], registry=registry
-        )
-        self._first = Histogram(
-            "edge_first_token_seconds", "From the turn to the first token, recall included.",
-            buckets=FIRST_TOKEN_BUCKETS_S, registry=registry,
-        )  # fmt: skip
-        self._speed = Histogram(
-            "edge_tokens_per_second", "Of an answer after its first token.", buckets=SPEED_BUCKETS, registry=registry
-        )  # fmt: skip
-        now = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
-        now.set_function(running)
-        later = Gauge("edge_answers_waiting", "Answers in the queue.", registry=registry)
-        later.set_function(waiting)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.requests = counter("edge_http_requests", "Requests by route and status.", ["route", "status"])
+        self._answers = counter("edge_answers", "Answers by how they ended.", ["reason"])
+        self._tokens = counter("edge_tokens", "Tokens: prompt, reused, generated.", ["kind"])
+        self._recalls = counter("edge_recalls", "Chunks that recalled, by state.", ["state"])
+        text = "From the turn to the first token, recall included."
+        self._first = histogram("edge_first_token_seconds", text, buckets=FIRST_TOKEN_BUCKETS_S)
+        text = "Of an answer after its first token."
+        self._speed = histogram("edge_tokens_per_second", text, buckets=SPEED_BUCKETS)
+        gauge("edge_answers_running", "Answers being computed.").set_function(running)
+        gauge("edge_answers_waiting", "Answers in the queue.").set_function(waiting)
         registry.register(_Steps(batch_sizes))
 
     def answered(self, finished: Finished) -> None:
