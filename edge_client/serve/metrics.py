@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.events import Finished
 
@@ -31,7 +30,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self.requests = counter("edge_http_requests", "Requests by route and status.", ["route", "status"])
+        self._requests = counter("edge_http_requests", "Requests by route and status.", ["route", "status"])
         self._answers = counter("edge_answers", "Answers by how they ended.", ["reason"])
         self._tokens = counter("edge_tokens", "Tokens: prompt, reused, generated.", ["kind"])
         self._recalls = counter("edge_recalls", "Chunks that recalled, by state.", ["state"])
@@ -42,6 +41,10 @@ class Metrics:
         gauge("edge_answers_running", "Answers being computed.").set_function(running)
         gauge("edge_answers_waiting", "Answers in the queue.").set_function(waiting)
         registry.register(_Steps(batch_sizes))
+
+    def request(self, route: Any, status: int) -> None:
+        """A response begins. route: the router's, a template, so that names stay few; None: refused, or the page."""
+        self._requests.labels(getattr(route, "path", "") or "other", str(status)).inc()
 
     def answered(self, finished: Finished) -> None:
         """An answer is complete."""
@@ -80,22 +83,3 @@ class _Steps(Collector):
         for size, number in sorted(dict(self._batch_sizes).items()):
             steps.add_metric([str(size)], number)
         yield steps
-
-
-class Counted:
-    """Counts the requests of an application by route and status. Plain ASGI, so that streams are left alone."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and scope["type"] == "http":
-                route: Any = scope.get("route")  # set by the router; a template, so that names stay few
-                path = getattr(route, "path", "") or "other"
-                self._metrics.requests.labels(path, str(message["status"])).inc()
-            await send(message)
-
-        await self._app(scope, receive, sending)
