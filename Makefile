@@ -22,7 +22,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity local-server)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -158,6 +158,9 @@ curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resu
 	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
 	$(BIN)/python -m experiments codec-curve --corpus build/corpus --references 300 --variants $(CODECS)
 	$(BIN)/python -m experiments report
+
+verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)
+	$(BIN)/python -m deploy.gpu.verify --bundle $(BUNDLE) $(VERIFY)
 
 edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
 	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))

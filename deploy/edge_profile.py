@@ -25,12 +25,14 @@ from rich.table import Table
 
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import OpenedSession
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder.sequence import Sequence
+from edge_client.recall.recaller import Recall
 from memory_model.cache_layout import fused_path
 
-PROMPT, FIRST_POSITION, TOKEN = 128, 200, 5
+PROMPT, TOKEN = 128, 5
 WEIGHTS, CACHES = "MatMulNBits", "GroupQueryAttention"
 """Operators that read the weights and the caches; all others read what the last one wrote."""
 
@@ -53,9 +55,9 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--memories", type=int, default=0, help="full, random, in the slots")
     options = arguments.parse_args()
-    plain = OnnxDecoder(DecoderGraph.open(options.decoder, threads=options.threads))
-    chunk_s, steps = _answer(plain, options.steps, options.memories)
-    step_ms, outside_ms = 1e3 * median(steps), _outside_ms(plain)
+    plain = DecoderGraph.open(options.decoder, threads=options.threads)
+    sequence, chunk_s, steps = _answer(plain, options.steps, options.memories)
+    step_ms, outside_ms = 1e3 * median(steps), _outside_ms(sequence)
     shares, chunk = _profiled(options, step_ms - outside_ms, 1e3 * median(chunk_s))
     config, copied = plain.config, copy_gb_per_s()
     rows = PROMPT + options.steps / 2
@@ -91,28 +93,31 @@ def main() -> None:
                   + ", ".join(f"{kind} {share.ms:.0f}" for kind, share in _largest(chunk)))  # fmt: skip
 
 
-def _answer(decoder: OnnxDecoder, count: int, memories: int) -> tuple[list[float], list[float]]:
+def _answer(graph: DecoderGraph, count: int, memories: int) -> tuple[Sequence, list[float], list[float]]:
     """Seconds of every chunk of a prompt and of every step after it; the first of each are for warming up."""
-    config, rng = decoder.config, np.random.default_rng(0)
-    decoder.inject(random_memories(config)[:memories])
-    size = config.memory.chunk_tokens
+    config, rng = graph.config, np.random.default_rng(0)
+    decoder, size = Decoder(graph, [TOKEN], parallel=1), config.memory.chunk_tokens
+    prompt = rng.integers(0, config.vocabulary, PROMPT).tolist()
     chunks, steps = [], []
-    for start in range(0, PROMPT + size, size):
-        if start == size:
-            decoder.rewind(0)  # the first chunk only warmed up
-        began = time.perf_counter()
-        decoder.run(rng.integers(0, config.vocabulary, size).tolist(), FIRST_POSITION + decoder.length)
-        chunks.append(time.perf_counter() - began)
+    for ids in (prompt[:size], prompt):  # the first one only warms up
+        sequence = decoder.sequence()
+        sequence.begin([*ids, TOKEN], memory=bool(memories))
+        sequence.inject(Recall("", tuple(random_memories(config)[:memories])))
+        for start in range(0, len(ids), size):
+            began = time.perf_counter()
+            sequence.read(ids[start : start + size])
+            chunks.append(time.perf_counter() - began)
     for _ in range(count + 4):
         began = time.perf_counter()
-        decoder.run([TOKEN], FIRST_POSITION + decoder.length)
+        sequence.read([TOKEN])
         steps.append(time.perf_counter() - began)
-    return chunks[1:], steps[4:]
+    return sequence, chunks[1:], steps[4:]
 
 
-def _outside_ms(decoder: OnnxDecoder) -> float:
+def _outside_ms(sequence: Sequence) -> float:
     """Milliseconds of a step that are not spent in the runtime's `run`, median of some steps."""
-    session, inside = decoder.graph.session, 0.0
+    graph, inside = sequence.decoder.graph, 0.0
+    session = graph.session
 
     class Timed:
         def run_with_iobinding(self, binding: Any) -> None:
@@ -124,13 +129,13 @@ def _outside_ms(decoder: OnnxDecoder) -> float:
         def __getattr__(self, name: str) -> Any:
             return getattr(session, name)
 
-    decoder.graph.session = Timed()
+    graph.session = Timed()
     outside = []
     for _ in range(20):
         began = time.perf_counter()
-        decoder.run([TOKEN], FIRST_POSITION + decoder.length)
+        sequence.read([TOKEN])
         outside.append(time.perf_counter() - began - inside)
-    decoder.graph.session = session
+    graph.session = session
     return 1e3 * median(outside)
 
 
@@ -144,7 +149,7 @@ def _profiled(
     fused = fused_path(options.decoder)
     path = fused if fused.is_file() else options.decoder
     session = ort.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
-    _answer(OnnxDecoder(DecoderGraph(OpenedSession(session, "cpu"))), options.steps, options.memories)
+    _answer(DecoderGraph(OpenedSession(session, "cpu")), options.steps, options.memories)
     report = Path(session.end_profiling())
     events = json.loads(report.read_text())
     report.unlink()

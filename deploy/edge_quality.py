@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from docs.quality import DEVICE_PRECISION
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.events import Finished
+from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
@@ -104,15 +103,13 @@ def answered(bundle: Bundle, plan: Evaluation, threads: int) -> list[str]:
     """Every question's answer from the bundle's decoder."""
     plan.write()
     given = GivenMemories()
-    graph = DecoderGraph.open(bundle.decoder, threads=threads)
-    model = EdgeModel(bundle, graph, given, RecallPolicy(RecallMode.exact))
+    decoder = Decoder.open(bundle, threads=threads)
+    model = EdgeModel(bundle, decoder, given, RecallPolicy(RecallMode.exact))
     answers = []
     pairs = list(zip(plan.rows, plan.given, strict=True))
     for row, reads in track(pairs, f"{bundle.manifest.precision}: questions", console=Console(stderr=True)):
         given.memories = plan.bank.decoded(reads)
-        done = list(model.generate(row.question, max_tokens=48))[-1]
-        assert isinstance(done, Finished)
-        answers.append(done.text.strip())
+        answers.append(model.ask(row.question, max_tokens=48).text.strip())
     return answers
 
 

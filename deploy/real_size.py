@@ -2,7 +2,7 @@
 
 For a random model of the paper's 2.4 B shape and one of Qwen2.5-1.5B's: base, model folder, codec fitted to its own
 memories, int4 bundle, a service that writes with it, references ingested over gRPC, a question answered on the device
-with memories read, TensorRT engines of the whole decoder. What such a model says means nothing; what it costs is real.
+with memories read. What such a model says means nothing; what it costs is real.
 
 A stage is skipped when `log.jsonl` has it and its output is there, so an interrupted run goes on where it was.
 """
@@ -38,7 +38,7 @@ CHARACTERS = 300
 """Of a document that is ingested: one reference."""
 QUESTION = "What is the highest point of Benin?"
 PRECISION = "int4-128"
-STAGES = ("random-base", "new", "fit-codec", "export", "ingest", "ask", "serve", "tensorrt")
+STAGES = ("random-base", "new", "fit-codec", "export", "ingest", "ask", "serve")
 """In their order in the log: `serve` is logged when the service has stopped, with its start's seconds."""
 console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
 
@@ -88,7 +88,7 @@ def main() -> int:
 
 def walk(shape: Shape, stages: Sequence[str]) -> None:
     """The stages of one shape in their order."""
-    base, bundle, engines = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle", "engines"))
+    base, bundle = (WORK / f"{shape.name}-{part}" for part in ("base", "bundle"))
     model, codec = WORK / shape.name, WORK / shape.name / "codec.npz"
     fitting = ("--references", shape.references, *(("--factory", shape.factory) if shape.factory else ()))
     commands: dict[str, tuple[Path, Sequence[object]]] = {
@@ -96,7 +96,6 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
         "new": (model, ("memory-model", "new", base, "--out", model)),
         "fit-codec": (codec, ("memory-model", "fit-codec", "--model", model, *fitting)),
         "export": (bundle, ("memory-model", "export", "--model", model, "--precision", PRECISION, "--out", bundle)),
-        "tensorrt": (engines, ("edge-client", "build", "--tensorrt", "--bundle", bundle, "--cache", engines)),
     }  # fmt: skip
     for stage in stages:
         if stage == "serve":

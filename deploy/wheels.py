@@ -27,6 +27,8 @@ DIST = ROOT / "dist"
 SUMS = "SHA256SUMS"
 WORKSHOP = frozenset({"bench", "bench-peers", "dev"})
 """Extras of the repository that no wheel has."""
+OF_THE_EDGE = ("serve", "edge-gpu", "edge-tensorrt")
+"""Extras of the device's wheel."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ _TORCH = tuple(
 
 def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
     """The wheels of the project described by pyproject.toml's table `project`, each after those it needs."""
-    of_the_cloud = set(project["optional-dependencies"]) - WORKSHOP - {"edge", "serve", "service"}
+    of_the_cloud = set(project["optional-dependencies"]) - WORKSHOP - {"edge", *OF_THE_EDGE, "service"}
     return (
         Wheel(
             "memory3-protos", "The gRPC contract memory.v1 of Memory³ Edge, with the Python code made from it.",
@@ -88,7 +90,7 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
         ),
         Wheel(
             "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-protos", "memory3-model"), optional=("serve",),
+            takes=("edge_client/",), extra="edge", ours=("memory3-protos", "memory3-model"), optional=OF_THE_EDGE,
             scripts=("edge-client",),
         ),
         Wheel(
@@ -179,7 +181,7 @@ A service in the cloud turns documents into explicit memories; the device reads 
 
 | wheel | for |
 |---|---|
-| `memory3-edge` | the device; `memory3-edge[serve]` with the local server and its page |
+| `memory3-edge` | the device; `[serve]` adds the local server and its page, `[edge-gpu]`, `[edge-tensorrt]` a GPU |
 | `memory3-service` | the cloud, and making models; needs torch |
 | `memory3-model`, `memory3-protos` | what both share; they come by themselves |
 

@@ -19,7 +19,7 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.pack import open_pack
+from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import Recalling, RecallWorker
@@ -71,7 +71,8 @@ class EdgeModel:
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
         self.closed = False
-        self._settings: EdgeSettings | None = None  # those of `open`
+        self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
+        self._pack: MemoryPack | None = None
         self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
@@ -102,14 +103,15 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
+        pack = open_pack(settings, opened)
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=open_pack(settings, opened), cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
+            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
             deadline_s=settings.deadline_s,
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings = settings
+        model._settings, model._pack = settings, pack
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -123,10 +125,10 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=mine.pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings = settings
+        model._settings, model._pack = settings, self._pack
         return model
 
     def ask(

@@ -5,6 +5,7 @@
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
     embedder.onnx, embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
+    cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
 
 Torch-free. How the files are made is `memory_model.export.bundle`'s business.
 """

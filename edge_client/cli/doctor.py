@@ -58,7 +58,7 @@ def check(settings: EdgeSettings) -> Iterator[Check]:
 
 def _decoder(bundle: Bundle, settings: EdgeSettings) -> Check:
     try:
-        graph = DecoderGraph.open(bundle.decoder, threads=settings.threads, provider=settings.provider)
+        graph = _opened(bundle.decoder, settings, settings.provider)
         took_ms = step_ms(graph)
     except Memory3Error as error:
         return Check("decoder", False, f"{error.reason}: {error}")
@@ -66,6 +66,16 @@ def _decoder(bundle: Bundle, settings: EdgeSettings) -> Check:
         f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token, {1e3 / took_ms:.0f} tokens/s"
     )
     return Check("decoder", not graph.warning, detail, advice=graph.warning)
+
+
+def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderGraph:
+    return DecoderGraph.open(
+        decoder,
+        threads=settings.threads,
+        provider=provider,
+        context=settings.context,
+        parallel=settings.parallel,
+    )
 
 
 def _embedder(bundle: Bundle) -> Check:
@@ -163,13 +173,15 @@ def build(
         wanted = "tensorrt"
     decoder = Bundle.open(settings.bundle).decoder
     folder = cache_folder(decoder)
-    engines = EngineCache.of(decoder, folder) if wanted == "tensorrt" and not missing(wanted) else None
-    if again and engines is not None:
-        engines.clear()
+    engines = None
+    if wanted == "tensorrt" and not missing(wanted):
+        engines = EngineCache.of(decoder, folder, settings.context, settings.parallel)
+        if again and engines is not None:
+            engines.clear()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err) as progress:
         progress.add_task(f"{wanted}: opening {decoder}, which builds what is missing", total=None)
-        graph = DecoderGraph.open(decoder, threads=settings.threads, provider=wanted)
+        graph = _opened(decoder, settings, wanted)
         took_ms = step_ms(graph)
     made = sorted(engines.folder.glob("*.engine")) if engines is not None else []
     kept = ", ".join(f"{path} ({path.stat().st_size / 1e6:.0f} MB)" for path in made) or f"kept in {folder}"

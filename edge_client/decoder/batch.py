@@ -29,8 +29,10 @@ from memory_model.chat import prefix_ids
 from memory_model.errors import InvalidInput
 
 DEFAULT_CONTEXT = 2048
-PATIENCE_S = 0.002
-"""Least time that a step waits for the other sequences of the last one; at most half of what that one took."""
+PATIENCE_S = 0.005
+"""How long a step waits for other sequences that decode, or half of what the last one took if that is more."""
+LATELY_S = 0.05
+"""A sequence decodes if it has read something within this time."""
 QUANTUM = 64
 """Reads after which a decoding sequence gives its place to one that waits for a place."""
 IDLE_S = 0.1
@@ -87,8 +89,7 @@ class Decoder:
         self._busy = False  # a run, or a change of the caches, is under way
         self._changes = 0  # threads that wait to change a cache
         self._waiting: list[_Request] = []
-        self._decoding: weakref.WeakSet[Sequence] = weakref.WeakSet()  # of the last step
-        self._step_s = 0.0
+        self._step_s = self._free_since = 0.0
         self._prompt_next = True
         self.caches.begin(0, memory=False)
         self._checked(self._runner.run(0, [Row(self.prefix, 0, 0, False)]))
@@ -96,13 +97,19 @@ class Decoder:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, *, threads: Threads = "auto", provider: str = "auto", context: int = 0,
+        cls,
+        bundle: Bundle,
+        *,
+        threads: Threads = 1,
+        provider: str = "cpu",
+        context: int = 0,
         parallel: int = 4,
-    ) -> Decoder:  # fmt: skip
+    ) -> Decoder:
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
+        rows = context or DEFAULT_CONTEXT
         graph = DecoderGraph.open(
-            bundle.decoder, threads=threads, provider=provider, context=context or DEFAULT_CONTEXT, parallel=parallel
-        )  # fmt: skip
+            bundle.decoder, threads=threads, provider=provider, context=rows, parallel=parallel
+        )
         return cls(
             graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel
         )
@@ -160,7 +167,7 @@ class Decoder:
     def ended(self, sequence: Sequence) -> None:
         """Nobody waits for this sequence any more."""
         with self._state:
-            self._decoding.discard(sequence)
+            sequence.over = True
             self._state.notify_all()
 
     def restart(self, sequence: Sequence, memory: bool) -> None:
@@ -214,17 +221,19 @@ class Decoder:
         return steps if steps and self._all_came(steps) else []
 
     def _all_came(self, steps: Tokens[_Request]) -> bool:
-        missing = set(self._decoding) - {r.sequence for r in self._waiting}
-        return not missing or time.monotonic() - steps[0].came >= self._longest_wait()
+        now, here = time.monotonic(), {r.sequence for r in self._waiting}
+        placed = (self._at(place) for place in range(len(self._places)))
+        missing = (s for s in placed if s and not s.over and s not in here and now - s.last_read < LATELY_S)
+        return not any(missing) or time.monotonic() >= self._waits_until(steps)
 
-    def _longest_wait(self) -> float:
-        return max(PATIENCE_S, self._step_s / 2)
+    def _waits_until(self, steps: Tokens[_Request]) -> float:
+        return max(self._free_since, min(r.came for r in steps)) + max(PATIENCE_S, self._step_s / 2)
 
     def _patience(self) -> float | None:
         """Seconds until it is worth looking again although nobody said anything."""
         if self._busy or not self._waiting:
             return None
-        left = min(r.came for r in self._waiting) + self._longest_wait() - time.monotonic()
+        left = self._waits_until(self._waiting) - time.monotonic()
         return left if left > 0 else IDLE_S / 4
 
     def _run(self, chosen: list[_Request]) -> None:
@@ -247,9 +256,8 @@ class Decoder:
                 if placed:
                     self._prompt_next = stepping
                 if placed and stepping:
-                    self._decoding = weakref.WeakSet(r.sequence for r in chosen)
                     self._step_s = time.monotonic() - begun
-                self._busy = False
+                self._busy, self._free_since = False, time.monotonic()
                 self._state.notify_all()
 
     def _piece(self, request: _Request) -> None:

@@ -108,14 +108,14 @@ class DecoderGraph:
         return _fastest(opened, path, folder / "threads.json")
 
 
-def session_options(threads: int) -> ort.SessionOptions:
-    """Options that the decoder's speed rests on, whatever the provider."""
+def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions:
+    """Options that the decoder's speed rests on, whatever the provider. rounded: int8 activations on the CPU."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # int8 activations in the int4 and int8 kernels: the fast path.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4" if rounded else "0")
     # Threads sleep while nothing is to be done, so that a retrieval beside them gets its core.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from edge_client.decoder.tensors import Buffer, RowCopies
 from edge_client.errors import ProviderError
@@ -34,7 +35,7 @@ class Caches:
     """
 
     def __init__(
-        self, config: ModelConfig, context: int, parallel: int = 1, dtype: type[np.generic] = np.float32,
+        self, config: ModelConfig, context: int, parallel: int = 1, dtype: DTypeLike = np.float32,
         device: str = "cpu",
     ) -> None:  # fmt: skip
         self.config, self.parallel, self.dtype = config, parallel, np.dtype(dtype)

@@ -44,7 +44,7 @@ INSTALL = (
     "pip install --force-reinstall --no-deps onnxruntime-gpu"
 )
 CONTEXT, PARALLEL = 2048, 4
-"""Text rows and sequences, where nothing else is chosen."""
+"""Text rows and sequences where nothing else is chosen; a context of 0 is this one."""
 PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
@@ -122,7 +122,7 @@ def open_session(
     """Open the decoder on the provider that is named, or for "auto" on the best that can be had.
 
     engines: where TensorRT's engine is kept; None leaves TensorRT out. Raises ProviderError (NOT_INSTALLED,
-    OUT_OF_MEMORY, UNSUPPORTED_GRAPH, LOAD_FAILED), CorruptFile, InvalidInput.
+    OUT_OF_MEMORY, UNSUPPORTED_GRAPH, NOT_BUILT, LOAD_FAILED), CorruptFile, InvalidInput.
     """
     check_name(wanted)
     if wanted != "auto":
@@ -136,7 +136,7 @@ def open_session(
             continue
         try:
             session = _open(decoder, options, name, engines)
-        except ProviderError as error:
+        except Memory3Error as error:
             if name == "cpu":
                 raise
             reasons.append(f"{name}: {error}")
@@ -169,9 +169,7 @@ def _open(
         chain.insert(0, (RUNTIME_NAMES["cuda"], CUDA_OPTIONS))
     if name == "tensorrt":
         if engines is None:
-            raise ProviderError(
-                "TensorRT needs a bundle, whose manifest tells the shapes", reason="UNSUPPORTED_GRAPH"
-            )
+            raise ProviderError("TensorRT needs a bundle: its manifest has the shapes", reason="NOT_BUILT")
         chain.insert(0, (RUNTIME_NAMES["tensorrt"], engines.options()))
     built = engines is not None and name == "tensorrt" and engines.ready
     try:
@@ -184,9 +182,7 @@ def _open(
         log.warning(f"engine_rebuilt folder={engines.folder} reason={str(error)!r}")
         engines.clear()
         return _open(decoder, options, name, engines)
-    if (
-        session.get_providers()[0] != RUNTIME_NAMES[name]
-    ):  # its libraries do not load: the runtime left it out
+    if session.get_providers()[0] != RUNTIME_NAMES[name]:  # the runtime left it out
         raise ProviderError(
             f"provider {name}: onnxruntime {ort.__version__} has it, but its libraries do not load "
             "(CUDA 12 with cuDNN 9, and TensorRT 10 for tensorrt): install them, see `edge-client doctor`",

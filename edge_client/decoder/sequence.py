@@ -157,7 +157,6 @@ class Sequence:
 
     def end(self) -> None:
         """The answer is over: other sequences need not wait for this one, and may have its place."""
-        self.over = True
         self.decoder.ended(self)
 
     def rewind(self, length: int) -> None:

@@ -17,7 +17,6 @@ from edge_client.pull.pack_files import (
     VECTORS,
     PackManifest,
     mapped,
-    whole_records,
 )
 from edge_client.settings import EdgeSettings
 from edge_client.wire.retrieval import Answer, Hit
@@ -43,8 +42,7 @@ class MemoryPack:
     """An opened pack. Thread-safe: its files are mapped and only read.
 
     Opening compares sizes, and the checksums of what every search reads (records, vectors); the checksums of
-    texts and payloads are compared when they are read, and all of them by `verify`. minimum_score: of searches that
-    name none.
+    texts and payloads are compared when they are read. minimum_score: of searches that name none.
     """
 
     def __init__(self, folder: Path, manifest: PackManifest, minimum_score: float | None = None) -> None:
@@ -59,13 +57,11 @@ class MemoryPack:
 
     @classmethod
     def open(
-        cls, folder: str | Path, identity: Identity, embedder_id: str, *, verify: bool = True,
-        minimum_score: float | None = None,
+        cls, folder: str | Path, identity: Identity, embedder_id: str, *, minimum_score: float | None = None
     ) -> MemoryPack:  # fmt: skip
         """Open the pack at `folder` for what this device can read.
 
-        verify: False leaves out the checksums of vectors and records. Raises MissingFile, CorruptFile, and the
-        mismatch of the first id in which the pack's writer differs.
+        Raises MissingFile, CorruptFile, and the mismatch of the first id in which the pack's writer differs.
         """
         folder = Path(folder)
         manifest = PackManifest.read(folder)
@@ -83,7 +79,7 @@ class MemoryPack:
             path = folder / name
             if not path.is_file() or path.stat().st_size != entry.bytes:
                 raise CorruptFile(f"{name} of the pack at {folder} is missing or cut: pull it again")
-            if verify and name in (RECORDS, VECTORS) and file_sha256(path) != entry.sha256:
+            if name in (RECORDS, VECTORS) and file_sha256(path) != entry.sha256:
                 raise CorruptFile(
                     f"{name} of the pack at {folder} was changed (SHA-256 differs): pull it again"
                 )
@@ -97,15 +93,6 @@ class MemoryPack:
     def __len__(self) -> int:
         """Memories in the pack."""
         return self.manifest.memories
-
-    def verify(self) -> None:
-        """Compare everything with its checksums; raises CorruptFile. Reads the whole pack."""
-        for name, entry in self.manifest.files.items():
-            if file_sha256(self.folder / name) != entry.sha256:
-                raise CorruptFile(f"{name} of the pack at {self.folder} was changed: pull it again")
-        right = len(whole_records(self.folder, self.manifest.head.dimension))
-        if right != len(self):
-            raise CorruptFile(f"memory {right} of the pack at {self.folder} is damaged: pull it again")
 
     def retrieve(
         self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (),

@@ -22,6 +22,7 @@ from edge_client.decoder.kv import is_finite
 from edge_client.errors import RetrievalError, described
 from edge_client.generate.query import query_vectors
 from edge_client.recall.cache import CachedMemory, MemoryCache
+from edge_client.recall.pack import MemoryPack
 from edge_client.recall.policy import Breaker
 from edge_client.wire.retrieval import Answer, Hit
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
@@ -135,14 +136,6 @@ class Service(Protocol):
         """Close the connections."""
 
 
-class Pack(Protocol):
-    """Memories that lie on the device, searched here; `edge_client.recall.pack.MemoryPack` is one."""
-
-    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
-        """The k nearest of each vector; raises a Memory3Error."""
-        ...
-
-
 class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
@@ -152,8 +145,9 @@ class Recaller:
     """
 
     def __init__(
-        self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *, pack: Pack | None = None,
-        cache: MemoryCache | None = None, deadline_s: float = 2.0, clock: Callable[[], float] = time.monotonic,
+        self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
+        pack: Service | MemoryPack | None = None, cache: MemoryCache | None = None, deadline_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
         self.cache = MemoryCache.of(CACHE_BYTES) if cache is None else cache
@@ -210,7 +204,8 @@ class Recaller:
                 spent_s = queued_s + embedded - begun
                 answer = self._call(vectors, words, held, deadline_s, spent_s, cancellation)
             except RetrievalError as error:
-                error.__traceback__ = None  # else error and frame hold each other until the collector runs
+                # Error and frame, and those of its causes, would hold each other until Python's collector runs.
+                error.__traceback__ = error.__cause__ = error.__context__ = None
                 failed = error
         state: RecallState = "fetched"
         if failed:

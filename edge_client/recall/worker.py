@@ -27,7 +27,7 @@ from edge_client.recall.recaller import Recall, without
 WAITING_RECALLS = 32
 """Recalls that may wait for a thread; a further one is skipped: its chunk would be over before its turn."""
 CLOSED = "the model was closed"
-THREADS = 4
+THREADS = 16
 """Recalls under way at a time. They wait for the service together, and compute one after the other."""
 
 

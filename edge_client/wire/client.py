@@ -75,8 +75,9 @@ class MemoryClient:
             for call in calls:
                 call.cancel()  # without effect on those that ended
 
-        with named_errors(self.address, timeout_s):
-            try:
+        cancelled = False
+        try:
+            with named_errors(self.address, timeout_s):
                 for request in (request for requests in each for request in requests):
                     calls.append(
                         self._retrieval.Retrieve.future(
@@ -87,10 +88,12 @@ class MemoryClient:
                 if cancellation is not None:
                     cancellation.when_cancelled(cancel)
                 responses = [call.result() for call in calls]
-            except grpc.FutureCancelledError as error:
-                raise RetrievalError("nobody waits for the memories any more", reason="CANCELLED") from error
-            finally:
-                cancel()
+        except grpc.FutureCancelledError:
+            cancelled = True
+        finally:
+            cancel()
+        if cancelled:  # here, so that it holds no frames by way of gRPC's error
+            raise RetrievalError("nobody waits for the memories any more", reason="CANCELLED")
         answers = []
         for requests in each:
             answers.append(joined(requests, responses[: len(requests)]))

@@ -26,7 +26,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from memory_model.codec.blas import ON_ONE_THREAD
-from memory_model.codec.native.decoder import FoldedTables, native_decoder
+from memory_model.codec.native.decoder import BfloatProduct, FoldedTables, native_decoder
 from memory_model.codec.native.library import Library, installed
 from memory_model.codec.tables import COARSE_SUBSPACES, PlacedCodes
 from memory_model.codec.tables import ProductTables as ProductTables  # part of what a codec is to others
@@ -141,7 +141,7 @@ class ProductCodec(MemoryCodec):
         tables.check()
         self.tables = tables
         self.library = library
-        self._native: FoldedTables | None = None
+        self._native: FoldedTables | BfloatProduct | None = None
         self._native_made = library is None
         self._making = threading.Lock()
         self.together = tables.together
@@ -193,7 +193,7 @@ class ProductCodec(MemoryCodec):
         else:
             native.decode_into(pieces)
 
-    def native(self) -> FoldedTables | None:
+    def native(self) -> FoldedTables | BfloatProduct | None:
         """The compiled way of decoding these tables, made when it is first asked for; None where numpy decodes."""
         with self._making:
             if not self._native_made and self.library is not None:

@@ -28,7 +28,7 @@ def test_prompts_have_exactly_the_tokens_asked_for_and_differ(bundle, tokens):
 
 
 def test_an_answer_has_exactly_the_tokens_asked_for(bundle):
-    with EdgeModel.open(bundle.folder, "127.0.0.1:1") as model:
+    with EdgeModel.open(bundle.folder, "127.0.0.1:1", context=512) as model:
         answered = answer(model, "What?", "off", 20)
         assert answered.statistics.generated_tokens == 20
         assert len(answered.token_ms) == 19

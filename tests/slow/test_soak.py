@@ -15,9 +15,9 @@ import grpc
 import pytest
 
 from edge_client import EdgeModel, RecallMode
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.recall.recaller import Recall
+from edge_client.decoder.batch import Decoder
 from edge_client.recall.policy import RecallPolicy
+from edge_client.recall.recaller import Recall
 from tests.edge_client.fake_service import FakeService, serving
 from tests.edge_client.tiny_bundle import format_of, random_memory, tiny_bundle, tiny_config, tiny_loaded
 
@@ -63,7 +63,7 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
     policy = RecallPolicy(RecallMode.overlap, lead_tokens=4)
     with (
         serving(FakeService(bundle.embedder(), texts, payloads)) as service,
-        EdgeModel(bundle, DecoderGraph.open(bundle.decoder), NewMemories(), policy) as model,
+        EdgeModel(bundle, Decoder.open(bundle, threads=1), NewMemories(), policy) as model,
     ):
 
         def answer(number: int) -> None:

@@ -17,11 +17,11 @@ from deploy.bench.rounds import interleave
 from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
 from deploy.bench.scenarios.codec import random_memories
 from deploy.bench.weights_read import cache_bytes, weight_bytes
+from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.recall.recaller import Recall
 from memory_model.codec.payload import ExplicitMemory
 
-FIRST_POSITION = 200
 TOKEN = 5
 
 
@@ -57,7 +57,7 @@ def measure(settings: AnswerSettings) -> Keys:
     graph = DecoderGraph.open(path, threads=settings.threads)
     session = _TimedSession(graph.session)
     graph.session = session
-    decoder, config = OnnxDecoder(graph), graph.config
+    decoder, config = Decoder(graph, [TOKEN], parallel=1), graph.config
     memories = random_memories(config)
     prompt = np.random.default_rng(0).integers(0, config.vocabulary, settings.prompt_tokens).tolist()
 
@@ -87,21 +87,23 @@ def measure(settings: AnswerSettings) -> Keys:
 
 
 def _answer(
-    decoder: OnnxDecoder, session: _TimedSession, prompt: list[int], given: list[ExplicitMemory], tokens: int
+    decoder: Decoder, session: _TimedSession, prompt: list[int], given: list[ExplicitMemory], tokens: int
 ) -> _Steps:
     """A prompt in chunks, then an answer token by token."""
-    decoder.rewind(0)
+    sequence = decoder.sequence()
+    sequence.begin(prompt, memory=bool(given))
+    sequence.read(prompt[:1])  # takes a place in the caches
     began = time.perf_counter()
-    decoder.inject(given)
+    sequence.inject(Recall("", tuple(given)))
     injected = time.perf_counter()
     chunk = decoder.config.memory.chunk_tokens
-    for start in range(0, len(prompt), chunk):
-        decoder.run(prompt[start : start + chunk], FIRST_POSITION + start)
+    for start in range(1, len(prompt), chunk):
+        sequence.read(prompt[start : start + chunk])
     prompted = time.perf_counter()
     steps, outside = [], []
-    for number in range(tokens):
+    for _ in range(tokens):
         inside, started = session.inside_s, time.perf_counter()
-        decoder.run([TOKEN], FIRST_POSITION + len(prompt) + number)
+        sequence.read([TOKEN])
         steps.append(time.perf_counter() - started)
         outside.append(steps[-1] - (session.inside_s - inside))
     return _Steps(median(steps), median(outside), prompted - injected, injected - began)

@@ -1,4 +1,4 @@
-/* Decompression of explicit memories in C: sums of table rows.
+/* Decompression of explicit memories in C: sums of table rows, or a matrix product in bfloat16.
 
    Plain C for one thread, called through ctypes, which lets other Python threads run meanwhile. Nothing here
    allocates, keeps state or calls a C library. One file serves every processor of an architecture: the loop of
@@ -70,13 +70,90 @@ INLINE void find_rows(const folded_tables *t, const uint8_t *code, const uint8_t
 #undef LANES
 #endif
 
-/* Another number with every change below, so that a library of another version is not called. */
-int32_t memory_codec_version(void) { return 1; }
+/* Tables of `memory_model.codec.native.decoder.BfloatProduct`, bfloat16 as uint16. words [parts, 1 << bits, row]: each
+   part's numbers first, at least one zero behind; row a multiple of 8. first [parts]: where a part's numbers begin in the vector
+   that is multiplied; it has 2 * pairs numbers. basis [panels, pairs, COLUMNS, 2]: two neighbouring rows of the matrix
+   side by side. mean float [panels * COLUMNS]. head_dim: a multiple of 16. */
+typedef struct {
+    int64_t parts, bits, code_bytes, row, pairs, panels, head_dim, together;
+    const uint16_t *words;
+    const int64_t *first;
+    const uint16_t *basis;
+    const float *mean;
+} product_tables;
 
-/* The best level of this processor: 0 plain, 1 AVX2 with FMA; those below it run too. Wider vectors bring nothing. */
+#define TILE 8      /* codes multiplied at once */
+#define COLUMNS 48  /* numbers of a panel: 24 sums of 16 floats stay in registers */
+
+typedef uint16_t eight_words __attribute__((vector_size(16), aligned(2), may_alias));
+
+/* One code as bfloat16 numbers to `to`, which has room for 2 * pairs + row: every part overwrites the zeros of the last. */
+static void gather_words(const product_tables *t, const uint8_t *code, const uint8_t *end, uint16_t *to) {
+    const uint16_t *table = t->words;
+    for (int64_t m = 0; m < t->parts; m++, table += t->row << t->bits) {
+        const uint16_t *row = table + t->row * number_at(code, end, m * t->bits, t->bits);
+        for (int64_t x = 0; x < t->row; x += 8) *(eight_words *)(to + t->first[m] + x) = *(const eight_words *)(row + x);
+    }
+}
+
+#if defined(__x86_64__)
+typedef float floats16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t pairs16 __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* sums[r][v] = mean + the products of TILE rows of `codes` with the panel. In assembly: names of intrinsics for bfloat16
+   differ between compilers, and their header requires a C library's. */
+__attribute__((target("avx512f"))) static void multiply_tile(const product_tables *t, int64_t panel, const int32_t *codes,
+                                                             int64_t stride, floats16 sums[TILE][3]) {
+    const pairs16 *basis = (const pairs16 *)t->basis + panel * t->pairs * 3;
+    floats16 sum[TILE][3];
+#pragma GCC unroll 8
+    for (int r = 0; r < TILE; r++)
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; v++) sum[r][v] = *(const floats16 *)(t->mean + panel * COLUMNS + 16 * v);
+    for (int64_t p = 0; p < t->pairs; p++, basis += 3) {
+        pairs16 one = basis[0], two = basis[1], three = basis[2];
+#pragma GCC unroll 8
+        for (int r = 0; r < TILE; r++) {
+            pairs16 code = (pairs16){0} + codes[r * stride + p];
+            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][0]) : "v"(code), "v"(one));
+            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][1]) : "v"(code), "v"(two));
+            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[r][2]) : "v"(code), "v"(three));
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < TILE; r++)
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; v++) sums[r][v] = sum[r][v];
+}
+
+__attribute__((target("avx512f"))) static void multiply_all(const product_tables *t, const uint16_t *gathered, int64_t n,
+                                                            const int64_t *places, float *out) {
+    floats16 sums[TILE][3];
+    for (int64_t panel = 0; panel < t->panels; panel++)
+        for (int64_t i = 0; i < n; i += TILE) {
+            multiply_tile(t, panel, (const int32_t *)(gathered + 2 * t->pairs * i), t->pairs, sums);
+            for (int64_t r = 0; r < TILE && i + r < n; r++)
+                for (int64_t v = 0; v < 3; v++) {
+                    int64_t column = panel * COLUMNS + 16 * v, head = column / t->head_dim;
+                    if (head < t->together)
+                        *(floats16 *)(out + places[(i + r) * t->together + head] * t->head_dim + column % t->head_dim) =
+                            sums[r][v];
+                }
+        }
+}
+#endif
+
+/* Another number with every change below, so that a library of another version is not called. */
+int32_t memory_codec_version(void) { return 2; }
+
+/* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with bfloat16; those below it run too. Sums of
+   rows are the same at level 2 as at 1: wider vectors bring nothing there. */
 int32_t memory_codec_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bf16"))
+        return 2;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
     return 0;
@@ -99,7 +176,29 @@ int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const 
         if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
     if (level < 0 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    if (level == 1) return sum_rows_avx2(t, codes, n, blocks, places, out), 0;
+    if (level >= 1) return sum_rows_avx2(t, codes, n, blocks, places, out), 0;
 #endif
     return sum_rows_plain(t, codes, n, blocks, places, out), 0;
+}
+
+/* n codes to vectors by a matrix product in bfloat16, sums in float32. places, out: as in memory_codec_sum_rows. gathered:
+   memory of the caller for 2 * pairs numbers of each code, their number rounded up to a multiple of TILE, and for `row`
+   more. Returns 0, or what is wrong before it writes. */
+int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const uint8_t *codes, int64_t n,
+                              const int64_t *places, uint16_t *gathered, float *out, int64_t out_rows) {
+    const product_tables *t = tables;
+    if (t->parts < 1 || t->bits < 1 || t->bits > 16 || t->parts * t->bits > 8 * t->code_bytes || t->row % 8 ||
+        t->head_dim % 16 || t->head_dim * t->together > t->panels * COLUMNS)
+        return BAD_TABLES;
+    for (int64_t m = 0; m < t->parts; m++)
+        if (t->first[m] < 0 || t->first[m] > 2 * t->pairs) return BAD_TABLES;
+    for (int64_t i = 0; i < n * t->together; i++)
+        if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
+    if (level < 2 || level > memory_codec_level()) return BAD_LEVEL;
+#if defined(__x86_64__)
+    for (int64_t i = 0; i < n; i++)
+        gather_words(t, codes + i * t->code_bytes, codes + n * t->code_bytes, gathered + 2 * t->pairs * i);
+    multiply_all(t, gathered, n, places, out);
+#endif
+    return 0;
 }

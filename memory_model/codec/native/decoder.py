@@ -1,8 +1,10 @@
-"""A product codec decoded in C by `FoldedTables`, where that is faster than numpy and exact enough.
+"""A product codec decoded in C, where that is faster than numpy and exact enough.
 
-They have the rotation in them, so that a vector is a sum of rows and no product (decision 0028):
+`FoldedTables`, for small codecs, have the rotation in them, so that a vector is a sum of rows (decision 0028):
 
     mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
+
+`BfloatProduct`, for one code of all vectors of a token, makes the product in bfloat16 where the processor has that.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from memory_model.codec.native import library as native
 from memory_model.codec.native.library import Library, Tables
 from memory_model.codec.tables import PlacedCodes, ProductTables
 
 TOLERANCE = 1e-4
 """Largest relative error against numpy. Trained tables give 4e-5, tables with a few far larger numbers more."""
+BFLOAT_TOLERANCE = 4e-3
+"""The same of a product in bfloat16: 8 bits of a number. What the codes themselves lose is a hundred times larger."""
 _CODES = 256
 
 Decode = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -30,15 +35,21 @@ _LARGEST = 32767
 _LARGE_PAGE_BYTES = 2 << 20
 
 
-def native_decoder(tables: ProductTables, library: Library, by_numpy: Decode) -> FoldedTables | None:
-    """The folded tables; None where numpy serves a codec better, or is the only one that is exact enough."""
-    if not FoldedTables.suits(tables):
+def native_decoder(
+    tables: ProductTables, library: Library, by_numpy: Decode
+) -> FoldedTables | BfloatProduct | None:
+    """The decoder in C; None where numpy serves a codec better, or is the only one that is exact enough."""
+    decoder: FoldedTables | BfloatProduct
+    if FoldedTables.suits(tables):
+        decoder, tolerance = FoldedTables(tables, library), TOLERANCE
+    elif library.multiplies and BfloatProduct.suits(tables):
+        decoder, tolerance = BfloatProduct(tables, library), BFLOAT_TOLERANCE
+    else:
         return None
-    folded = FoldedTables(tables, library)
-    return folded if relative_error(folded, tables, by_numpy) <= TOLERANCE else None
+    return decoder if relative_error(decoder, tables, by_numpy) <= tolerance else None
 
 
-def relative_error(decoder: FoldedTables, tables: ProductTables, by_numpy: Decode) -> float:
+def relative_error(decoder: FoldedTables | BfloatProduct, tables: ProductTables, by_numpy: Decode) -> float:
     """Length of a difference over length of its vector, mean of random codes; infinite if a number is not finite.
 
     Each vector counts for itself: a few that are far longer would hide what all the others lose.
@@ -93,6 +104,53 @@ class FoldedTables:
         for piece in pieces:
             blocks = piece.blocks if self._tables.blocks > 1 else None
             self._library.sum_rows(self._tables, piece.codes, blocks, piece.places, piece.rows)
+
+
+class BfloatProduct:
+    """Decodes by a matrix product in bfloat16 with sums in float32. Thread-safe: nothing changes after it is made."""
+
+    name = "bfloat16 product"
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._library = library
+        codewords, d = tables.codewords[0], tables.mean.shape[1]
+        parts, words, wide = codewords.shape
+        # Parts are padded to one width; numbers that are always zero are left out of the product.
+        used = [np.flatnonzero(part.any(0)) for part in codewords]
+        counts = [len(numbers) for numbers in used]
+        row, pairs, panels = -(-(wide + 1) // 8) * 8, -(-sum(counts) // 2), -(-d // native.COLUMNS)
+        compact = np.zeros((parts, words, row), np.float32)
+        basis = np.zeros((2 * pairs, panels * native.COLUMNS), np.float32)
+        places = [m * wide + numbers for m, numbers in enumerate(used)]
+        basis[: sum(counts), :d] = tables.basis[0][np.concatenate(places)]
+        for m, numbers in enumerate(used):
+            compact[m, :, : len(numbers)] = codewords[m][:, numbers]
+        mean = np.zeros(panels * native.COLUMNS, np.float32)
+        mean[:d] = tables.mean[0]
+        first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
+        paneled = _bfloat16(basis).reshape(pairs, 2, panels, native.COLUMNS).transpose(2, 0, 3, 1)
+        self._arrays = _bfloat16(compact), first, np.ascontiguousarray(paneled), mean
+        addresses = (array.ctypes.data for array in self._arrays)
+        self._tables = native.ProductTables(
+            parts, tables.bits, tables.code_bytes, row, pairs, panels, d // tables.together, tables.together, *addresses
+        )  # fmt: skip
+
+    @staticmethod
+    def suits(tables: ProductTables) -> bool:
+        """Whether the codec is of one block without coarse parts, and its heads fill vectors of 16 floats."""
+        head_dim = tables.mean.shape[1] // tables.together
+        return len(tables.mean) == 1 and tables.coarse is None and head_dim % 16 == 0
+
+    def decode_into(self, pieces: Sequence[PlacedCodes]) -> None:
+        """Write the vectors of all codes to their rows."""
+        for piece in pieces:
+            self._library.multiply(self._tables, piece.codes, piece.places, piece.rows)
+
+
+def _bfloat16(values: np.ndarray) -> np.ndarray:
+    """Finite float32 rounded to the nearest bfloat16, as uint16 of the same shape."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _products(tables: ProductTables, block: int) -> Iterator[list[np.ndarray]]:

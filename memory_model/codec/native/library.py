@@ -12,8 +12,8 @@ import numpy as np
 from memory_model.codec.native.compile import FOLDER, LIBRARY
 from memory_model.errors import InvalidInput
 
-VERSION = 1
-LEVELS = ("plain", "AVX2")
+VERSION = 2
+LEVELS = ("plain", "AVX2", "AVX-512 bfloat16")
 """Instruction sets that the loops are compiled for; `plain` is what every processor of the architecture has."""
 _WRONG = {
     -1: "a code is of a block that the codec does not have",
@@ -24,6 +24,8 @@ _WRONG = {
 _NUMBERS = (
     "blocks", "coarse", "coarse_bits", "coarse_bytes", "parts", "bits", "code_bytes", "width", "head_dim", "together",
 )  # fmt: skip
+_PRODUCT_NUMBERS = ("parts", "bits", "code_bytes", "row", "pairs", "panels", "head_dim", "together")
+TILE, COLUMNS = 8, 48  # as in decode.c
 
 
 class Tables(ctypes.Structure):
@@ -32,6 +34,15 @@ class Tables(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in _NUMBERS),
         *((name, ctypes.c_void_p) for name in ("rows", "scales", "mean")),
+    ]
+
+
+class ProductTables(ctypes.Structure):
+    """`product_tables` of decode.c; whoever makes one keeps the arrays alive."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _PRODUCT_NUMBERS),
+        *((name, ctypes.c_void_p) for name in ("words", "first", "basis", "mean")),
     ]
 
 
@@ -56,11 +67,20 @@ class Library:
         self._sum_rows.argtypes = [
             ctypes.c_int32, ctypes.POINTER(Tables), pointer, number, pointer, pointer, pointer, number,
         ]  # fmt: skip
+        self._multiply = loaded.memory_codec_multiply
+        self._multiply.argtypes = [
+            ctypes.c_int32, ctypes.POINTER(ProductTables), pointer, number, pointer, pointer, pointer, number,
+        ]  # fmt: skip
 
     @property
     def name(self) -> str:
         """The instruction set in use."""
         return LEVELS[self.level]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether `multiply` runs on this processor."""
+        return self.level >= 2
 
     def sum_rows(
         self,
@@ -79,6 +99,21 @@ class Library:
             self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
             None if blocks is None else _address("blocks", blocks, np.int64, n),
             _address("places", places, np.int64, n * tables.together),
+            _address("rows", out, np.float32, rows, tables.head_dim), rows,
+        )  # fmt: skip
+        if wrong:
+            raise InvalidInput(_WRONG[wrong])
+
+    def multiply(self, tables: ProductTables, codes: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        """Products of codes uint8 [n, code_bytes] in bfloat16 into rows places int64 [n * together] of float32 `out`.
+
+        Raises InvalidInput for a row that is not there, or a processor that cannot.
+        """
+        n, rows = len(codes), len(out)
+        gathered = np.empty(2 * tables.pairs * (-(-n // TILE) * TILE) + tables.row, np.uint16)
+        wrong = self._multiply(
+            self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
+            _address("places", places, np.int64, n * tables.together), gathered.ctypes.data,
             _address("rows", out, np.float32, rows, tables.head_dim), rows,
         )  # fmt: skip
         if wrong:

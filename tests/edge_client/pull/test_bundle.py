@@ -73,10 +73,12 @@ def part(place: Path) -> Path:
     return place.parent / f".{place.name}.pull" / f"{EXTRA}.part"
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 def same(place: Path, offered: Path) -> bool:
-    return {p.name: p.read_bytes() for p in place.iterdir()} == {
-        p.name: p.read_bytes() for p in offered.iterdir()
-    }
+    return files_of(place) == files_of(offered)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
-from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
+from memory_model.codec.native.decoder import TOLERANCE, BfloatProduct, FoldedTables
 from memory_model.codec.native.library import Library
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import PlacedCodes, ProductTables
@@ -121,10 +121,50 @@ def test_tables_with_a_number_far_larger_than_the_others_are_left_to_numpy() -> 
         np.testing.assert_array_equal(codec.decode(codes, 0), ProductCodec(tables).decode(codes, 0))
 
 
-def test_a_codec_too_wide_to_fold_is_left_to_numpy() -> None:
+def test_a_codec_too_wide_to_fold_is_left_to_numpy_or_multiplied_in_bfloat16() -> None:
     tables = random_tables(np.random.default_rng(0), 1, 40, 8, 4, 1024, None, 1)
-    for library in libraries()[:1]:
-        assert ProductCodec(tables, library).native() is None
+    for library in libraries():
+        found = ProductCodec(tables, library).native()
+        assert isinstance(found, BfloatProduct) if library.multiplies else found is None
+
+
+bfloat = [library for library in libraries() if library.multiplies]
+bfloat_only = pytest.mark.skipif(not bfloat, reason="this processor has no AVX-512 with bfloat16")
+
+
+@bfloat_only
+@given(
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([2, 6, 8, 10])),
+    st.sampled_from([16, 48, 64, 80]), st.integers(1, 5), st.sampled_from(SIZES), st.integers(0, 2**32),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_a_product_in_bfloat16_is_within_its_rounding_of_what_numpy_decodes(
+    shape: tuple[int, int, int], head_dim: int, together: int, n: int, seed: int
+) -> None:
+    parts, bits, wide = shape
+    rng = np.random.default_rng(seed)
+    tables = random_tables(rng, 1, parts, bits, wide, head_dim * together, None, together)
+    codes = rng.integers(0, 256, (n, tables.code_bytes), np.uint8)
+    which, places = np.zeros(n, np.int64), rng.permutation(n * together)
+    found = np.full((n * together, head_dim), np.nan, np.float32)
+    BfloatProduct(tables, bfloat[0]).decode_into([PlacedCodes(codes, which, places, found)])
+    wanted = ProductCodec(tables).decode(codes, which)
+    positive = {"codewords": np.abs(tables.codewords), "basis": np.abs(tables.basis)}
+    summed = ProductCodec(replace(tables, mean=0 * tables.mean, **positive)).decode(codes, which)
+    # Both numbers of a product are rounded to 8 bits: by at most one part in 256 each.
+    difference = np.abs(found[places].reshape(wanted.shape) - wanted)
+    assert (difference <= 1.01 * 2**-7 * summed + 1e-5 * (1 + np.abs(wanted))).all()
+
+
+@bfloat_only
+def test_a_product_refuses_a_row_that_is_not_there() -> None:
+    tables = random_tables(np.random.default_rng(0), 1, 4, 6, 2, 16, None, 1)
+    codes, rows = np.zeros((2, tables.code_bytes), np.uint8), np.zeros((2, 16), np.float32)
+    with pytest.raises(InvalidInput, match="row that does not exist"):
+        BfloatProduct(tables, bfloat[0]).decode_into(
+            [PlacedCodes(codes, np.zeros(2, np.int64), np.array([0, 2]), rows)]
+        )
+    assert not rows.any()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import onnx
 import pytest
 import torch
 
-from edge_client.decoder import batch
-Decoder_ = batch.Decoder
+from edge_client.decoder.batch import Decoder as EdgeDecoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import Sequence
+from edge_client.recall.recaller import Recall
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, RopeScaling
 from memory_model.errors import InvalidInput
 from memory_model.export.decoder import OPERATORS, decoder_graphs, export_decoder
 from memory_model.export.graph import Graph
@@ -46,19 +48,25 @@ def weights_of(model: Decoder) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
-def standard(
-    weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32", capacity: int = 300
-) -> Graph:
-    return decoder_graphs(weights, config, precision, capacity, operators=["standard"])["standard"]
+def standard(weights: dict[str, np.ndarray], config: ModelConfig, precision: str = "float32") -> Graph:
+    return decoder_graphs(weights, config, precision, operators=["standard"])["standard"]
+
+
+def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
+    return EdgeDecoder(DecoderGraph.open(path, threads=1, provider="cpu"), prefix, context=300, parallel=1)
 
 
 def exported(
-    model: Decoder, folder: Path, precision: str = "float32", capacity: int = 300, spelling: str = "fused"
-) -> Decoder_:
+    model: Decoder,
+    folder: Path,
+    precision: str = "float32",
+    spelling: str = "fused",
+    prefix: tuple[int, ...] = (),
+) -> Sequence:
     path = folder / "decoder.onnx"
-    graphs = decoder_graphs(weights_of(model), model.config, precision, capacity, operators=[spelling])
+    graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
     graphs[spelling].save(path, external=True)
-    return Decoder_(path)
+    return opened(path, list(prefix or range(PREFIX))).sequence()
 
 
 def memories(config: ModelConfig, count: int, seed: int) -> list[ExplicitMemory]:
@@ -88,14 +96,16 @@ def reference_logits(
 
 
 def run_cuts(
-    decoder: Decoder_, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
+    sequence: Sequence, ids: list[int], cuts: list[tuple[int, int, int]], sets: list[list[ExplicitMemory]]
 ) -> np.ndarray:
+    """Logits of the text; the first cut is the prefix, which the decoder has read."""
+    assert cuts[0] == (0, PREFIX, -1)
     rows = []
-    for start, end, number in cuts:
-        if number >= 0:
-            decoder.inject(sets[number])
-        first = start if start < PREFIX else start + WINDOW
-        rows.append(decoder.run(ids[start:end], first, all_logits=True).copy())
+    sequence.begin([], memory=any(sets))
+    for start, end, number in cuts[1:]:
+        if any(sets):
+            sequence.inject(Recall("", tuple(sets[number])))
+        rows.append(sequence.read(ids[start:end], all_logits=True))
     return np.concatenate(rows)
 
 
@@ -109,8 +119,8 @@ def test_logits_equal_torch_in_chunks_and_steps(
     sets = [memories(model.config, count, seed) for seed in (1, 2)]
     cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, 1) for i in range(83, 88))]
     ids = np.random.default_rng(count).integers(0, 200, 88).tolist()
-    got = run_cuts(exported(model, tmp_path, spelling=spelling), ids, cuts, sets)
-    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+    got = run_cuts(exported(model, tmp_path, spelling=spelling, prefix=tuple(ids[:3])), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
 
 
 def test_biases_and_an_untied_head_are_exported(tmp_path: Path) -> None:
@@ -122,8 +132,29 @@ def test_biases_and_an_untied_head_are_exported(tmp_path: Path) -> None:
     ids = list(range(40))
     sets = [memories(model.config, 4, 7)]
     cuts = [(0, 3, -1), (3, 40, 0)]
-    got = run_cuts(exported(model, tmp_path), ids, cuts, sets)
-    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+    got = run_cuts(exported(model, tmp_path, prefix=tuple(ids[:3])), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
+
+
+@pytest.mark.parametrize("spelling", OPERATORS)
+@pytest.mark.parametrize("changes", [
+    {"qk_norm": True, "hidden": 100}, {"plain_layers": (1,)}, {"plain_layers": (0, 1, 2)},
+    {"rope_scaling": RopeScaling("llama3", factor=4.0, original_positions=64)}, {"attention_bias": True, "query_heads": 3},
+], ids=["normed", "one plain layer", "all plain", "scaled", "no groups"])  # fmt: skip
+def test_every_architecture_has_the_logits_of_torch(
+    changes: dict[str, object], spelling: str, tmp_path: Path
+) -> None:
+    """Qwen3, SmolLM3, Llama 3, Qwen2: norms that are not 1 and biases that are not 0."""
+    model = random_model(config_of("unequal heads", **changes))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "norm.weight")):
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    ids = np.random.default_rng(1).integers(0, 200, 70).tolist()
+    sets = [memories(model.config, 4, 7)]
+    cuts = [(0, 3, -1), (3, 67, 0), *((n, n + 1, 0) for n in range(67, 70))]
+    got = run_cuts(exported(model, tmp_path, spelling=spelling, prefix=tuple(ids[:3])), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -134,8 +165,8 @@ def test_memories_swapped_while_generating_count_from_the_next_token_on(budget: 
     cuts = [(0, 3, -1), (3, 40, 0), *((i, i + 1, 0) for i in range(40, 50)),
             *((i, i + 1, 1) for i in range(50, 60)), *((i, i + 1, 2) for i in range(60, 70)), (70, 130, 3)]  # fmt: skip
     ids = np.random.default_rng(5).integers(0, 200, 130).tolist()
-    got = run_cuts(exported(model, tmp_path), ids, cuts, sets)
-    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets), atol=1e-4)
+    got = run_cuts(exported(model, tmp_path, prefix=tuple(ids[:3])), ids, cuts, sets)
+    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -146,34 +177,35 @@ def test_poison_in_unused_rows_does_not_leak(budget: str, count: int, tmp_path: 
     ids = np.random.default_rng(0).integers(0, 200, 30).tolist()
 
     def run(poison: bool) -> np.ndarray:
-        decoder = exported(model, tmp_path)
-        caches = decoder.caches
-        decoder.run(ids[:20], WINDOW)
-        decoder.inject(chosen)
-        if poison:
-            for name in caches.names():
-                view, tensor = caches.view(name), caches._of[name]
-                caches._buffers[name][view.size :] = np.nan  # what no view shows
-                first = caches.slot_rows(tensor.layout)
-                view[:, first + decoder.length :] = 1e30  # what the mask hides
-                if first:
-                    hidden = np.isinf(caches.slot_masks[tensor.layout])
-                    for head in range(len(view)):
-                        view[head, :first][hidden[head if len(hidden) > 1 else 0]] = -1e30
-        return decoder.run(ids[20:], WINDOW + 20, all_logits=True).copy()
+        sequence = exported(model, tmp_path)
+        caches = sequence.decoder.caches
+        sequence.begin([], memory=count > 0)
+        sequence.read(ids[:20])
+        if count:
+            sequence.inject(Recall("", tuple(chosen)))
+        for name, tensor in caches.tensors.items() if poison else ():
+            rows = caches.buffers[name].array[0]
+            first = caches.first_row(tensor.layout, count > 0)
+            rows[:, first + sequence.length :] = 1e30  # not written yet
+            if first:  # what the mask hides
+                hidden = np.isinf(caches.masks[tensor.layout][0])
+                for head in range(len(rows)):
+                    rows[head, :first][hidden[head if len(hidden) > 1 else 0]] = -1e30
+        return sequence.read(ids[20:], all_logits=True)
 
     np.testing.assert_array_equal(run(poison=True), run(poison=False))
 
 
 def test_order_of_memories_does_not_matter(tmp_path: Path) -> None:
     model = random_model(config_of("unequal heads"))
-    decoder = exported(model, tmp_path)
+    sequence = exported(model, tmp_path)
+    sequence.begin([], memory=True)
     chosen = memories(model.config, 5, 11)
     results = []
     for order in (chosen, chosen[::-1]):
-        decoder.rewind(0)
-        decoder.inject(order)
-        results.append(decoder.run(list(range(20)), WINDOW).copy())
+        sequence.rewind(0)
+        sequence.inject(Recall("", tuple(order)))
+        results.append(sequence.read(list(range(20))))
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
@@ -193,8 +225,8 @@ def test_low_bit_weights_equal_their_dequantized_float_model(precision: str, tmp
                 parameter.copy_(torch.tensor(stored.dequantize().T))
     sets, cuts = [memories(model.config, 5, 1)], [(0, 3, -1), (3, 60, 0)]
     ids = np.random.default_rng(2).integers(0, 200, 60).tolist()
-    got = run_cuts(exported(model, tmp_path, precision), ids, cuts, sets)
-    want = reference_logits(rounded, ids, cuts, sets)
+    got = run_cuts(exported(model, tmp_path, precision, prefix=tuple(ids[:3])), ids, cuts, sets)
+    want = reference_logits(rounded, ids, cuts, sets)[3:]
     assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
 
 
@@ -216,21 +248,24 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     """The CPU opens its own spelling where there is one; the other stays for accelerators."""
     loaded = tiny_loaded(config=config_of("unequal heads", tied_embeddings=tied))
     model, path = loaded.model, tmp_path / "decoder.onnx"
-    names = {file.name for file in export_decoder(loaded, path, precision, 300)}
+    names = {file.name for file in export_decoder(loaded, path, precision)}
     assert names == {"decoder.onnx", "decoder.cpu.onnx", "decoder.onnx.data"} == set(os.listdir(tmp_path))
     alone = standard(weights_of(model), model.config, precision)
     alone.save(tmp_path / "alone.onnx", external=True)
     largest = (tmp_path / "alone.onnx.data").stat().st_size
-    assert (tmp_path / "decoder.onnx.data").stat().st_size < 1.5 * largest  # only the tables of angles twice
+    assert (tmp_path / "decoder.onnx.data").stat().st_size == largest
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits = []
+    graphs = []
     for file in (path, tmp_path / "alone.onnx"):
-        decoder = Decoder_(file)
-        decoder.inject(chosen)
-        logits.append(decoder.run(ids, WINDOW, all_logits=True).copy())
+        decoder = opened(file, [1, 2, 3])
+        graphs.append(decoder.graph)
+        sequence = decoder.sequence()
+        sequence.begin(ids, memory=True)
+        sequence.inject(Recall("", tuple(chosen)))
+        logits.append(sequence.read(ids, all_logits=True))
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
-    assert Decoder_(path).graph.fused
-    assert not decoder.graph.fused
+    assert [graph.fused for graph in graphs] == [True, False]
 
 
 def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None:
@@ -282,8 +317,6 @@ def test_what_cannot_be_exported_is_named() -> None:
     weights = weights_of(random_model(config))
     with pytest.raises(InvalidInput, match="precision must be"):
         standard(weights, config, "int2")
-    with pytest.raises(InvalidInput, match="capacity 3"):
-        standard(weights, config, capacity=3)
     with pytest.raises(InvalidInput, match=r"one of \(32, 64, 128\) inputs, not 48"):
         Precision("int4", block=48)
     broken = dict(weights)

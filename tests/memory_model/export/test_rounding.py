@@ -52,7 +52,7 @@ def test_eight_bits_are_rounded_to_the_nearest() -> None:
 
 def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
     loaded = tiny_loaded()
-    graph = decoder_graphs(loaded.model.state_dict(), loaded.config, "int4", 128)["standard"].model().graph
+    graph = decoder_graphs(loaded.model.state_dict(), loaded.config, "int4")["standard"].model().graph
     steps: list[tuple[int, int]] = []
     moments = second_moments(loaded, ROWS, lambda done, of: steps.append((done, of)))
     widths = {t.name: t.dims[0] for t in graph.initializer if t.data_type == TensorProto.INT4}

@@ -1,0 +1,47 @@
+"""`make verify-gpu` on a machine without a GPU: the CPU is compared, the others are named with why they did not run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.gpu import verify
+from edge_client.decoder import providers
+from edge_client.decoder.batch import Decoder
+from tests.edge_client.tiny_bundle import tiny_bundle
+
+
+def test_the_cpu_agrees_with_itself_and_what_did_not_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(providers, "gpu", lambda: None)
+    bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
+    assert verify.main(["--bundle", str(bundle.folder), "--out", str(out), "--steps", "4"]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [(r["provider"], r["memory"]) for r in rows if r["error"] is not None] == [
+        ("cpu", False),
+        ("cpu", True),
+    ]
+    assert all("no NVIDIA GPU" in r["problem"] for r in rows if r["provider"] != "cpu")
+    said = capsys.readouterr().out
+    assert said.count("not run") == 4
+    assert "ran: cpu" in said
+
+
+def test_a_provider_that_computes_something_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, real, right = tiny_bundle(tmp_path), verify.decode, verify.reference
+
+    def wrong(decoder: Decoder, *arguments: Any) -> verify.Decoded:
+        found = real(decoder, *arguments)
+        return found if decoder is references[0] else replace(found, logits=found.logits * 1.5)
+
+    references: list[Decoder] = []
+    monkeypatch.setattr(verify, "reference", lambda b: references.append(right(b)) or references[0])
+    monkeypatch.setattr(verify, "decode", wrong)
+    assert verify.main(["--bundle", str(bundle.folder), "--out", str(tmp_path / "out"), "--steps", "2"]) == 1

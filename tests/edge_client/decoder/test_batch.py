@@ -1,0 +1,210 @@
+"""Many conversations in one decoder: each says what it would say alone, however they come together."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.decoder import batch
+from edge_client.decoder.batch import IDLE_S, Decoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.runner import Row
+from edge_client.decoder.sequence import Sequence
+from edge_client.errors import ProviderError
+from edge_client.recall.recaller import Recall
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
+from memory_model.export.decoder import OPERATORS, decoder_graphs
+from tests.edge_client.tiny_bundle import random_memory
+from tests.memory_model.tiny import random_model
+
+PREFIX = [1, 2, 3]
+HEADS = (MemoryHead(0, 1, 20), MemoryHead(1, 0, 5), MemoryHead(1, 1, 32))
+CONFIG = ModelConfig(
+    name="tiny", layers=2, query_heads=4, kv_heads=2, head_dim=16, mlp_width=64, vocabulary=200, rope_base=10000.0,
+    norm_epsilon=1e-5, tied_embeddings=True, memory=MemoryConfig(HEADS, reference_tokens=32, chunk_tokens=16),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=OPERATORS)
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderGraph:
+    path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
+    weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
+    decoder_graphs(weights, CONFIG, operators=[request.param])[request.param].save(path)
+    return DecoderGraph.open(path, threads=1)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt, whether it has memories, how many tokens are generated, and after how many somebody cancels."""
+
+    prompt: list[int]
+    memory: bool
+    steps: int
+    cancel_after: int = 1000
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Conversation:
+        prompt = [rng.randrange(200) for _ in range(rng.randrange(1, 90))]
+        steps = rng.randrange(1, 40)
+        return cls(prompt, rng.random() < 0.6, steps, rng.randrange(steps) if rng.random() < 0.2 else 1000)
+
+    def memories(self, number: int) -> Recall:
+        seed = sum(self.prompt) + number
+        return Recall("", tuple(random_memory(CONFIG, 10 * seed + n) for n in range(seed % 6)))
+
+    def answer(self, sequence: Sequence, pause: Callable[[], None] = lambda: None) -> list[int]:
+        """Greedy; memories for every chunk of the prompt, and others after 16 generated tokens."""
+        said: list[int] = []
+        start = sequence.begin(self.prompt, memory=self.memory)
+        while start < len(self.prompt):
+            end = min((start // 16 + 1) * 16, len(self.prompt))
+            if self.memory:
+                sequence.inject(self.memories(end))
+            logits = sequence.read(self.prompt[start:end])
+            start = end
+        for number in range(min(self.steps, self.cancel_after)):
+            said.append(int(logits[0].argmax()))
+            pause()
+            if self.memory and number % 16 == 15:
+                sequence.inject(self.memories(number))
+            logits = sequence.read([said[-1]])
+        sequence.end()
+        return said
+
+
+def test_a_batch_of_unequal_sequences_has_the_logits_of_each(graph: DecoderGraph) -> None:
+    decoder = Decoder(graph, PREFIX, context=300, parallel=3)
+    alone = Decoder(graph, PREFIX, context=300, parallel=1)
+    rng = np.random.default_rng(0)
+    rows, want = [], []
+    for number, length in enumerate((5, 130, 64)):
+        tokens = rng.integers(0, 200, length + 1).tolist()
+        memory = number != 2
+        pair = []
+        for each in (decoder, alone):
+            sequence = each.sequence()
+            sequence.begin(tokens, memory=memory)
+            if memory:
+                sequence.inject(Recall("", tuple(random_memory(CONFIG, n) for n in range(2 + 3 * number))))
+            sequence.read(tokens[:-1])
+            pair.append(sequence)
+        assert pair[0].place == number
+        rows.append((pair[0], Row(tokens[-1:], pair[0].position, pair[0].length, memory)))
+        want.append(pair[1].read(tokens[-1:]))
+    got = decoder._runner.run(0, [row for _, row in rows])
+    np.testing.assert_allclose(got, np.concatenate(want), atol=1e-5)
+
+
+@pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
+def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel: int, seed: int) -> None:
+    """With pauses, cancellations, later turns, and fewer places than conversations."""
+    rng = random.Random(seed)
+    plans = [[Conversation.drawn(rng) for _ in range(3)] for _ in range(8)]
+    alone = Decoder(graph, PREFIX, context=200, parallel=1)
+    want = [[c.answer(alone.sequence("alone")) for c in plan] for plan in plans]
+    decoder = Decoder(graph, PREFIX, context=200, parallel=parallel)
+
+    def talk(number: int) -> list[list[int]]:
+        own = random.Random(100 * seed + number)
+        sequence = decoder.sequence()
+
+        def pause() -> None:
+            if own.random() < 0.02:
+                time.sleep(own.choice((0.001, 0.005, 1.2 * IDLE_S)))
+
+        return [plan.answer(sequence, pause) for plan in plans[number]]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(talk, range(8))) == want
+    assert max(decoder.batch_sizes) <= parallel
+    if parallel > 1:
+        assert max(decoder.batch_sizes) > 1, "steps must have been run together, or equality says nothing"
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps wait for everyone, however slow this machine is."""
+    monkeypatch.setattr(batch, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(batch, "LATELY_S", 5.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_steps_that_come_together_are_run_together(graph: DecoderGraph) -> None:
+    decoder = Decoder(graph, PREFIX, context=300, parallel=4)
+    conversations = [Conversation([n] * (3 + n), n % 2 == 0, 50) for n in range(4)]
+    barrier = threading.Barrier(4)
+
+    def talk(conversation: Conversation) -> None:
+        begin = iter([barrier.wait])
+        conversation.answer(decoder.sequence(), lambda: next(begin, lambda: 0)() and None)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(talk, conversations))
+    assert decoder.batch_sizes[4] >= 45
+
+
+def test_an_answer_that_nobody_reads_on_does_not_hold_the_others(graph: DecoderGraph) -> None:
+    """Every place is taken by an answer that is under way but stands still."""
+    decoder = Decoder(graph, PREFIX, context=200, parallel=2)
+    talk = Conversation([5, 6, 7], True, 12)
+    held = [decoder.sequence() for _ in range(2)]
+    for number, sequence in enumerate(held):
+        sequence.begin([number, 2], memory=True)
+        sequence.read([number, 2])
+    began = time.monotonic()
+    said = talk.answer(decoder.sequence())
+    assert time.monotonic() - began < 5
+    assert said == talk.answer(Decoder(graph, PREFIX, context=200, parallel=1).sequence())
+    assert sum(s.place is None for s in held) == 1, "one was parked"
+    assert np.isfinite(held[0].read([9])).all()
+    assert np.isfinite(held[1].read([9])).all()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_sequence_between_others_that_is_dropped_leaves_its_place(graph: DecoderGraph) -> None:
+    decoder = Decoder(graph, PREFIX, context=200, parallel=3)
+    alone = Decoder(graph, PREFIX, context=200, parallel=1)
+    made = [decoder.sequence() for _ in range(3)]
+    for number, sequence in enumerate(made):
+        sequence.begin([number, 4], memory=True)
+        sequence.read([number, 4])
+    del made[1], sequence
+    outer = Conversation([7, 8, 9], True, 30), Conversation([7] * 20, False, 30)
+    with ThreadPoolExecutor(2) as threads:
+        got = list(threads.map(lambda pair: pair[0].answer(pair[1]), zip(outer, made, strict=True)))
+    assert got == [c.answer(alone.sequence(n)) for n, c in enumerate(outer)]
+    assert sorted(s.place for s in made if s.place is not None) == [0, 1]
+
+
+def test_an_error_of_a_run_reaches_everyone_in_it_and_the_next_run_works(graph: DecoderGraph) -> None:
+    decoder = Decoder(graph, PREFIX, context=200, parallel=2)
+    sequence = decoder.sequence()
+    sequence.read([5])
+    run, decoder._runner.run = decoder._runner.run, lambda *_, **__: np.full((1, 200), np.nan, np.float32)  # type: ignore[method-assign]
+    with pytest.raises(ProviderError, match="NaN"):
+        sequence.read([6])
+    decoder._runner.run = run  # type: ignore[method-assign]
+    other = Decoder(graph, PREFIX, context=200, parallel=1).sequence()
+    other.read([5])
+    np.testing.assert_array_equal(sequence.read([6]), other.read([6]))
+
+
+def test_the_standard_spelling_takes_many_tokens_of_many_sequences(tmp_path: Path) -> None:
+    """For accelerators; the fused one reads prompts one by one."""
+    weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
+    decoder_graphs(weights, CONFIG, operators=["standard"])["standard"].save(tmp_path / "decoder.onnx")
+    decoder = Decoder(
+        DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), PREFIX, context=200, parallel=2
+    )
+    first, second = decoder.sequence(), decoder.sequence()
+    want = [s.read(t, all_logits=True) for s, t in ((first, [5, 6, 7]), (second, [8, 9, 10]))]
+    rows = [Row(t, 35, 3, False) for t in ([5, 6, 7], [8, 9, 10])]
+    np.testing.assert_allclose(decoder._runner.run(0, rows, all_logits=True), np.concatenate(want), atol=1e-5)

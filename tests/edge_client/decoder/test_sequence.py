@@ -1,0 +1,285 @@
+"""One sequence of the decoder: what is wrong is named and changes nothing, what was read is used again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import NOTHING, Sequence
+from edge_client.errors import ContextFull, ProviderError
+from edge_client.recall.recaller import Recall
+from memory_model.bundle import Bundle
+from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.export.decoder import decoder_graphs
+from tests.edge_client.tiny_bundle import random_memory, tiny_loaded
+
+PREFIX = [1, 2, 3]
+CONTEXT = 403
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny: Bundle) -> Decoder:
+    return Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=2)
+
+
+@pytest.fixture
+def sequence(decoder: Decoder) -> Sequence:
+    return decoder.sequence()
+
+
+def recalled(seed: int, count: int = 3) -> Recall:
+    return Recall(
+        f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count))
+    )
+
+
+def test_chunks_and_single_steps_give_the_same_logits(decoder: Decoder) -> None:
+    tokens = list(range(100))
+    whole = decoder.sequence().read(tokens, all_logits=True)
+    stepping = decoder.sequence()
+    steps = np.concatenate([stepping.read([t]) for t in tokens])
+    np.testing.assert_allclose(steps, whole, atol=1e-4)
+
+
+def test_rewinding_forgets_exactly_the_rest(sequence: Sequence) -> None:
+    sequence.read([1, 2, 3])
+    first = sequence.read([4, 5])
+    sequence.read(list(range(80)))
+    sequence.rewind(3)
+    np.testing.assert_array_equal(sequence.read([4, 5]), first)
+    for length in (-1, 6):
+        with pytest.raises(InvalidInput, match="rewind"):
+            sequence.rewind(length)
+
+
+def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
+    sequence.read(list(range(150)) * 2)
+    with pytest.raises(ContextFull, match="303 tokens are cached and 101 more do not fit into 403"):
+        sequence.read([1] * 101)
+    assert len(sequence.tokens) == 300
+    sequence.read([1] * 100)
+    assert sequence.full
+    with pytest.raises(ContextFull, match="longer context"):
+        sequence.read([1])
+
+
+@pytest.mark.parametrize("tokens", [[], [-1], [258], [2**70]])
+def test_tokens_out_of_range_are_refused(sequence: Sequence, tokens: list[int]) -> None:
+    with pytest.raises(InvalidInput):
+        sequence.read(tokens)
+    assert not sequence.tokens
+
+
+@given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_input_is_answered_or_refused_by_name(
+    decoder: Decoder, tokens: list[int], count: int, memory: bool
+) -> None:
+    sequence = decoder.sequence()
+    try:
+        sequence.begin(tokens, memory=memory)
+        sequence.inject(recalled(1, count))
+        assert np.isfinite(sequence.read(tokens)).all()
+    except Memory3Error:
+        assert not sequence.tokens
+
+
+def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_path: Path) -> None:
+    loaded = tiny_loaded()
+    object.__setattr__(loaded.config, "positions", 256)
+    weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
+    decoder_graphs(weights, loaded.config)["standard"].save(tmp_path / "decoder.onnx")
+    graph = DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
+    assert Decoder(graph, PREFIX).context == 256
+    assert Decoder(graph, PREFIX, context=100).room == 97
+    with pytest.raises(InvalidInput, match="257 tokens exceeds the 256"):
+        Decoder(graph, PREFIX, context=257)
+    for context, parallel in ((10, 1), (100, 0)):
+        with pytest.raises(InvalidInput, match="at least"):
+            Decoder(graph, PREFIX, context=context, parallel=parallel)
+    longer = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
+    assert np.isfinite(longer.read([1] * 4500)).all()
+
+
+def test_memories_need_a_sequence_begun_with_memory(sequence: Sequence) -> None:
+    sequence.begin([1, 2], memory=False)
+    with pytest.raises(InvalidInput, match="without memory"):
+        sequence.inject(recalled(1))
+    sequence.inject(NOTHING)
+
+
+# What is used again. `answer` reads as an answer does: every chunk of 16 with the memories that its text up to its end
+# finds, and then greedily a few tokens, of which the last is not read.
+
+
+def answer(
+    sequence: Sequence,
+    ids: list[int],
+    *,
+    memory: bool = True,
+    steps: int = 5,
+    missing: frozenset[int] = frozenset(),
+) -> tuple[int, list[int]]:
+    kept = sequence.begin(ids, memory=memory)
+    start = kept
+    while start < len(ids):
+        end = min((start // 16 + 1) * 16, len(ids))
+        if memory and start // 16 in missing:
+            sequence.miss()
+        elif memory:
+            sequence.inject(recalled(hash(tuple(ids[:end])) % 1000))
+        logits = sequence.read(ids[start:end])
+        start = end
+    said = []
+    for number in range(steps):
+        said.append(int(logits[-1].argmax()))
+        if number < steps - 1:
+            logits = sequence.read([said[-1]])
+    sequence.end()
+    return kept, said
+
+
+def fresh(tiny: Bundle, ids: list[int], *, memory: bool = True) -> list[int]:
+    alone = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1)
+    return answer(alone.sequence(), ids, memory=memory)[1]
+
+
+def drawn(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(4, 250, count).tolist()
+
+
+PROMPT = drawn(0, 55)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_retry_reads_one_token_and_says_the_same(tiny: Bundle, sequence: Sequence, memory: bool) -> None:
+    kept, first = answer(sequence, PROMPT, memory=memory)
+    again, second = answer(sequence, PROMPT, memory=memory)
+    assert (kept, again) == (0, 54)
+    assert first == second == fresh(tiny, PROMPT, memory=memory)
+
+
+@pytest.mark.parametrize(("memory", "kept"), [(True, 32), (False, 40)])
+def test_an_edit_is_read_from_the_chunk_that_it_changes(
+    tiny: Bundle, sequence: Sequence, memory: bool, kept: int
+) -> None:
+    answer(sequence, PROMPT, memory=memory)
+    edited = [*PROMPT[:40], *drawn(1, 20)]
+    assert answer(sequence, edited, memory=memory) == (kept, fresh(tiny, edited, memory=memory))
+
+
+def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, sequence: Sequence) -> None:
+    _, said = answer(sequence, PROMPT)
+    later = [*PROMPT, *said, *drawn(2, 30)]
+    kept, _ = answer(sequence, later)
+    assert kept == len(PROMPT) + len(said) - 1, "what goes on keeps all, the answer too"
+    other = decoder.sequence("another source")
+    answer(other, PROMPT)
+    instead = [*PROMPT, *said, *drawn(3, 30)]
+    assert answer(sequence, instead) == answer(other, instead)
+
+
+def test_a_cancelled_answer_keeps_what_was_read(tiny: Bundle, sequence: Sequence) -> None:
+    sequence.begin(PROMPT, memory=True)
+    for start in (0, 16):
+        sequence.inject(recalled(hash(tuple(PROMPT[: start + 16])) % 1000))
+        sequence.read(PROMPT[start : start + 16])
+    sequence.end()
+    assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
+
+
+def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(
+    tiny: Bundle, sequence: Sequence
+) -> None:
+    _, said = answer(sequence, PROMPT, missing=frozenset({2}))
+    longer = [*PROMPT, *said, *drawn(2, 10)]
+    assert sequence.valid(longer, memory=True) == len(PROMPT) + 4
+    assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
+
+
+def test_rows_with_and_without_memory_are_not_mixed(tiny: Bundle, sequence: Sequence) -> None:
+    answer(sequence, PROMPT)
+    assert answer(sequence, PROMPT, memory=False) == (0, fresh(tiny, PROMPT, memory=False))
+    assert answer(sequence, PROMPT) == (0, fresh(tiny, PROMPT))
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_what_another_sequence_has_read_is_copied(tiny: Bundle, decoder: Decoder, memory: bool) -> None:
+    """A shared system prompt, say. Of sequences that read from elsewhere nothing is taken."""
+    sequences = [decoder.sequence(), decoder.sequence(), decoder.sequence()]  # more than there are places
+    prompts = [[*drawn(7, 40), *drawn(8 + n, 10)] for n in range(4)]
+    found = [answer(s, p, memory=memory) for s, p in zip(sequences, prompts, strict=False)]
+    assert [kept for kept, _ in found] == [0, *[32 if memory else 40] * 2]
+    assert [said for _, said in found] == [fresh(tiny, p, memory=memory) for p in prompts[:3]]
+    assert answer(decoder.sequence("elsewhere"), prompts[3], memory=memory)[0] == 0
+
+
+def test_a_snapshot_goes_on_in_another_decoder(tiny: Bundle, sequence: Sequence) -> None:
+    _, said = answer(sequence, PROMPT)
+    arrays, numbers = sequence.snapshot()
+    other = Decoder(
+        DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1
+    ).sequence()
+    other.restore(arrays, sequence.tokens, sequence.held, **numbers)
+    longer = [*PROMPT, *said, *drawn(2, 10)]
+    assert answer(other, longer) == answer(sequence, longer)
+    with pytest.raises(ContextFull):
+        other.restore(arrays, [1] * 401, NOTHING, with_memory=1)
+    with pytest.raises(CorruptFile):
+        other.restore(arrays, [1] * 10, NOTHING, with_memory=1)
+
+
+# Files.
+
+
+def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    with pytest.raises(MissingFile, match="memory-model export"):
+        DecoderGraph.open(path, threads=1)
+    for content in (
+        b"",
+        b"garbage",
+        tiny.decoder.read_bytes()[:1000],
+        (tiny.folder / "embedder.onnx").read_bytes(),
+    ):
+        path.write_bytes(content)
+        with pytest.raises((CorruptFile, ProviderError), match=r"decoder\.onnx"):
+            DecoderGraph.open(path, threads=1)
+    path.write_bytes(tiny.decoder.read_bytes())
+    with pytest.raises((CorruptFile, ProviderError)):  # its weights are not beside it
+        DecoderGraph.open(path, threads=1)
+
+
+def saved(folder: Path, change: Callable[[dict[str, np.ndarray]], None] = lambda _: None) -> DecoderGraph:
+    loaded = tiny_loaded()
+    weights = {k: v.numpy().copy() for k, v in loaded.model.state_dict().items()}
+    change(weights)
+    decoder_graphs(weights, loaded.config)["standard"].save(folder / "decoder.onnx")
+    return DecoderGraph.open(folder / "decoder.onnx", threads=1)
+
+
+def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -> None:
+    loaded = tiny_loaded()
+    weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
+    graph = decoder_graphs(weights, loaded.config)["standard"]
+    graph.metadata["config"] = json.dumps({"layers": 3})
+    graph.save(tmp_path / "decoder.onnx")
+    with pytest.raises(CorruptFile):
+        DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
+
+
+def test_a_decoder_that_gives_nan_says_so(tmp_path: Path) -> None:
+    def break_norm(weights: dict[str, np.ndarray]) -> None:
+        weights["norm.weight"][:] = np.nan
+
+    with pytest.raises(ProviderError, match="NaN") as raised:
+        Decoder(saved(tmp_path, break_norm), PREFIX)
+    assert raised.value.reason == "WRONG_RESULT"
