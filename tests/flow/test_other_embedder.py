@@ -27,7 +27,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     ExactCodec(loaded.config.head_dim).save(folder / "codec.npz")
     bert = tiny_bert(folder / "bert", dim=24)
     return export_bundle(
-        loaded, folder / "bundle", "float32", 256, codec=folder / "codec.npz", embedder=bert, quiet=True
+        loaded, folder / "bundle", "float32", codec=folder / "codec.npz", embedder=bert, quiet=True
     )
 
 

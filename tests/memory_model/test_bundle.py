@@ -132,7 +132,6 @@ def test_an_older_bundle_is_replaced_and_nothing_is_left(made: Bundle, tmp_path:
             tiny_loaded(seed),
             out,
             "float32",
-            128,
             codec=codec,
             embedder=made.folder.parent / "bert",
             quiet=True,
@@ -161,7 +160,7 @@ def test_the_codec_of_a_bundle_decodes_the_same_and_cannot_encode(tmp_path: Path
 def test_an_export_that_fails_leaves_the_old_bundle_and_no_traces(made: Bundle, tmp_path: Path) -> None:
     out = Path(shutil.copytree(made.folder, tmp_path / "bundle"))
     with pytest.raises(MissingFile):
-        export_bundle(tiny_loaded(3), out, "float32", 128, codec=tmp_path / "no.npz", quiet=True)
+        export_bundle(tiny_loaded(3), out, "float32", codec=tmp_path / "no.npz", quiet=True)
     assert Bundle.open(out).manifest == made.manifest
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
 

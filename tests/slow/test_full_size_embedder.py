@@ -115,7 +115,7 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
     ExactCodec(loaded.config.head_dim).save(tmp_path / "codec.npz")
     with stage("export, int8 in a bundle"):
         bundle = export_bundle(
-            loaded, tmp_path / "bundle", "float32", 256, codec=tmp_path / "codec.npz", embedder=source,
+            loaded, tmp_path / "bundle", "float32", codec=tmp_path / "codec.npz", embedder=source,
             embedder_precision="int8", quiet=True,
         )  # fmt: skip
     assert (config.dim, config.max_tokens, config.pooling) == (DIM, 512, "cls")
