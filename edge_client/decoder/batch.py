@@ -281,7 +281,9 @@ class Decoder:
         logits = self._runner.run(first, rows)
         self.batch_sizes[len(requests)] += 1
         for place, request in at.items():
-            self._finish(request, logits[place - first : place - first + 1])
+            # Of several each has a copy: the next step may come before all have looked at theirs.
+            row = logits[place - first : place - first + 1]
+            self._finish(request, row.copy() if len(rows) > 1 else row)
 
     def _finish(self, request: _Request, logits: np.ndarray) -> None:
         try:
@@ -293,7 +295,7 @@ class Decoder:
         sequence.tokens.extend(request.tokens)
         sequence.reads += 1
         sequence.last_read = time.monotonic()
-        request.logits = logits
+        request.logits = logits.copy() if request.all_logits else logits
 
     @staticmethod
     def _checked(logits: np.ndarray) -> np.ndarray:
@@ -331,6 +333,7 @@ class Decoder:
         assert place is not None
         if (leaving := self._at(place)) is not None:
             leaving.parked, leaving.place = self.caches.read(place, leaving.memory, leaving.length), None
+        self._runner.release(place)
         self._places[place] = weakref.ref(sequence)
         self._lay(sequence, place, sequence.parked or self._prefix_rows)
         sequence.parked, sequence.reads = None, 0
@@ -345,7 +348,7 @@ class Decoder:
 
     def _gather(self, stepping: Tokens[Sequence]) -> None:
         """Move sequences so that those of a step lie side by side, unless one that only missed it lies between."""
-        while True:
+        while len(stepping) > 1:
             places = sorted(s.place for s in stepping if s.place is not None)
             between = [(p, self._at(p)) for p in range(places[0], places[-1]) if p not in places]
             now = time.monotonic()
@@ -361,6 +364,7 @@ class Decoder:
                 self._lay(other, places[-1], self.caches.read(holes[0], other.memory, other.length))
             self._places[places[-1]] = self._places[holes[0]]
             self._places[holes[0]] = weakref.ref(moved)
+            self._runner.release(places[-1])
             self._lay(moved, holes[0], rows)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 
+from edge_client.decoder.huge_pages import in_huge_pages
 from edge_client.decoder.providers import (
     CONTEXT,
     PARALLEL,
@@ -97,7 +98,7 @@ class DecoderGraph:
         folder = cache_folder(path)
 
         def opened(count: int) -> DecoderGraph:
-            with named_errors(str(path)):
+            with named_errors(str(path)), in_huge_pages():
                 engines = None
                 if provider in ("auto", "tensorrt") and not missing("tensorrt"):
                     engines = EngineCache.of(path, folder, context, parallel)

@@ -66,7 +66,7 @@ class Runner:
         """Read new tokens of the sequences at the places from `first` on, as many of each.
 
         Returns logits float32 [sequences, vocabulary] after each one's last token; `all_logits`: [tokens, vocabulary]
-        after every token. The array is the caller's.
+        after every token. The next such run overwrites the array.
         """
         count, wanted = len(rows[0].tokens), len(rows[0].tokens) if all_logits else 1
         seen = -(-max(row.length + count for row in rows) // BUCKET) * BUCKET if not self.graph.fused else 0
@@ -84,7 +84,11 @@ class Runner:
             for name, array in small.items():
                 binding.io.bind_cpu_input(name, array)
         self.graph.session.run_with_iobinding(binding.io)
-        return binding.logits.copy()
+        return binding.logits
+
+    def release(self, place: int) -> None:
+        """The logits that the runs of this place alone returned are not overwritten any more."""
+        self._bindings = {key: b for key, b in self._bindings.items() if key[0] != place or key[1] > 1}
 
     def _bind(self, first: int, sequences: int, count: int, wanted: int, seen: int) -> _Binding:
         """Allocate and bind everything that a run of this shape reads and writes."""

@@ -121,6 +121,7 @@ class Sequence:
     def read(self, tokens: Tokens[int], *, all_logits: bool = False) -> np.ndarray:
         """Read tokens after those that are cached; returns logits float32 [1, vocabulary], or [n, vocabulary].
 
+        The next read may overwrite the array.
         Raises InvalidInput, ContextFull (and then nothing changed), ProviderError.
         """
         begun = time.perf_counter()

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder.batch import Decoder
 from edge_client.model import EdgeModel
+from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
 from tests.flow.tiny_service import TinyEncoder
@@ -75,13 +76,12 @@ def test_logits_with_stored_memories_equal_those_with_memories_that_never_left(
     recall = model.recaller.recall(["the code of Quito"])[0]
     never_left = encoder.write([read.text or "" for read in recall.read])
     tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
-    start = tiny.config.memory.reference_tokens + 8
     logits = []
     for memories in (recall.memories, never_left, ()):
-        decoder = OnnxDecoder(tiny.folder / "decoder.onnx")
-        decoder.run([1, 2, 3], 0)
-        decoder.inject(memories)
-        logits.append(decoder.run(tokens, start).copy())
+        sequence = Decoder.open(tiny, parallel=1).sequence()
+        sequence.begin(tokens, memory=True)
+        sequence.inject(Recall("", tuple(memories)))
+        logits.append(sequence.read(tokens))
     stored, direct, none = logits
     np.testing.assert_allclose(stored, direct, atol=1e-4)
     assert np.abs(stored - none).max() > 1e-2, "memories must matter here, or equality says nothing"

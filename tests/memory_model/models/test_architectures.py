@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.decoder.runner import OnnxDecoder
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.graph import DecoderGraph
+from edge_client.decoder.sequence import Sequence as Text
+from edge_client.recall.recaller import Recall
 from experiments.random_base import hugging_face_config
 from memory_model.chat import prefix_ids
 from memory_model.config import ModelConfig, parse_budget
@@ -55,11 +58,12 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=0)
 
 
-def exported(loaded: LoadedModel, folder: Path, precision: str, spelling: str) -> OnnxDecoder:
+def exported(loaded: LoadedModel, folder: Path, precision: str, spelling: str, prefix: Sequence[int]) -> Text:
     weights = {name: tensor.numpy() for name, tensor in loaded.model.state_dict().items()}
-    graphs = decoder_graphs(weights, loaded.config, precision, 256, operators=[spelling])
+    graphs = decoder_graphs(weights, loaded.config, precision, operators=[spelling])
     graphs[spelling].save(folder / "decoder.onnx", external=True)
-    return OnnxDecoder(folder / "decoder.onnx")
+    graph = DecoderGraph.open(folder / "decoder.onnx", threads=1, provider="cpu")
+    return Decoder(graph, prefix, context=256, parallel=1).sequence()
 
 
 def memory_case(loaded: LoadedModel) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -100,19 +104,19 @@ def test_the_exported_graph_reads_memories_as_transformers_reads_the_text(
     pair: Pair, tmp_path: Path, spelling: str
 ) -> None:
     prefix, reference, text, positions = memory_case(pair.loaded)
-    decoder = exported(pair.loaded, tmp_path, "float32", spelling)
-    decoder.run(prefix, 0)
-    decoder.inject(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))
-    ours = decoder.run(text, positions[-len(text)], all_logits=True)
+    sequence = exported(pair.loaded, tmp_path, "float32", spelling, prefix)
+    sequence.begin(text, memory=True)
+    sequence.inject(Recall("", tuple(pair.loaded.writer.write([pair.loaded.tokenizer.decode(reference)]))))
+    ours = sequence.read(text, all_logits=True)
     close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
 
 
 def test_int4_stays_within_its_bound(pair: Pair, tmp_path: Path) -> None:
     ids = pair.loaded.tokenizer.encode(TEXT)[:60]
-    ours = exported(pair.loaded, tmp_path, "int4", "fused").run(ids, 0, all_logits=True)
-    right, found = (
-        torch.tensor(x).log_softmax(-1) for x in (their_logits(pair.theirs, ids, range(len(ids))), ours)
-    )
+    first = 1 + pair.loaded.config.memory.reference_tokens
+    ours = exported(pair.loaded, tmp_path, "int4", "fused", ids[:1]).read(ids[1:], all_logits=True)
+    theirs = their_logits(pair.theirs, ids, [0, *range(first, first + len(ids) - 1)])[1:]
+    right, found = (torch.tensor(x).log_softmax(-1) for x in (theirs, ours))
     divergence = torch.nn.functional.kl_div(found, right, reduction="batchmean", log_target=True)
     assert float(divergence) < INT4_DIVERGENCE
 
