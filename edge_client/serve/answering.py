@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
+from functools import lru_cache
 
 import anyio
 import anyio.to_thread
@@ -59,45 +59,27 @@ class Queue:
             self._inside -= 1
 
 
-class Models:
-    """The model with the knowledge bases that requests name. Thread-safe."""
-
-    def __init__(self, model: EdgeModel, knowledge_base: str) -> None:
-        self._base, self._default = model, knowledge_base
-        self._models: OrderedDict[str, EdgeModel] = OrderedDict({knowledge_base: model})
-        self._lock = threading.Lock()
-
-    def of(self, knowledge_base: str | None) -> EdgeModel:
-        """The model that reads it; of those used longest ago `MOST_KNOWLEDGE_BASES` are kept, none is closed."""
-        name = knowledge_base or self._default
-        with self._lock:
-            if name not in self._models:
-                self._models[name] = self._base.with_knowledge_base(name)
-                if len(self._models) > MOST_KNOWLEDGE_BASES:
-                    oldest = next(n for n in self._models if n != self._default)
-                    del self._models[oldest]
-            self._models.move_to_end(name)
-            return self._models[name]
-
-    def close(self) -> None:
-        """End all answers and connections."""
-        with self._lock:
-            models = list(self._models.values())
-        for model in models:
-            try:
-                model.close()
-            except Memory3Error:  # the others are to be closed all the same
-                continue
-
-
 class Answering:
-    """Answers requests with one model. One event loop's."""
+    """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
 
     def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
         self.bundle, self.queue = model.bundle, queue
-        self.models = Models(model, knowledge_base)
         self.metrics = Metrics(lambda: queue.running, lambda: queue.waiting, model.decoder.batch_sizes)
         self._grammars = JsonGrammars(model.bundle)
+        self._model, self._knowledge_base = model, knowledge_base
+        self._others: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
+        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(self._with_knowledge_base)
+
+    def _with_knowledge_base(self, name: str) -> EdgeModel:
+        model = self._model.with_knowledge_base(name)
+        self._others.add(model)
+        return model
+
+    def close(self) -> None:
+        """End all answers and connections."""
+        for model in (self._model, *self._others):
+            with suppress(Memory3Error):  # the others are to be closed all the same
+                model.close()
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError for a model that is not here."""
@@ -114,7 +96,8 @@ class Answering:
 
     def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
         options, memory = request.sampling(self._grammars), request.memory
-        model = self.models.of(memory.bases)
+        own = memory.bases in (None, self._knowledge_base)
+        model = self._model if own else self._reading(memory.bases)
         mode, lead_tokens = memory.mode, memory.lead_tokens
         if isinstance(request, CompletionRequest):
             text = request.text

@@ -26,7 +26,7 @@ from edge_client.serve.answering import Answering, Queue
 from edge_client.serve.completions import completion_routes, event_stream
 from edge_client.serve.errors import ApiError
 from edge_client.serve.guard import Guard
-from edge_client.serve.metrics import CONTENT_TYPE, Counted
+from edge_client.serve.metrics import CONTENT_TYPE
 from edge_client.serve.requests import BASE_NAME, EmbeddingRequest, NewKnowledgeBase
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
@@ -55,7 +55,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     async def running(_: FastAPI) -> AsyncIterator[None]:
         yield
         await link.close()
-        await anyio.to_thread.run_sync(answering.models.close)
+        await anyio.to_thread.run_sync(answering.close)
 
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None, lifespan=running)
     errors.install(app)
@@ -63,7 +63,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     app.include_router(model_routes(answering, model.decoder, model.recaller.embedder, int(time.time())))
     app.include_router(knowledge_routes(link, model.bundle, edge.knowledge_base, uploads=settings.uploads))
     app.mount("/", _Page(directory=PAGE, html=True))
-    return Guard(Counted(app, answering.metrics), settings)
+    return Guard(app, settings, answering.metrics)
 
 
 class _Page(StaticFiles):

@@ -216,14 +216,8 @@ def chunk_json(recalled: Recalled, *, texts: bool) -> dict[str, Any]:
     """One chunk's memories. A late chunk is told twice: the second one, of the same number, counts."""
     found = recalled.recall
     return {
-        "chunk": recalled.chunk,
-        "generated": recalled.generated,
-        "position": recalled.position,
-        "state": recalled.state,
-        "error": found.error,
-        "service_error": found.service_error,
-        "kept": recalled.kept,
-        "query": found.query,
+        **{name: getattr(recalled, name) for name in ("chunk", "generated", "position", "state", "kept")},
+        **{name: getattr(found, name) for name in ("error", "service_error", "query")},
         "read": [_memory_json(memory, texts=texts) for memory in found.read],
         "times": {name: round(value, 3) for name, value in asdict(found.times).items()},
         "blocked_ms": round(recalled.blocked.total_ms, 3),

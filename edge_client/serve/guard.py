@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.serve.errors import ApiError, response_of
+from edge_client.serve.metrics import Metrics
 from edge_client.serve.settings import ServeSettings
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -46,10 +47,10 @@ PREFLIGHT = {
 
 
 class Guard:
-    """Wraps the application; refuses before a byte of the body is read."""
+    """Wraps the application; refuses before a byte of the body is read, and counts the responses."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
         self._names = {*OWN_NAMES, *settings.allowed_hosts}
         if settings.host not in ("0.0.0.0", "::"):
             self._names.add(settings.host if ":" not in settings.host else f"[{settings.host}]")
@@ -62,7 +63,7 @@ class Guard:
         headers, path, settings = Headers(scope=scope), scope["path"], self._settings
         origin = headers.get("origin")
         allowed = origin if origin in settings.allowed_origins else None
-        send = _with_headers(send, allowed)
+        send = self._sending(scope, send, allowed)
         limit = settings.upload_limit_bytes if path.startswith(UPLOADS) else settings.body_limit_bytes
         try:
             self._check_names(headers, scope["scheme"], allowed)
@@ -77,6 +78,24 @@ class Guard:
             await response_of(error)(scope, receive, send)
             return
         await self._app(scope, _bounded(receive, limit, settings.body_timeout_s), send)
+
+    def _sending(self, scope: Scope, send: Send, allowed_origin: str | None) -> Send:
+        """Adds the headers to the response, and counts it."""
+        more = dict(SECURITY_HEADERS)
+        if allowed_origin:
+            more |= {
+                "Access-Control-Allow-Origin": allowed_origin,
+                "Cross-Origin-Resource-Policy": "cross-origin",
+                "Vary": "Origin",
+            }
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(more)
+                self._metrics.request(scope.get("route"), message["status"])
+            await send(message)
+
+        return sending
 
     def _check_names(self, headers: Headers, scheme: str, allowed: str | None) -> None:
         host = headers.get("host", "")
@@ -141,20 +160,3 @@ def _bounded(receive: Receive, limit: int, timeout_s: float) -> Receive:
         return message
 
     return bounded
-
-
-def _with_headers(send: Send, allowed_origin: str | None) -> Send:
-    more = dict(SECURITY_HEADERS)
-    if allowed_origin:
-        more |= {
-            "Access-Control-Allow-Origin": allowed_origin,
-            "Cross-Origin-Resource-Policy": "cross-origin",
-            "Vary": "Origin",
-        }
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(more)
-        await send(message)
-
-    return sending

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_client.events import Finished
 
@@ -28,28 +28,23 @@ class Metrics:
         self, running: Callable[[], int], waiting: Callable[[], int], batch_sizes: Mapping[int, int]
     ) -> None:
         self._registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "edge_http_requests", "Requests by route and status.", ["route", "status"], registry=registry
-        )
-        self._answers = Counter("edge_answers", "Answers by how they ended.", ["reason"], registry=registry)
-        self._tokens = Counter(
-            "edge_tokens", "Tokens: prompt, reused, generated.", ["kind"], registry=registry
-        )
-        self._recalls = Counter(
-            "edge_recalls", "Chunks that recalled, by state.", ["state"], registry=registry
-        )
-        self._first = Histogram(
-            "edge_first_token_seconds", "From the turn to the first token, recall included.",
-            buckets=FIRST_TOKEN_BUCKETS_S, registry=registry,
-        )  # fmt: skip
-        self._speed = Histogram(
-            "edge_tokens_per_second", "Of an answer after its first token.", buckets=SPEED_BUCKETS, registry=registry
-        )  # fmt: skip
-        now = Gauge("edge_answers_running", "Answers being computed.", registry=registry)
-        now.set_function(running)
-        later = Gauge("edge_answers_waiting", "Answers in the queue.", registry=registry)
-        later.set_function(waiting)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._requests = counter("edge_http_requests", "Requests by route and status.", ["route", "status"])
+        self._answers = counter("edge_answers", "Answers by how they ended.", ["reason"])
+        self._tokens = counter("edge_tokens", "Tokens: prompt, reused, generated.", ["kind"])
+        self._recalls = counter("edge_recalls", "Chunks that recalled, by state.", ["state"])
+        text = "From the turn to the first token, recall included."
+        self._first = histogram("edge_first_token_seconds", text, buckets=FIRST_TOKEN_BUCKETS_S)
+        text = "Of an answer after its first token."
+        self._speed = histogram("edge_tokens_per_second", text, buckets=SPEED_BUCKETS)
+        gauge("edge_answers_running", "Answers being computed.").set_function(running)
+        gauge("edge_answers_waiting", "Answers in the queue.").set_function(waiting)
         registry.register(_Steps(batch_sizes))
+
+    def request(self, route: Any, status: int) -> None:
+        """A response begins. route: the router's, a template, so that names stay few; None: refused, or the page."""
+        self._requests.labels(getattr(route, "path", "") or "other", str(status)).inc()
 
     def answered(self, finished: Finished) -> None:
         """An answer is complete."""
@@ -88,22 +83,3 @@ class _Steps(Collector):
         for size, number in sorted(dict(self._batch_sizes).items()):
             steps.add_metric([str(size)], number)
         yield steps
-
-
-class Counted:
-    """Counts the requests of an application by route and status. Plain ASGI, so that streams are left alone."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and scope["type"] == "http":
-                route: Any = scope.get("route")  # set by the router; a template, so that names stay few
-                path = getattr(route, "path", "") or "other"
-                self._metrics.requests.labels(path, str(message["status"])).inc()
-            await send(message)
-
-        await self._app(scope, receive, sending)

@@ -10,8 +10,6 @@ from pydantic_settings import SettingsConfigDict
 from edge_client.settings import CheckedSettings
 from memory_model.errors import InvalidInput
 
-DEFAULT_PORT = 8080
-
 
 class ServeSettings(CheckedSettings):
     """Where to listen and what to permit. How memories are recalled is in EdgeSettings.
@@ -28,7 +26,7 @@ class ServeSettings(CheckedSettings):
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_SERVE_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
-    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
+    port: int = Field(default=8080, ge=0, le=65535)
     api_key: SecretStr | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
