@@ -29,7 +29,7 @@ ARG ONNXRUNTIME=onnxruntime-gpu==1.23.0
 RUN python3 -m venv /app/python \
     && pip install ".[edge,serve]" \
     && pip uninstall --yes onnxruntime \
-    && pip install --no-deps --index-url "${INDEX:?name the index of onnxruntime-gpu for this JetPack}" "${ONNXRUNTIME}"
+    && PIP_INDEX_URL="${INDEX:?name the index of onnxruntime-gpu for this JetPack}" pip install --no-deps "${ONNXRUNTIME}"
 RUN python3 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<8" \
     && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json \
     && pip uninstall --yes pip setuptools

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from edge_client.cli.device import Check, device_checks
-from edge_client.decoder.graph import DecoderGraph, step_ms
+from edge_client.decoder.graph import THREADS, DecoderGraph, step_ms
 from edge_client.decoder.providers import EngineCache, cache_folder, missing
 from edge_client.errors import RetrievalError
 from edge_client.settings import EdgeSettings
@@ -160,7 +160,7 @@ def doctor(
 def build(
     bundle: BundleOption = None,
     provider: ProviderOption = None,
-    again: Annotated[bool, typer.Option("--again", help="Build the engine though there is one.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Make it anew.")] = False,
 ) -> None:
     """Make what the decoder needs on this device ahead of time: TensorRT's engine (minutes), or the number of threads.
 
@@ -173,6 +173,8 @@ def build(
         wanted = "tensorrt"
     decoder = Bundle.open(settings.bundle).decoder
     folder = cache_folder(decoder)
+    if again:
+        (folder / THREADS).unlink(missing_ok=True)
     engines = None
     if wanted == "tensorrt" and not missing(wanted):
         engines = EngineCache.of(decoder, folder, settings.context, settings.parallel)

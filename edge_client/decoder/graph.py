@@ -42,6 +42,8 @@ from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 Threads = int | Literal["auto"]
+THREADS = "threads.json"
+"""In the cache folder: the numbers of threads that were measured."""
 GAIN = 0.1
 """More threads must make a step at least this much faster: fewer leave cores for embedding and retrieval."""
 STEPS, WARM_UP = 12, 3
@@ -106,7 +108,7 @@ class DecoderGraph:
 
         if threads != "auto":
             return opened(threads)
-        return _fastest(opened, path, folder / "threads.json")
+        return _fastest(opened, path, folder / THREADS)
 
 
 def session_options(threads: int, *, rounded: bool = True) -> ort.SessionOptions:

@@ -109,6 +109,15 @@ def test_build_prints_the_threads_that_it_chose(tiny: Bundle) -> None:
     assert "ms a token" in ran.stdout
 
 
+def test_build_measures_again_where_it_is_told_to(tiny: Bundle) -> None:
+    kept = tiny.folder / "cache" / "threads.json"
+    arguments = ["build", "--bundle", str(tiny.folder), "--provider", "cpu"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    kept.write_text("{}")
+    assert CliRunner().invoke(app, [*arguments, "--again"]).exit_code == 0
+    assert (kept.is_file() and "{}" not in kept.read_text()) or device.physical_cores() == 1
+
+
 def test_build_names_what_is_missing(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     from edge_client.decoder import providers
 
