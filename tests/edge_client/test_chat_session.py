@@ -150,7 +150,10 @@ def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, g
 
 
 def test_overlap_asks_early_and_with_the_text_so_far(tiny: Bundle, gated: EdgeModel, gate: Gate) -> None:
-    events = list(gated.session().send(QUESTION, max_tokens=14, **MANY))
+    session, events = gated.session(), list[Event]()
+    for event in session.send(QUESTION, max_tokens=14, **MANY):
+        events.append(event)
+        wait_until_done(session)
     content = [*tiny.chat.encode_content(QUESTION), *tokens_of(events)[:12]]
     assert gate.asked[-1] == tiny.tokenizer.decode(content[-16:]).strip()
 
