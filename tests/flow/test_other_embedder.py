@@ -46,7 +46,7 @@ def test_the_error_of_a_device_names_both_widths(wide: Bundle, narrow: TinyEncod
             assert model.recaller is not None
             (recall,) = model.recaller.recall(["Oslo?"])
     assert not recall.memories
-    assert "INCOMPATIBLE" in recall.error
+    assert recall.reason == "EMBEDDER_MISMATCH"
     assert WIDTHS in recall.error
     assert "edge-client pull" in recall.error
 

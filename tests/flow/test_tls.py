@@ -22,7 +22,7 @@ from tests.memory_service.running import running
 
 
 def describe(settings: ChannelSettings) -> grpc.StatusCode:
-    with open_channel(settings, own_connection=True) as channel:
+    with open_channel(settings) as channel:
         try:
             models_pb2_grpc.ModelsStub(channel).Describe(
                 models_pb2.DescribeRequest(), timeout=20, metadata=settings.metadata
