@@ -10,6 +10,7 @@ REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
 TAG ?= 0.1.0
 DEVICE ?= cpu
+PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
 # What `make curves` measures beside the shipped: heads that larger budgets have too, and codecs.
@@ -42,9 +43,9 @@ $(READY): pyproject.toml hatch_build.py $(wildcard memory_model/codec/native/*.[
 demo: $(READY) ## the whole way: ingest a knowledge base, ask with and without memory (FULL=1: all countries)
 	$(BIN)/python -m deploy.demo --bundle $(BUNDLE) $(if $(FULL),--full)
 
-# Several processes take whole files each: a file's tests may share a service.
-test: $(READY) ## the tests, without the slow ones (PROCESSES=2: in two processes)
-	$(BIN)/python -m pytest $(if $(PROCESSES),--numprocesses $(PROCESSES) --dist loadfile) $(ARGS)
+# Processes take whole files: a file's tests may share a service.
+test: $(READY) ## the tests, without the slow ones, in two processes (PROCESSES=0: in one)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(ARGS)
 
 test-slow: $(READY) ## the slow tests: faults by the hundred, the wheels in an empty environment; an hour of work
 	$(BIN)/python -m pytest -m slow $(ARGS)
