@@ -12,7 +12,8 @@ async def main() -> None:
     async with await AsyncEdgeModel.open(*sys.argv[1:]) as model:
         answers = asyncio.gather(*(model.ask(question, max_tokens=32) for question in questions))
         for question, result in zip(questions, await asyncio.wait_for(answers, timeout=120), strict=True):
-            print(f"{question} {result.text} ({result.reason})")
+            read = ", ".join(memory.title for memory in result.memories) or "no memory"
+            print(f"{question} {result.text} ({read})")
 
 
 asyncio.run(main())

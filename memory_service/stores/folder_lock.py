@@ -30,7 +30,7 @@ class FolderLock:
         except BlockingIOError as error:
             self._file.close()
             raise StoreUnavailable(
-                f"the store at {path} is in use by another process: stop that service, or ask it with --address"
+                f"the store at {path} is in use by another process: stop it, or send your command to it with --address"
             ) from error
 
     def require(self) -> None:
