@@ -15,6 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from edge_client.cli.device import Check, device_checks
+from edge_client.cli.options import BundleOption, KnowledgeBaseOption, ProviderOption, ServiceOption
 from edge_client.decoder.graph import THREADS, DecoderGraph, step_ms
 from edge_client.decoder.providers import EngineCache, cache_folder, missing
 from edge_client.errors import RetrievalError
@@ -26,13 +27,6 @@ from memory_model.printable import printable
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
-
-BundleOption = Annotated[
-    Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
-]
-ProviderOption = Annotated[
-    str | None, typer.Option("--provider", help="auto, cpu, cuda or tensorrt. [default: auto]")
-]
 
 
 def check(settings: EdgeSettings) -> Iterator[Check]:
@@ -126,15 +120,8 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
 
 def doctor(
     bundle: BundleOption = None,
-    service: Annotated[
-        str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
-    ] = None,
-    knowledge_base: Annotated[
-        str | None,
-        typer.Option(
-            "--knowledge-base", "--kb", help="Whose memories are read; several as a,b. [default: default]"
-        ),
-    ] = None,
+    service: ServiceOption = None,
+    knowledge_base: KnowledgeBaseOption = None,
     provider: ProviderOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from edge_client.cli import show
 from edge_client.cli.chat import COMMANDS, Memory, TerminalChat
 from edge_client.cli.doctor import build, doctor
+from edge_client.cli.options import BundleOption, KnowledgeBaseOption, ServiceOption
 from edge_client.cli.pull import pull
 from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
@@ -57,18 +58,9 @@ def main() -> None:
 
 
 def _opened(
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
-    ] = None,
-    knowledge_base: Annotated[
-        str | None,
-        typer.Option(
-            "--knowledge-base", "--kb", help="Whose memories are read; several as a,b. [default: default]"
-        ),
-    ] = None,
+    bundle: BundleOption = None,
+    service: ServiceOption = None,
+    knowledge_base: KnowledgeBaseOption = None,
     memory: Annotated[
         Memory | None,
         typer.Option(

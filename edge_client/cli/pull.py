@@ -18,6 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from edge_client.cli.options import ServiceOption
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.pull.bundle import pull_bundle
 from edge_client.pull.pack import PACKS, pull_pack
@@ -33,9 +34,7 @@ err = Console(stderr=True, highlight=False)
 
 
 def pull(
-    service: Annotated[
-        str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
-    ] = None,
+    service: ServiceOption = None,
     out_folder: Annotated[
         Path | None,
         typer.Option(

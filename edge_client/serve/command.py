@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from edge_client.cli.options import BundleOption, ServiceOption
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.serve.settings import ServeSettings
@@ -19,12 +20,8 @@ err = Console(stderr=True, highlight=False)
 
 
 def serve(
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
-    ] = None,
+    bundle: BundleOption = None,
+    service: ServiceOption = None,
     knowledge_base: Annotated[
         str | None,
         typer.Option(
