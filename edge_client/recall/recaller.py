@@ -20,7 +20,7 @@ from edge_client.cancellation import Cancellation
 from edge_client.decoder.graph import return_free_memory
 from edge_client.decoder.kv import is_finite
 from edge_client.errors import RetrievalError, described
-from edge_client.generate.query import query_vectors
+from edge_client.generate.prompt import query_vectors
 from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.recall.pack import MemoryPack
 from edge_client.recall.policy import Breaker
