@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,8 @@ class EdgeModel:
     not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
-    after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
+    after the step that they are in; then the connection is closed. After that everything raises ModelClosed. A program
+    that ends closes what is open.
     """
 
     def __init__(
@@ -73,13 +75,14 @@ class EdgeModel:
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
         self._pack: MemoryPack | None = None
-        self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
+        self._worker = RecallWorker(recaller) if recaller is not None else None
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
+        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -107,8 +110,7 @@ class EdgeModel:
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
-            deadline_s=settings.deadline_s,
+            pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
         model._settings, model._pack = settings, pack
@@ -125,7 +127,7 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
         model._settings, model._pack = settings, self._pack
@@ -292,6 +294,16 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         return Prompt(ids, [True] * len(ids))
+
+
+_OPEN: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
+    for model in list(_OPEN):
+        model.close()
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

@@ -69,7 +69,7 @@ class ChunkRecalls:
         if not queries or self._worker is None:
             return [(Recall(q, state="off"), 0.0) for q in queries]
         begun = time.perf_counter()
-        deadline_s = self._policy.prompt_deadline_s
+        deadline_s = self._policy.deadline_s
         found = self._wait(self._worker.submit(queries, deadline_s=deadline_s), deadline_s)
         waited_ms = 1e3 * (time.perf_counter() - begun) / len(queries)
         return [(recall, waited_ms) for recall in found]
@@ -93,7 +93,7 @@ class ChunkRecalls:
         # Without a word to search for, the next chunk reads what this one reads.
         if query := self._query(generated_query(self._content, self.chunk_tokens)):
             begun = time.perf_counter()
-            ticket = self._worker.submit([query], deadline_s=self._policy.chunk_deadline_s)
+            ticket = self._worker.submit([query], deadline_s=self._policy.deadline_s)
             self._pending = _Pending(ticket, len(self.last), 1e3 * (time.perf_counter() - begun))
 
     def begin_chunk(self) -> None:
@@ -102,7 +102,7 @@ class ChunkRecalls:
             return
         if self._waits:
             begun = time.perf_counter()
-            found = self._wait(pending.ticket, self._policy.chunk_deadline_s)
+            found = self._wait(pending.ticket, self._policy.deadline_s)
             pending.blocked_ms += 1e3 * (time.perf_counter() - begun)
             self._take(found[0])
         elif pending.ticket.done():

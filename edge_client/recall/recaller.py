@@ -31,7 +31,8 @@ from memory_model.errors import CorruptFile, IdentityMismatch
 from memory_model.words import query_words
 
 CACHE_BYTES = 64 << 20
-"""Of both tiers, unless another cache is given."""
+"""Of payloads, unless another cache is given."""
+DEADLINE_S = 2.0
 HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
 SERVICE_SHARE = 0.75
@@ -77,7 +78,7 @@ class MemoryRead:
 class RecallTimes:
     """Where a chunk's recall spent its time, in milliseconds. Chunks recalled together share the times equally.
 
-    queue: behind other recalls of this device. call: to the answer, of which the server reports `server_ms`, of these
+    queue: behind the computing of other recalls. call: to the answer, of which the server reports `server_ms`, of these
     `search_ms` and `fetch_ms` for searching and for reading payloads.
     """
 
@@ -140,34 +141,29 @@ class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
     client: the service, called first. pack: used when there is no client or the service does not answer; the service
-    then has a part of the deadline, so that there is time left for the pack.
-    deadline_s: of a recall that names none. clock: seconds, replaced in tests.
+    then has a part of the deadline, so that there is time left for the pack. clock: seconds, replaced in tests.
     """
 
     def __init__(
         self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
-        pack: Service | MemoryPack | None = None, cache: MemoryCache | None = None, deadline_s: float = 2.0,
+        pack: Service | MemoryPack | None = None, cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
-        self.cache = MemoryCache.of(CACHE_BYTES) if cache is None else cache
-        self.deadline_s = deadline_s
+        self.cache = MemoryCache(CACHE_BYTES) if cache is None else cache
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)
         self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float | None = None, queued_s: float = 0.0,
-        cancellation: Cancellation | None = None,
+        self, queries: Sequence[str], *, deadline_s: float = DEADLINE_S, cancellation: Cancellation | None = None
     ) -> list[Recall]:  # fmt: skip
         """One Recall for every query text, in order, by one call to the service.
 
-        deadline_s: of this recall, of which queued_s are over. cancellation: ends the call; the Recalls are "skipped".
+        deadline_s: of this recall. cancellation: ends the call; the Recalls are then "skipped".
         """
         try:
-            return self._recall(
-                queries, self.deadline_s if deadline_s is None else deadline_s, queued_s, cancellation
-            )
+            return self._recall(queries, deadline_s, cancellation)
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.
             reason, _, message = described(error).partition(": ")
@@ -184,7 +180,7 @@ class Recaller:
         return_free_memory()
 
     def _recall(
-        self, queries: Sequence[str], deadline_s: float, queued_s: float, cancellation: Cancellation | None
+        self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None
     ) -> list[Recall]:
         if not queries:
             return []
@@ -193,16 +189,16 @@ class Recaller:
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
         with self._computing:
+            turn = time.perf_counter()
             vectors = query_vectors(self.embedder, queries)
         words, k = [query_words(q) for q in queries], self._memories_per_chunk
         embedded = time.perf_counter()
-        times = RecallTimes(embed_ms=1e3 * (embedded - begun), queue_ms=1e3 * queued_s)
+        times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
         # Whoever names these ids keeps their bytes until the answer is there, whatever the cache evicts.
         held = {} if failed else self.cache.held(HELD_IDS)
         if not failed:
             try:
-                spent_s = queued_s + embedded - begun
-                answer = self._call(vectors, words, held, deadline_s, spent_s, cancellation)
+                answer = self._call(vectors, words, held, deadline_s, embedded - begun, cancellation)
             except RetrievalError as error:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
