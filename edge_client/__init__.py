@@ -5,7 +5,6 @@ import os
 # What gRPC logs about a call that fails, our errors say better; it reads this once, when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from edge_client.aio import AsyncChatSession, AsyncEdgeModel
 from edge_client.errors import (
     ContextFull,
     CorruptFile,
@@ -31,8 +30,6 @@ from edge_client.wire.client import MemoryClient
 
 __all__ = [
     "AnswerStream",
-    "AsyncChatSession",
-    "AsyncEdgeModel",
     "ChatSession",
     "ContextFull",
     "CorruptFile",

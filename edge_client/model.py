@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,8 @@ class EdgeModel:
     not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
-    after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
+    after the step that they are in; then the connection is closed. After that everything raises ModelClosed. A program
+    that ends closes what is open.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class EdgeModel:
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
         self._pack: MemoryPack | None = None
-        self.worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
+        self.worker = RecallWorker(recaller) if recaller is not None else None
         self.background = ThreadPoolExecutor(1, "memory3-remember")
         self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
@@ -88,6 +90,7 @@ class EdgeModel:
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
         self._writer: MemoryWriter | None = None
+        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -115,8 +118,7 @@ class EdgeModel:
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
-            deadline_s=settings.deadline_s,
+            pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
         model._settings, model._pack, model.remember_at = settings, pack, settings.remember_at
@@ -133,7 +135,7 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
         model._settings, model._pack, model.remember_at = settings, self._pack, self.remember_at
@@ -324,6 +326,16 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         return Prompt(ids, [True] * len(ids))
+
+
+_OPEN: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
+    for model in list(_OPEN):
+        model.close()
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

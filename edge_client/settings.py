@@ -70,8 +70,8 @@ class EdgeSettings(CheckedSettings):
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
-    deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a generated chunk.
-    memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a memory pack
+    deadline_s: longest wait for a chunk's memories.
+    memory_cache_mb: payloads kept on the device. pack: folder of a memory pack
     (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
@@ -96,7 +96,6 @@ class EdgeSettings(CheckedSettings):
     lead_tokens: int = Field(default=16, ge=0, le=4096)
     minimum_score: float | None = Field(default=None, ge=-1, le=1)
     deadline_s: float = Field(default=2.0, gt=0, le=600)
-    chunk_deadline_s: float = Field(default=2.0, gt=0, le=600)
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     pack: Path | None = None
     offline: bool = False
@@ -127,7 +126,7 @@ class EdgeSettings(CheckedSettings):
     @property
     def recall_policy(self) -> RecallPolicy:
         """When sessions recall and how long they wait."""
-        return RecallPolicy(self.memory, self.lead_tokens, self.deadline_s, self.chunk_deadline_s)
+        return RecallPolicy(self.memory, self.lead_tokens, self.deadline_s)
 
 
 class EdgeOptions(TypedDict, total=False):
@@ -146,7 +145,6 @@ class EdgeOptions(TypedDict, total=False):
     remember_at: float | None
     minimum_score: float | None
     deadline_s: float | None
-    chunk_deadline_s: float | None
     memory_cache_mb: float | None
     tls: bool | None
     ca: str | Path | None

@@ -20,7 +20,7 @@ from edge_client.decoder.sequence import Sequence
 from edge_client.events import Blocked, Recalled
 from edge_client.generate.prompt import cut, generated_query
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import Recall, without
+from edge_client.recall.recaller import LocalSource, Recall, without
 from edge_client.recall.worker import RecallWorker, Ticket
 from memory_model.chat import Prompt
 from memory_model.tokenizer import Tokenizer
@@ -49,11 +49,11 @@ class ChunkRecalls:
 
     def __init__(
         self, sequence: Sequence, prompt: Prompt, tokenizer: Tokenizer, worker: RecallWorker | None,
-        policy: RecallPolicy, cancellation: Cancellation, also: Searched | None = None,
+        policy: RecallPolicy, cancellation: Cancellation, also: LocalSource | None = None,
     ) -> None:  # fmt: skip
         self.chunk_tokens = sequence.decoder.config.memory.chunk_tokens
-        self.waits = policy.mode is RecallMode.exact
-        self.lead_tokens = 0 if self.waits else policy.lead_tokens
+        self._waits = policy.mode is RecallMode.exact
+        self.lead_tokens = 0 if self._waits else policy.lead_tokens
         self.also = also
         self.news: list[Recalled] = []
         self.last: dict[int, Recalled] = {}
@@ -89,8 +89,7 @@ class ChunkRecalls:
         if not queries or self._worker is None:
             return [(Recall(q, state="off"), 0.0) for q in queries]
         begun = time.perf_counter()
-        deadline_s = self._policy.prompt_deadline_s
-        found = self._wait(self._submit(queries, deadline_s), deadline_s)
+        found = self._wait(self._submit(queries))
         waited_ms = 1e3 * (time.perf_counter() - begun) / len(queries)
         return [(recall, waited_ms) for recall in found]
 
@@ -114,16 +113,16 @@ class ChunkRecalls:
         query = self._tokenizer.decode(generated_query(self._content, self.chunk_tokens)).strip()
         if query:
             begun = time.perf_counter()
-            ticket = self._submit([query], self._policy.chunk_deadline_s)
+            ticket = self._submit([query])
             self._pending = _Pending(ticket, len(self.last), 1e3 * (time.perf_counter() - begun))
 
     def begin_chunk(self) -> None:
         """A chunk ends: swap in what was requested. In `overlap`, what is late is swapped in when it comes."""
         if (pending := self._pending) is None or pending.overdue:
             return
-        if self.waits:
+        if self._waits:
             begun = time.perf_counter()
-            found = self._wait(pending.ticket, self._policy.chunk_deadline_s)
+            found = self._wait(pending.ticket)
             pending.blocked_ms += 1e3 * (time.perf_counter() - begun)
             self._take(found[0])
         elif pending.ticket.done():
@@ -143,9 +142,9 @@ class ChunkRecalls:
         self._give_up("they had not come when the answer ended")
         self.failed = failed  # memories for tokens that never were are not missed
 
-    def _submit(self, queries: Tokens[str], deadline_s: float) -> Ticket:
+    def _submit(self, queries: Tokens[str]) -> Ticket:
         assert self._worker is not None
-        return self._worker.submit(queries, deadline_s=deadline_s, also=self.also)
+        return self._worker.submit(queries, deadline_s=self._policy.deadline_s, also=self.also)
 
     def _give_up(self, why: str) -> None:
         """Cancel what is under way; its event has state "skipped" if its chunk has begun."""
@@ -178,12 +177,12 @@ class ChunkRecalls:
         self.news.append(recalled)
         self.last[chunk] = recalled
 
-    def _wait(self, ticket: Ticket, deadline_s: float) -> list[Recall]:
+    def _wait(self, ticket: Ticket) -> list[Recall]:
         """What the ticket holds when it is done, the time is over, or the answer is cancelled."""
         self.waiting = ticket
         if self._cancellation.cancelled:
             ticket.cancel()
-        found = ticket.result(deadline_s + GRACE_S)
+        found = ticket.result(self._policy.deadline_s + GRACE_S)
         self.waiting = None
         return found
 

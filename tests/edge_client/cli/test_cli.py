@@ -34,7 +34,6 @@ def run(*arguments: object, stdin: str = "") -> Result:
 def places(tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setenv("EDGE_CLIENT_MEMORY", "exact")  # the answer does not depend on the machine's speed
     monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", "30")
-    monkeypatch.setenv("EDGE_CLIENT_CHUNK_DEADLINE_S", "30")
     return ["--bundle", tiny.folder, "--service", service.address]
 
 
