@@ -165,7 +165,7 @@ class ChatSession:
         talk = session._conversation
         talk.spelled, talk.left = saved.spelled, saved.left
         if saved.past:
-            talk.past = talk.sequence.source = model.past(saved.past)
+            talk.past, talk.sequence.source = model.past(saved.past), object()
         if saved.precision == model.graph.precision:
             memories = tuple(bundle.memory_format.decode(saved.payloads))
             held = Recall("", memories, saved.read, state="held", payloads=saved.payloads)

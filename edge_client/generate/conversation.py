@@ -116,7 +116,7 @@ class Conversation:
         """The conversation's own memories, made at the first need. Raises MissingFile where the bundle cannot write."""
         if self.past is None:
             self.past = self._model.past()
-            self.sequence.source = self.past  # what reads private memories is no other conversation's text
+            self.sequence.source = object()  # rows that were read with them are for no other conversation
         return self.past
 
     @property
@@ -183,13 +183,12 @@ class Conversation:
                 references = past.remember_turns(turns)
             except Exception as failed:  # costs these memories, not the conversation
                 error = described(failed)
-        text = model.sequence(past or self)
+        text = model.sequence(object())  # another one's rows were read without these memories
         recalls = ChunkRecalls(
             text, prompt, model.bundle.tokenizer, model.worker, policy, model.closing, past
         )
-        text.begin(prompt.ids, memory=True)
         try:
-            recalls.read_prompt(0)
+            recalls.read_prompt(text.begin(prompt.ids, memory=True))
         finally:
             recalls.end()
             text.end()
