@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from memory_model.chat import ChatTemplate
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.data.batches import ChatPieces
 from memory_model.models.folder import ModelFolder
@@ -98,7 +97,7 @@ class Subject:
             exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
             return cls(MemoryBank(loaded, exact), ())
         loaded = load_model(folder, adapter)
-        encoder = FaissCodec.load_encoder(codec or folder.need_codec())
+        encoder = MemoryCodec.load(codec or folder.need_codec())
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
 
     @property
