@@ -301,8 +301,9 @@ class EdgeModel:
         cancellation = Cancellation()
         worker = None if policy.mode is RecallMode.off else self.worker
         answer = Answer(
-            sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation, conversation
-        )
+            sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
+            self.bundle.manifest.refusal, conversation,
+        )  # fmt: skip
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
             self.check_open()
