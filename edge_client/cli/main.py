@@ -17,6 +17,7 @@ from edge_client.cli.chat import COMMANDS, TerminalChat
 from edge_client.cli.doctor import build, doctor
 from edge_client.cli.options import Memory, with_options
 from edge_client.cli.pull import pull
+from edge_client.cli.remember import forget, remember, remembered
 from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
@@ -37,7 +38,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-MODEL = ("bundle", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
+MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
 
 
 @app.callback()
@@ -47,7 +48,8 @@ def main() -> None:
     First steps:  edge-client pull --service HOST:PORT   fetches the model,
                   edge-client doctor                     says what works and what does not,
                   edge-client ask "…"                    answers and shows what was read,
-                  edge-client chat                       talks.
+                  edge-client chat                       talks,
+                  edge-client remember FILES             lets it read this device's own files.
 
     Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
     """
@@ -153,7 +155,7 @@ def _around(result: Result) -> None:
     err.print(show.statistics_table(result, result.recalls))
 
 
-for command in (doctor, build, pull, serve):
+for command in (doctor, build, pull, remember, remembered, forget, serve):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":
