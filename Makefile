@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity local-server)
+BENCHES := $(addprefix bench-,decode shape network rag local-server codec service capacity ingest remember)
 
 .PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
@@ -114,24 +114,16 @@ build/llama/.ready: | $(READY)
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
 bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
-	$(BIN)/python -m deploy.bench all --quick --page docs/benchmarks.md --html build/bench/report.html
+	$(BIN)/python -m deploy.bench all --quick
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
-bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
+bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and against text RAG
 bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
 bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
-bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
-bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
-bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
-
 bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
 
 bench-capacity: $(READY) ## memory, disk and search time by the number of references
-
-.PHONY: capacity
-capacity: $(READY) ## write docs/operations/capacity.md from what `make bench-capacity` measured
-	$(BIN)/python -m deploy.bench.service.capacity_page
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 
@@ -143,8 +135,8 @@ bench-peers: $(READY) ## install the vector databases that bench-service compare
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
 
-bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench/report.html from the results
-	$(BIN)/python -m deploy.bench report --page docs/benchmarks.md --html build/bench/report.html
+bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures and says their age
+	$(BIN)/python -m deploy.bench report
 
 $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)

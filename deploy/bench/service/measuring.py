@@ -14,13 +14,11 @@ from typing import Any
 
 import psutil
 
-from deploy.bench.intervals import median_interval, ratio_interval
-from deploy.bench.load import Load
-from deploy.bench.rounds import interleave
+from deploy.bench.intervals import interleave, median_interval, percentile, ratio_interval
+from deploy.bench.processes import fill_apart
 from deploy.bench.scenario import Keys, round_figure, with_intervals
 from deploy.bench.service.data import SHARES, Collection
-from deploy.bench.service.filling import fill_apart
-from deploy.bench.service.load import answers_of, load, plain_requests_of, recall_of, requests_of
+from deploy.bench.service.load import Load, answers_of, load, recall_of, requests_of
 
 STAGES = ("queue_us", "search_us", "rank_us", "fetch_us", "total_us")
 
@@ -61,13 +59,14 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
         fill_s = time.perf_counter() - began
         with subject.serving() as address:
             requests = requests_of(collection)
-            near, answers = answers_of(address, plain_requests_of(collection)), answers_of(address, requests)
+            near = answers_of(address, requests_of(collection, words=False))
+            answers = answers_of(address, requests)
             cpu_ms: dict[str, list[float]] = {"echo": [], name: []}
 
             def weighed(what: str, where: str) -> Load:
                 before = _cpu_s()
                 found = load(where, requests, callers, seconds)
-                cpu_ms[what].append(1e3 * (_cpu_s() - before) / max(1, found.latencies.count))
+                cpu_ms[what].append(1e3 * (_cpu_s() - before) / max(1, len(found.latencies_s)))
                 return found
 
             variants = {
@@ -128,11 +127,11 @@ def _resident(process: psutil.Process) -> int:
 
 
 def speed_of(rounds: Sequence[Load]) -> Keys:
-    """Medians over rounds."""
+    """Throughput and the latencies of all rounds together; p99_ms is None with too few answers to tell."""
+    latencies_ms = [1e3 * seconds for load in rounds for seconds in load.latencies_s]
+    p99 = percentile(latencies_ms, 99)
     return with_intervals(
-        {
-            f"p{percent}_ms": round_figure(median(load.latencies.percentile_ms(percent) for load in rounds))
-            for percent in (50, 99)
-        },
+        {"p99_ms": p99 and round_figure(p99)},
+        p50_ms=median_interval([1e3 * median(load.latencies_s or [0.0]) for load in rounds]),
         qps=median_interval([load.answered_per_s for load in rounds]),
     )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from deploy.bench import power
+from deploy.bench.machine import power_mode, recording, summary
 from edge_client.cli.device import Reader
 
 LINES = [
@@ -12,12 +12,12 @@ LINES = [
 
 
 def test_temperatures_and_power_of_tegrastats_are_summed_up():
-    found = power.summary(LINES)
+    found = summary(LINES)
     assert found["samples"] == 2
     assert found["temperature_c"]["cpu"] == {"mean": 48.0, "largest": 50.5}
     assert found["power_mw"]["VDD_GPU_SOC"] == {"mean": 6000.0, "largest": 9600.0}
     assert set(found["power_mw"]) == {"VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"}
-    assert power.summary([]) == {"samples": 0, "temperature_c": {}, "power_mw": {}}
+    assert summary([]) == {"samples": 0, "temperature_c": {}, "power_mw": {}}
 
 
 class Board(Reader):
@@ -37,7 +37,7 @@ class Board(Reader):
 
 
 def test_a_board_says_in_which_power_mode_and_whether_its_clocks_are_locked():
-    found = power.described(Board())
+    found = power_mode(Board())
     assert found["power_mode"] == "MAXN"
     assert found["clocks_locked"] is False
     assert found["jetpack"] == "6.2"
@@ -48,6 +48,6 @@ def test_recording_starts_tegrastats_where_there_is_one_and_stops_it(tmp_path, m
     program.write_text(f"#!/bin/sh\necho '{LINES[0]}'\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with power.recording() as recorded:
+    with recording() as recorded:
         assert recorded == {}
     assert set(recorded["tegrastats"]) == {"samples", "temperature_c", "power_mw"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.bench.codec_peers import index_of_tables
+from deploy.bench.scenarios.codec import index_of_tables
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.tables import ProductTables
 
