@@ -13,9 +13,6 @@ DEVICE ?= cpu
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
-# What `make curves` measures beside the shipped: heads that larger budgets have too, and codecs.
-MORE_HEADS ?= 23.1:128,19.0:128,28.0:128
-CODECS ?= paper:14,table:13,groups:13,groups:20,heads:8,heads:13,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
@@ -23,7 +20,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service capacity ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -146,11 +143,6 @@ $(REAL)/manifest.json: | $(READY)
 
 real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size
-
-curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resumable (LIMIT=n, NATURAL=file)
-	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
-	$(BIN)/python -m experiments codec-curve --corpus build/corpus --references 300 --variants $(CODECS)
-	$(BIN)/python -m experiments report
 
 verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)
 	$(BIN)/python -m deploy.gpu.verify --bundle $(BUNDLE) $(VERIFY)
