@@ -121,12 +121,13 @@ def _age(text: str) -> str:
     found = _MACHINE.search(text)
     if not found:
         return "of unknown age"
-    days = (datetime.date.today() - datetime.date.fromisoformat(found[1])).days
-    newer = commits_since(found[2])
-    commits = (
-        "of a commit that is not in this history" if newer is None else f"{newer} commits before this one"
+    newer, today = commits_since(found[2]), datetime.date.today().isoformat()
+    age = (
+        "at a commit that this history lacks"
+        if newer is None
+        else f"{newer} commits before this page ({today})"
     )
-    return f"measured on {found[1]}, {days} day{'s' * (days != 1)} ago, {commits}"
+    return f"measured on {found[1]}, {age}"
 
 
 def _dated(text: str) -> str:
