@@ -162,9 +162,15 @@ test-image: $(READY) ## build both sides' images on a debootstrap base; the serv
 dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/
 	$(BIN)/python -m deploy.wheels
 
-docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
+docs: $(READY) build/docs-venv/.ready ## write docs/commands.md, then the documents with the SDK's reference as a site in build/site
 	$(BIN)/python -m docs.commands
-	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.site
+
+# An environment of its own: 170 MB that nothing else needs.
+build/docs-venv/.ready: requirements/docs.txt | $(READY)
+	$(PYTHON) -m venv build/docs-venv
+	build/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 clean: ## remove what the commands made, keep .venv/
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
