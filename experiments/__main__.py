@@ -14,6 +14,7 @@ from experiments.corpus.command import prepare_data
 from experiments.costs import cost
 from experiments.curves import plot_run
 from experiments.factbook import build_factbook
+from experiments.long_conversation import long_conversation
 from experiments.mean_adapter import mean_adapter
 from experiments.paragraphs import split_questions
 from experiments.quality import quality
@@ -25,7 +26,7 @@ from memory_model.errors import Memory3Error
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for study in (
     ablation, budget_curve, codec_curve, plot_run, mean_adapter, random_base, prepare_data, build_factbook,
-    split_questions, training_cost, cost, quality,
+    split_questions, training_cost, cost, quality, long_conversation,
 ):  # fmt: skip
     app.command()(study)
 
