@@ -22,6 +22,8 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import remember as remember_documents
 from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.pack import MemoryPack, open_pack
@@ -35,6 +37,7 @@ from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
 from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.formats import FileDocument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,9 +93,10 @@ class EdgeModel:
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
         self._writer: MemoryWriter | None = None
-        self._long: list[
-            ChatSession
-        ] = []  # conversations of `generate` that fill the cache, the last one first
+        self._local: LocalKnowledgeBases | None = None
+        # Conversations of `generate` that fill the cache, the last one first; a session's lock may be taken within.
+        self._long: list[ChatSession] = []
+        self._choosing = threading.Lock()
         _OPEN.add(self)
 
     @classmethod
@@ -118,13 +122,17 @@ class EdgeModel:
             parallel=settings.parallel,
         )  # fmt: skip
         pack = open_pack(settings, opened)
+        local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
+        if len(local) and "service" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"offline": True})
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
+            pack=pack, local=[local] if len(local) else [], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack, model.remember_at = settings, pack, settings.remember_at
+        model._settings, model._pack, model._local = settings, pack, local
+        model.remember_at = settings.remember_at
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -138,10 +146,11 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None,
+            pack=self._pack if name == settings.knowledge_base else None, local=mine.local,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack, model.remember_at = settings, self._pack, self.remember_at
+        model._settings, model._pack, model._local = settings, self._pack, self._local
+        model.remember_at = self.remember_at
         return model
 
     def ask(
@@ -232,6 +241,40 @@ class EdgeModel:
         """
         return ChatSession.load(self, path, self.policy_with(memory))
 
+    def remember(
+        self, text: str, *, key: str, title: str = "", metadata: Mapping[str, str] | None = None,
+        knowledge_base: str = DEFAULT_NAME,
+    ) -> int:  # fmt: skip
+        """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
+
+        key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
+        memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
+        StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        if self._local is None or not isinstance(self.recaller, Recaller):
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
+        writer = self._memory_writer()
+        base = self._local.base(knowledge_base, writer.embedder.dim)
+        document = FileDocument(key, key, title, text, metadata or {})
+        *_, last = remember_documents(base, writer, [document])
+        if last.outcome == "failed":
+            raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
+        if self._local not in self.recaller.local:
+            self.recaller.local = (*self.recaller.local, self._local)
+        return last.references
+
+    def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
+        """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
+        self.check_open()
+        if self._local is None:
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
+        return self._local.base(knowledge_base).delete(key)
+
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
 
@@ -279,9 +322,12 @@ class EdgeModel:
         Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
         """
         self.check_open()
+        return Past(self._memory_writer(), saved)
+
+    def _memory_writer(self) -> MemoryWriter:
         if self._writer is None:
             self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
-        return Past(self._writer, saved)
+        return self._writer
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""

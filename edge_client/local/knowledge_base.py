@@ -1,7 +1,7 @@
 """`LocalKnowledgeBase`: documents, their memories and vectors in one SQLite file, searched on the device.
 
     head        what wrote it: model, codec, format, embedder, dimension; name
-    documents   key, title, text, metadata, content hash
+    documents   key, title, text, metadata, content hash, number of references that it has when it is whole
     refs        references: document, chunk, memory id, text, checksum of text and vector
     vectors     float32 [dimension] of unit length, by reference
     payloads    payload and its CRC-32C, by reference
@@ -13,6 +13,7 @@ vector and words, as the service does (`memory_model.words`). Nothing of it is e
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import sqlite3
@@ -57,7 +58,7 @@ _TABLES = """
 CREATE TABLE head (value TEXT NOT NULL);
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT, metadata TEXT NOT NULL,
-    content_hash BLOB NOT NULL, written_at REAL NOT NULL);
+    content_hash BLOB NOT NULL, whole INTEGER NOT NULL, written_at REAL NOT NULL);
 CREATE TABLE refs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
     chunk INTEGER NOT NULL, memory_id INTEGER NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL);
@@ -160,6 +161,12 @@ class LocalKnowledgeBase:
         return cls(path, _connected(path), head, minimum_score)
 
     @classmethod
+    def any(cls, path: Path) -> LocalKnowledgeBase:
+        """The file at `path`, whatever bundle wrote it: to list and to delete, not to search."""
+        head = read_head(path)
+        return cls(path, _connected(path), head, None)
+
+    @classmethod
     def create(
         cls, path: str | Path, head: Head, *, minimum_score: float | None = None
     ) -> LocalKnowledgeBase:
@@ -190,32 +197,47 @@ class LocalKnowledgeBase:
             return int(connection.execute("SELECT count(*) FROM refs").fetchone()[0])
 
     def has(self, document: LocalDocument) -> bool:
-        """Whether an equal document is there."""
-        query = "SELECT content_hash FROM documents WHERE key = ?"
-        with self._reading() as connection:
-            found = connection.execute(query, (document.key,)).fetchone()
-        return found is not None and bytes(found[0]) == document.content_hash
+        """Whether an equal document is there, with all of its references."""
+        written, whole = self.stored(document)
+        return whole > 0 and written == whole
 
-    def add(self, document: LocalDocument, texts: Sequence[str], written: Written) -> None:
-        """Write a document with its references, in place of one of the same key."""
+    def stored(self, document: LocalDocument) -> tuple[int, int]:
+        """How many references of an equal document are there, and how many it has; 0 and 0 where there is none."""
+        query = (
+            "SELECT whole, (SELECT count(*) FROM refs WHERE document = documents.id) FROM documents"
+            " WHERE key = ? AND content_hash = ?"
+        )
+        with self._reading() as connection:
+            found = connection.execute(query, (document.key, document.content_hash)).fetchone()
+        return (found[1], found[0]) if found else (0, 0)
+
+    def add(
+        self, document: LocalDocument, texts: Sequence[str], written: Written, *, first: int = 0, whole: int = 0
+    ) -> None:  # fmt: skip
+        """Write a document with its references, in place of one of the same key.
+
+        A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
+        piece that does not follow what is there.
+        """
         if not len(texts) == len(written.payloads) == len(written.vectors):
             raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
         with self._writing() as connection:
+            if first:
+                self._continue(connection, document, first, texts, written)
+                return
             self._delete(connection, document.key)
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-            values = document.key, document.title, document.text, metadata, document.content_hash, time.time()
-            insert = "INSERT INTO documents (key, title, text, metadata, content_hash, written_at) VALUES (?,?,?,?,?,?)"
-            row = connection.execute(insert, values).lastrowid
+            values = (
+                document.key, document.title, document.text, metadata, document.content_hash, whole or len(texts),
+                time.time(),
+            )  # fmt: skip
+            row = connection.execute(
+                "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                values,
+            ).lastrowid
             assert row is not None
-            for chunk, (text, payload, vector) in enumerate(
-                zip(texts, written.payloads, written.vectors, strict=True)
-            ):
-                name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
-                memory_id = int.from_bytes(name.digest()[:8], "big")
-                self._add_reference(
-                    connection, row, chunk, memory_id, text, vector.astype("<f4").tobytes(), payload,
-                    google_crc32c.value(payload),
-                )  # fmt: skip
+            self._add_references(connection, row, document.key, 0, texts, written)
 
     def delete(self, key: str) -> bool:
         """Remove a document; whether it was there."""
@@ -360,16 +382,33 @@ class LocalKnowledgeBase:
     def _delete(connection: sqlite3.Connection, key: str) -> bool:
         return connection.execute("DELETE FROM documents WHERE key = ?", (key,)).rowcount > 0
 
-    @staticmethod
-    def _add_reference(
-        connection: sqlite3.Connection, document: int, chunk: int, memory_id: int, text: str, vector: bytes,
-        payload: bytes, crc32c: int,
+    def _continue(
+        self, connection: sqlite3.Connection, document: LocalDocument, first: int, texts: Sequence[str],
+        written: Written,
     ) -> None:  # fmt: skip
-        insert = "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)"
-        values = document, chunk, memory_id - _SHIFT, text, _checksum(text, vector)
-        row = connection.execute(insert, values).lastrowid
-        connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
-        connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, crc32c, payload))
+        there, _ = self.stored(document)
+        if there != first:
+            raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
+        (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
+        self._add_references(connection, row, document.key, first, texts, written)
+
+    @staticmethod
+    def _add_references(
+        connection: sqlite3.Connection, document: int, key: str, first: int, texts: Sequence[str], written: Written
+    ) -> None:  # fmt: skip
+        for chunk, text, payload, row in zip(
+            range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
+        ):
+            name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
+            memory_id, vector = int.from_bytes(name.digest()[:8], "big"), row.astype("<f4").tobytes()
+            reference = connection.execute(
+                "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
+                (document, chunk, memory_id - _SHIFT, text, _checksum(text, vector)),
+            ).lastrowid
+            connection.execute("INSERT INTO vectors VALUES (?,?)", (reference, vector))
+            connection.execute(
+                "INSERT INTO payloads VALUES (?,?,?)", (reference, google_crc32c.value(payload), payload)
+            )
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -435,12 +474,19 @@ def disk_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         message = str(error)
         if "full" in message or "disk I/O" in message:
-            raise StorageError(
-                f"no room for {path} ({message})", reason="DISK_FULL",
-                help="make room and run the same command again; what was remembered before is kept",
-            ) from error  # fmt: skip
+            raise _no_room(path, message) from error
         if "locked" in message or "readonly" in message or "unable to open" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
         raise CorruptFile(f"{path} is damaged, or no local knowledge base: {message}") from error
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}", reason="DISK_FULL") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _no_room(path, str(error.strerror)) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="IN_USE") from error
+
+
+def _no_room(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"no room for {path} ({why})",
+        reason="DISK_FULL",
+        help="make room and run the same command again; what was remembered before is kept",
+    )
