@@ -24,9 +24,10 @@ from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
 from edge_client.local.folder import remember as remember_documents
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
+from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import Recalling, RecallWorker
@@ -82,7 +83,7 @@ class EdgeModel:
         self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
-        self._pack: MemoryPack | None = None
+        self._pack: LocalKnowledgeBase | None = None
         self.worker = RecallWorker(recaller) if recaller is not None else None
         self.background = ThreadPoolExecutor(1, "memory3-remember")
         self.closing = Cancellation()

@@ -47,8 +47,6 @@ from memory_model.words import LARGEST_DROP, order, query_words, text_words
 FORMAT_VERSION = 1
 IN_MEMORY = Path(":memory:")
 """In place of a path: a knowledge base that ends with the process, unless it is saved."""
-CANDIDATES = 50
-"""Nearest by vector that words put in order, as many as in the service."""
 WAIT_S = 10.0
 """For another process that writes to the file."""
 _COUNTED_TEXTS = 4096
@@ -71,7 +69,11 @@ CREATE TABLE payloads (
 
 @dataclass(frozen=True)
 class Head:
-    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors."""
+    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
+
+    candidates: nearest by vector that words put in order. Of a memory pack, else 0: the service's revision, and how
+    many memories it has there with which digest of their ids; a limited pack has fewer.
+    """
 
     name: str
     model_id: str
@@ -79,6 +81,10 @@ class Head:
     memory_format_id: str
     embedder_id: str
     dimension: int
+    candidates: int = 50
+    revision: int = 0
+    memories: int = 0
+    id_digest: int = 0
 
     @classmethod
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
@@ -119,6 +125,20 @@ class LocalDocument:
         """SHA-256 of title, metadata and text: an equal document needs no writing."""
         content = json.dumps([self.title, dict(sorted(self.metadata.items())), self.text])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference with its memory. vector: float32 [dimension] of unit length; crc32c: of the payload."""
+
+    memory_id: int
+    key: str
+    title: str
+    chunk: int
+    text: str
+    vector: np.ndarray
+    payload: bytes
+    crc32c: int
 
 
 class LocalKnowledgeBase:
@@ -239,6 +259,31 @@ class LocalKnowledgeBase:
             assert row is not None
             self._add_references(connection, row, document.key, 0, texts, written)
 
+    def append(self, references: Sequence[Reference]) -> None:
+        """Write references that a service wrote, in ascending order of their ids, all or none."""
+        with self._writing() as connection:
+            for one in references:
+                connection.execute(
+                    "INSERT OR IGNORE INTO documents (key, title, metadata, content_hash, whole, written_at)"
+                    " VALUES (?, ?, '{}', x'', 0, ?)",
+                    (one.key, one.title, time.time()),
+                )
+                (document,) = connection.execute(
+                    "SELECT id FROM documents WHERE key = ?", (one.key,)
+                ).fetchone()
+                _insert(connection, document, one)
+
+    def memory_ids(self) -> np.ndarray:
+        """uint64 [references], ascending."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT memory_id FROM refs ORDER BY memory_id").fetchall()
+        return np.array([shifted + _SHIFT for (shifted,) in rows], np.uint64)
+
+    def merge_journal(self) -> None:
+        """Leave one file, which may be moved once it is closed."""
+        with self._reading() as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+
     def delete(self, key: str) -> bool:
         """Remove a document; whether it was there."""
         with self._writing() as connection:
@@ -300,7 +345,7 @@ class LocalKnowledgeBase:
         self, scores: np.ndarray, k: int, words: Sequence[int], drop: float | None, minimum: float | None
     ) -> list[int]:
         """Places of the k best by cosine, or by cosine and words of the nearest by cosine."""
-        wanted = min(max(k, CANDIDATES) if words else k, len(scores))
+        wanted = min(max(k, self.head.candidates) if words else k, len(scores))
         places = np.argpartition(scores, len(scores) - wanted)[len(scores) - wanted :]
         places = places[np.lexsort((places, -scores[places]))]
         if minimum is not None:
@@ -342,7 +387,7 @@ class LocalKnowledgeBase:
         return Hit(
             memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk,
             text=text if return_text else None, payload=b"" if held else bytes(payload), crc32c=crc32c, held=held,
-            knowledge_base=self.name,
+            knowledge_base="" if self.head.memories else self.name,
         )  # fmt: skip
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
@@ -400,15 +445,9 @@ class LocalKnowledgeBase:
             range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
         ):
             name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
-            memory_id, vector = int.from_bytes(name.digest()[:8], "big"), row.astype("<f4").tobytes()
-            reference = connection.execute(
-                "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
-                (document, chunk, memory_id - _SHIFT, text, _checksum(text, vector)),
-            ).lastrowid
-            connection.execute("INSERT INTO vectors VALUES (?,?)", (reference, vector))
-            connection.execute(
-                "INSERT INTO payloads VALUES (?,?,?)", (reference, google_crc32c.value(payload), payload)
-            )
+            memory_id = int.from_bytes(name.digest()[:8], "big")
+            crc32c = google_crc32c.value(payload)
+            _insert(connection, document, Reference(memory_id, key, "", chunk, text, row, payload, crc32c))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -457,9 +496,20 @@ def _empty(connection: sqlite3.Connection) -> bool:
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_mode = WAL")
+    with contextlib.suppress(sqlite3.OperationalError):  # a pack may lie where nothing can be written
+        connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
     return connection
+
+
+def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:
+    vector = one.vector.astype("<f4").tobytes()
+    row = connection.execute(
+        "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
+        (document, one.chunk, one.memory_id - _SHIFT, one.text, _checksum(one.text, vector)),
+    ).lastrowid
+    connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
+    connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, one.crc32c, one.payload))
 
 
 def _checksum(text: str, vector: bytes) -> int:
