@@ -19,7 +19,7 @@ from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
-from edge_client.generate.past import Past
+from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
@@ -95,6 +95,9 @@ class EdgeModel:
         self._spellings = Spellings()
         self._writer: MemoryWriter | None = None
         self._local: LocalKnowledgeBases | None = None
+        # Conversations of `generate` that fill the cache, the last one first; a session's lock may be taken within.
+        self._long: list[ChatSession] = []
+        self._choosing = threading.Lock()
         _OPEN.add(self)
 
     @classmethod
@@ -152,28 +155,50 @@ class EdgeModel:
         return model
 
     def ask(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        **options: Unpack[SamplingOptions],
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
+        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
     ) -> Result:  # fmt: skip
         """The whole answer to a question or a conversation; arguments and errors as `generate`."""
-        return self.generate(messages, memory=memory, **options).result()
+        return self.generate(
+            messages, memory=memory, document=document, title=title, progress=progress, **options
+        ).result()
 
     def generate(
         self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
+        lead_tokens: int | None = None, document: str = "", title: str = "", progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
-        Nothing is kept between calls but key-values: what a conversation has in common with one of those that
-        were answered last is not read again. options: see `Sampling`. A service that is down, slow or wrong never
-        raises here: its Recalled event carries the error and the answer goes on. Arguments are checked at once,
-        before the first event is computed. Raises InvalidInput, ContextFull, ModelClosed.
+        document: a text that the last question is about. It stands before the question where the cache has room for
+        it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
+        title and progress).
+
+        What a conversation has in common with one of those that were answered last is not read again. One that fills
+        the cache goes on as a `ChatSession` does, which is kept for the call that continues it. options: see
+        `Sampling`. A service that is down, slow or wrong never raises here: its Recalled event carries the error and
+        the answer goes on. Arguments are checked at once, before the first event is computed. Raises InvalidInput,
+        ContextFull, ModelClosed.
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if document:
+            *before, question = messages
+            whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
+            if len(self.bundle.chat.prompt(whole).ids) >= self.remember_at * self.decoder.context:
+                session = self.session(messages=before, memory=memory, lead_tokens=lead_tokens)
+                if self.policy_with(memory).mode is not RecallMode.off:
+                    session.remember(document, title, progress=progress)
+                return session.send(question["content"], **options)
+            messages = whole
         spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
         prompt = self.bundle.chat.prompt(messages, spelled=spelled)
-        return self._generate(prompt, self.policy_with(memory, lead_tokens), options)
+        policy = self.policy_with(memory, lead_tokens)
+        if self._too_long(messages, prompt, policy):
+            return self._session_of(messages[:-1], policy).send(
+                messages[-1]["content"], memory=memory, **options
+            )
+        return self._generate(prompt, policy, options)
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, lead_tokens: int | None = None,
@@ -188,7 +213,7 @@ class EdgeModel:
     def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
         """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
         prompt = self.bundle.chat.prompt(messages)
-        self.checked(prompt, options)
+        self.checked(prompt, options, fits=self._too_long(messages, prompt, self.policy))
         return len(prompt.ids)
 
     def check_text(self, text: str, **options: Unpack[SamplingOptions]) -> int:
@@ -229,7 +254,9 @@ class EdgeModel:
         """
         self.check_open()
         if self._local is None or not isinstance(self.recaller, Recaller):
-            raise InvalidInput("only a model made by EdgeModel.open has knowledge bases of its own: open it so")
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
         writer = self._memory_writer()
         base = self._local.base(knowledge_base, writer.embedder.dim)
         document = FileDocument(key, key, title, text, metadata or {})
@@ -244,7 +271,9 @@ class EdgeModel:
         """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
         self.check_open()
         if self._local is None:
-            raise InvalidInput("only a model made by EdgeModel.open has knowledge bases of its own: open it so")
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
         return self._local.base(knowledge_base).delete(key)
 
     def close(self) -> None:
@@ -256,6 +285,7 @@ class EdgeModel:
             self.closed = True
             streams = list(self._under_way)
         self._idle.clear()
+        self._long.clear()
         for stream in streams:
             stream.cancel()
         for stream in streams:
@@ -305,12 +335,15 @@ class EdgeModel:
         if self.closed:
             raise ModelClosed("the model was closed: open it again with EdgeModel.open")
 
-    def checked(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
-        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
+    def checked(self, prompt: Prompt, options: Mapping[str, Any], *, fits: bool = False) -> Sampling:
+        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits.
+
+        fits: whether turns will leave the prompt until it does.
+        """
         self.check_open()
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
-        if len(prompt.ids) >= self.decoder.room:
+        if not fits and len(prompt.ids) >= self.decoder.room:
             longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
             if self.bundle.writer is None:
                 help = (
@@ -319,7 +352,9 @@ class EdgeModel:
                 )
             else:
                 help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
-            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
+            raise ContextFull(
+                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help
+            )
         return sampling
 
     def policy_with(
@@ -364,6 +399,33 @@ class EdgeModel:
                 self._idle.give(sequence)
 
         return self.answer(sequence, prompt, sampling, policy, done)
+
+    def _too_long(self, messages: Sequence[Message], prompt: Prompt, policy: RecallPolicy) -> bool:
+        """Whether turns before the last question must become memories."""
+        return (
+            self.writes and policy.mode is not RecallMode.off and messages[-1]["role"] == "user"
+            and sum(m["role"] == "user" for m in messages) > 1
+            and len(prompt.ids) >= self.remember_at * self.decoder.context
+        )  # fmt: skip
+
+    def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
+        """The session that said these messages, or these and a last question that is asked again; else a new one."""
+        with self._choosing:
+            for session in self._long:
+                said = session.messages
+                if said[: len(messages)] != list(messages) or len(said) not in (
+                    len(messages),
+                    len(messages) + 2,
+                ):
+                    continue
+                self._long.remove(session)
+                if len(said) > len(messages):
+                    session.take_back()
+                break
+            else:
+                session = ChatSession(self, messages, policy)
+            self._long = [session, *self._long][:KEPT]
+        return session
 
     def _raw_prompt(self, text: str) -> Prompt:
         if not isinstance(text, str) or not text:

@@ -5,7 +5,7 @@
 
 When the cache is filled to a mark, the oldest turns are written as memories and the rest is read anew in another
 sequence, both in the background and between the steps of the answer; then that sequence takes the place of this one.
-So what is in the cache is always as if the conversation had begun with what is kept, and no position exceeds the context.
+So what is in the cache is always as if the conversation had begun with what is kept, and positions stay in the context.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class Conversation:
         if text.length >= self._mark and self._eviction is None and self._evicts:
             self._evict(text.tokens[len(self._prompt.ids) :])
         waits = self._policy.mode is RecallMode.exact or text.length + chunk >= text.decoder.context
-        if (eviction := self._eviction) is not None and (waits or eviction.job.done()):
-            self.settle(cancellation)
+        eviction = self._eviction
+        if eviction is not None and (waits or eviction.job.done()) and self.settle(cancellation):
             self._prompt = eviction.prompt
 
-    def settle(self, cancellation: Cancellation) -> None:
-        """Take over what the background reads, once it is done. Raises Cancelled."""
+    def settle(self, cancellation: Cancellation) -> bool:
+        """Take over what the background reads, once it is done; whether there was something. Raises Cancelled."""
         if (eviction := self._eviction) is None:
-            return
+            return False
         while not wait([eviction.job], _LOOK_S).done:
             cancellation.check()
         self._eviction = None
@@ -104,16 +104,17 @@ class Conversation:
             raise Cancelled from None
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.news.append(Remembered(eviction.turns, 0, described(failed)))
-            return
+            return False
         rest, held = self.sequence.tokens[eviction.since :], self.sequence.held
         self.sequence.become(found)
         if rest:  # generated meanwhile
             self.sequence.inject(held)
             self.sequence.read(rest)
         self.news.append(Remembered(eviction.turns, references, error))
+        return True
 
     def remembers(self) -> Past:
-        """The conversation's own memories, made at the first need. Raises MissingFile where the bundle cannot write."""
+        """The conversation's own memories, made at the first need. Raises StorageError."""
         if self.past is None:
             self.past = self._model.past()
             self.sequence.source = object()  # rows that were read with them are for no other conversation
@@ -136,7 +137,9 @@ class Conversation:
             Turn(n, self.messages[start:end])
             for n, (start, end) in enumerate(zip(gone, later, strict=False), 1)
         ]
-        leaving = tuple(t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left)
+        leaving = tuple(
+            t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left
+        )
         if self._eviction is not None:
             leaving = (*self._eviction.turns, *leaving)
         self.left, kept = left, self._kept(left)
@@ -146,7 +149,9 @@ class Conversation:
         except Memory3Error as failed:
             self.news.append(Remembered(leaving, 0, described(failed)))
         whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
-        read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])  # the answer itself reads the last token
+        read = (
+            whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
+        )  # the answer itself reads the last token
         job = self._model.background.submit(self._write_and_read, past, written, read, self._policy)
         self._eviction = _Eviction(job, leaving, kept, len(self.sequence.tokens))
         if not said:

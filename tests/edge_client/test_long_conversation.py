@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ MANY: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "logit_bias": LETT
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20) as opened:
+    with EdgeModel.open(
+        tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20
+    ) as opened:
         yield opened
 
 
@@ -39,6 +42,11 @@ def talk(session: ChatSession, turns: int, **options: Any) -> list[Event]:
         text = f"My number {len(session.messages)} is {turn * 37}, remember it."
         events += session.send(text, **{**MANY, "seed": turn, **options})
     return events
+
+
+def finished(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
 
 
 def remembered(events: list[Event]) -> list[int]:
@@ -68,6 +76,9 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
     assert session.messages[-2]["content"] in kept
     assert session.messages[1]["content"] not in kept
     assert past_turns(events) & {"turn 1", "turn 2"}
+    assert session._conversation.sequence.position <= CONTEXT + model.bundle.config.memory.reference_tokens
+    gc.collect()
+    assert len(model.decoder._sequences) <= 2, "what was read anew took the place of what was there"
     assert {e.reason for e in events if isinstance(e, Finished)} == {"length"}
 
 
@@ -81,7 +92,9 @@ def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> tuple[Sequenc
     return sequence, recalls.read_prompt(sequence.begin(text.ids, memory=True))[-1].copy()
 
 
-def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_kept_turns(model: EdgeModel) -> None:
+def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_kept_turns(
+    model: EdgeModel,
+) -> None:
     """The question itself is too long, so everything is read anew before the first token."""
     session = model.session(SYSTEM)
     talk(session, 3)
@@ -114,7 +127,9 @@ def test_an_answer_goes_on_while_turns_leave(model: EdgeModel, memory: str) -> N
     assert sum(isinstance(e, Token) for e in events) == 280
     assert 0 < evicted_after < 280
     said = session._conversation.sequence.tokens[-200:]
-    assert said == session._conversation.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+    assert said == session._conversation.spelled[len(session.messages) - 1][-201:-1], (
+        "in order, none lost or read twice"
+    )
 
 
 def test_key_values_in_the_middle_of_an_answer_are_those_of_a_fresh_session(model: EdgeModel) -> None:
@@ -147,7 +162,9 @@ def test_a_saved_conversation_keeps_its_memories_and_its_chunks(model: EdgeModel
     retried = loaded.take_back()
     (*_, finished) = loaded.send(retried, **MANY, seed=5)
     assert isinstance(finished, Finished)
-    assert finished.statistics.reused_tokens > finished.statistics.prompt_tokens - 40, "a retry reads little anew"
+    assert finished.statistics.reused_tokens > finished.statistics.prompt_tokens - 40, (
+        "a retry reads little anew"
+    )
 
 
 def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
@@ -195,6 +212,49 @@ def test_a_text_is_remembered_and_read(model: EdgeModel, monkeypatch: pytest.Mon
         session.remember(" ")
 
 
+def test_a_text_that_was_remembered_in_part_is_not_written_again(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, write, written = model.session(), MemoryWriter.write, list[str]()
+    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
+
+    def full_at_second(self: MemoryWriter, texts: list[str]) -> Written:
+        if written:
+            raise StorageError("no space left", reason="DISK_FULL")
+        return counted(self, texts)
+
+    def counted(self: MemoryWriter, texts: list[str]) -> Written:
+        written.extend(texts)
+        return write(self, texts)
+
+    monkeypatch.setattr(MemoryWriter, "write", full_at_second)
+    with pytest.raises(StorageError, match="no space"):
+        session.remember(book, "Keys")
+    assert written
+    assert finished(list(session.send("Who keeps room 3?", **MANY))).reason == "length", (
+        "the conversation goes on"
+    )
+    monkeypatch.setattr(MemoryWriter, "write", counted)
+    assert session.remember(book, "Keys") == len(written) == len(set(written))
+
+
+def test_a_list_of_messages_that_is_too_long_goes_on_in_the_next_call(model: EdgeModel) -> None:
+    """As the page and OpenAI's clients ask: the whole conversation every time."""
+    messages, events = [{"role": "system", "content": SYSTEM}], list[Event]()
+    for turn in range(10):
+        messages.append({"role": "user", "content": f"My number {turn} is {turn * 37}, remember it."})
+        model.check(messages)
+        events += (answer := list(model.generate(messages, **MANY, seed=turn)))
+        messages.append({"role": "assistant", "content": finished(answer).text})
+    left = remembered(events)
+    assert len(left) == len(set(left)) > 3, "every turn is written once"
+    assert past_turns(events)
+    question = messages[-2]["content"]
+    again = finished(list(model.generate(messages[:-1], **MANY, seed=9)))
+    assert again.statistics.reused_tokens > again.statistics.prompt_tokens - len(question) - 40
+    assert again.text == messages[-1]["content"]
+
+
 def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeService) -> None:
     session = model.session(SYSTEM)
     events = talk(session, 10)
@@ -215,3 +275,18 @@ def test_an_answer_without_the_service_reads_what_the_conversation_remembers(tin
         assert {m.title for e in events if isinstance(e, Recalled) for m in e.recall.read} == {"Keys"}
         assert isinstance(finished, Finished)
         assert not finished.without_memory
+
+
+@pytest.mark.parametrize("lines", [3, 60])
+def test_a_question_about_a_document_reads_it_whatever_its_length(model: EdgeModel, lines: int) -> None:
+    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(lines))
+    done: list[tuple[int, int]] = []
+    result = model.ask(
+        "Who keeps room 3?", document=book, title="Keys", progress=lambda *at: done.append(at), **MANY
+    )
+    if lines == 3:
+        assert result.statistics.prompt_tokens > len(book), "a short one is text in the prompt"
+        assert not done
+    else:
+        assert result.statistics.prompt_tokens < len(book) < done[-1][1] * 32
+        assert "Keys" in {m.title for m in result.memories}
