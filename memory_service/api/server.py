@@ -98,6 +98,13 @@ class Server:
             requests_per_s=settings.quota_requests_per_s,
         )  # fmt: skip
 
+    def open_metrics(self) -> None:
+        """Opens the metrics port, which tells probes that the process lives while its store is still being opened."""
+        if self._settings.metrics_listen and not self.metrics_port:
+            metrics = MetricsPort(self._settings.metrics_listen, asyncio.get_running_loop())
+            self._closing.callback(metrics.close)
+            self.metrics_port = metrics.port
+
     async def listen(self) -> None:
         """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""
         settings, server = self._settings, self._grpc
@@ -111,9 +118,7 @@ class Server:
             raise StoreUnavailable(
                 f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
             ) from error
-        if settings.metrics_listen:
-            metrics = self._closing.enter_context(contextlib.closing(MetricsPort(settings.metrics_listen)))
-            self.metrics_port = metrics.port
+        self.open_metrics()
         await self._health.begin()
         await server.start()
         logger().info("listening", listen=settings.listen, port=self.port)
@@ -262,6 +267,7 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
         loop.add_signal_handler(number, signalled.set)
     server = Server(settings)
     with contextlib.ExitStack() as closing:
+        server.open_metrics()
         store = await asyncio.to_thread(open_store, settings.store, settings.store_options())
         closing.callback(store.close)
         try:

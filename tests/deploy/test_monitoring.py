@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import urllib.error
@@ -103,15 +104,27 @@ def test_promtool_is_given_a_case_in_which_each_alert_fires_and_one_in_which_it_
             assert alert["exp_annotations"]["runbook"] == runbook
 
 
-def test_the_metrics_port_tells_probes_whether_the_service_is_ready() -> None:
-    port = MetricsPort("127.0.0.1:0")
-    address = f"http://127.0.0.1:{port.port}"
+async def test_probes_tell_a_service_without_a_store_from_one_that_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_STUCK_AFTER_S", 1.0)
+    loop = asyncio.get_running_loop()
+    port = MetricsPort("127.0.0.1:0", loop)
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port.port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
     try:
         metrics.READY.set(1)
-        assert urllib.request.urlopen(f"{address}/ready", timeout=10).read() == b"ready\n"
+        assert await asyncio.to_thread(status, "/ready") == 200
         metrics.READY.set(0)
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{address}/ready", timeout=10)
-        assert b"memory_service_ready 0.0" in urllib.request.urlopen(f"{address}/metrics", timeout=10).read()
+        assert await asyncio.to_thread(status, "/ready") == 503
+        assert await asyncio.to_thread(status, "/live") == 200
+        assert status("/live") == 503, "the event loop is busy with this very line"
+        assert await asyncio.to_thread(status, "/metrics") == 200
     finally:
         port.close()
