@@ -64,7 +64,7 @@ class MetricsPort:
     """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`, `/live`) ask, in a thread of its own."""
 
     def __init__(self, listen: str, loop: asyncio.AbstractEventLoop) -> None:
-        """listen: host:port; port 0 takes a free one. loop: the service's. Raises InvalidInput when it cannot listen."""
+        """listen: host:port; port 0 takes a free one. loop: of the service. Raises InvalidInput without a port."""
         host, _, port = listen.rpartition(":")
         self._loop = loop
         try:
