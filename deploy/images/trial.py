@@ -175,8 +175,8 @@ def _try() -> None:
 
 @contextlib.contextmanager
 def _bucket(name: str) -> Iterator[list[str]]:
-    """A bucket of an S3 on this machine; the variables that lead to it. Raises RuntimeError when nothing was put there."""
-    server = ThreadedMotoServer(port=0)
+    """A bucket of an S3 on this machine: the variables that lead to it. Raises RuntimeError when it stays empty."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
     given = {
