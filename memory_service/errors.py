@@ -13,7 +13,7 @@ The reason is the class's name in capitals, such as STORE_FULL; clients depend o
       BundleNotConfigured, MemoriesUnwritten                               FAILED_PRECONDITION
       KnowledgeBaseDamaged    DATA_LOSS
       QuotaExceeded           RESOURCE_EXHAUSTED
-      Overloaded, RateExceeded, StoreFull, DiskWatermarkReached            RESOURCE_EXHAUSTED, retryable
+      Overloaded, RateExceeded, StoreFull                                  RESOURCE_EXHAUSTED, retryable
       NotReady, ShuttingDown, StoreUnavailable                             UNAVAILABLE, retryable
       DeadlineExceeded        DEADLINE_EXCEEDED
       EncodingFailed          INTERNAL
@@ -197,13 +197,6 @@ class RateExceeded(_Exhausted):
 class StoreFull(_Exhausted):
     """The disk is full; what was stored before is intact."""
 
-    retry_after_s = 60.0
-
-
-class DiskWatermarkReached(_Exhausted):
-    """The disk is nearly full: nothing is written until there is room again."""
-
-    reason = "DISK_WATERMARK"
     retry_after_s = 60.0
 
 

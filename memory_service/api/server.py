@@ -30,7 +30,6 @@ from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
-from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import MetricsPort
 from memory_service.ops.tracing import Tracing
@@ -75,8 +74,6 @@ class Server:
         audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
         if audit is not None:
             self._closing.callback(audit.close)
-        address = parse_address(settings.store)
-        self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
         self._health = Health(settings.health_interval_s)
         self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
         self._access = AccessControl(
@@ -122,10 +119,10 @@ class Server:
         """Answers calls when it returns; listens if it did not yet. The store is closed by `stop`."""
         if not self.port:
             await self.listen()
-        settings = self._settings
+        settings, address = self._settings, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
         catalogue = Catalogue(store, encoder.description)
-        guard = WriteGuard(store, self.disk, self._quota_of)
+        guard = WriteGuard(store, self._quota_of)
         runtime = Runtime(settings, catalogue, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
         there = {base.name for base in store.knowledge_bases()}
@@ -146,14 +143,14 @@ class Server:
         await self._warm_up(runtime)
         late.start()
         self._access.state = "open"
-        await self._health.watch(store, self.disk, catalogue)
+        await self._health.watch(store, catalogue, None if address.host else address.path)
         if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
             temporary = file.with_name(f".{file.name}.{os.getpid()}")
             temporary.write_text(f"{self.port}\n", encoding="utf-8")
             temporary.replace(file)
         logger().info(
             "serving", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
-            store=str(parse_address(settings.store)),  # shown without its password
+            store=str(address),  # shown without its password
             keys=self._security.keys is not None, tls=self._security.certificates is not None,
         )  # fmt: skip
 

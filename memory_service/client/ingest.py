@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import random
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,20 +24,18 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 class Ingestion:
     """One ingestion into one knowledge base. Use once, from one thread; `interrupt` may be called from any.
 
-    What the service has already is not sent. A lost connection and a failure that the service calls retryable are tried
-    again, after RetryInfo or a pause that doubles, up to `attempts` times in a row without an answer in between.
+    The service answers documents that it has already as unchanged. A lost connection and a failure that the service
+    calls retryable are tried again, after RetryInfo or a pause that doubles, up to `attempts` times in a row without an
+    answer in between.
     """
 
-    def __init__(self, to: Destination, *, attempts: int = 10, leave_out_unchanged: bool = True) -> None:
+    def __init__(self, to: Destination, *, attempts: int = 10) -> None:
         """attempts: ten are some 45 s, in which a service loads its model and store."""
-        self._leave_out_unchanged = leave_out_unchanged
         self._to = to
         self._attempts = attempts
         self._message_bytes = 0
         self._source: Iterator[Row] = iter(())
-        self._fetched: list[Row] = []
-        self._ready: deque[Row] = deque()
-        self._reading = threading.Lock()  # of these three, and of new entries of `_unanswered`
+        self._reading = threading.Lock()  # of the source, and of new entries of `_unanswered`
         self._sequence = 0
         self._unanswered: dict[int, Row] = {}
         self._refused: dict[int, pb.IngestResponse] = {}  # retryable failures, to be sent again
@@ -147,16 +143,9 @@ class Ingestion:
         """The next document to send; those that need no sending are answered here."""
         with self._reading:
             while not stream.over.is_set():
-                if not self._ready:
-                    self._fetched = self._fetched or list(itertools.islice(self._source, _WINDOW))
-                    rows = self._fetched
-                    self._ready.extend(
-                        self._to.without_unchanged(rows) if self._leave_out_unchanged else rows
-                    )
-                    self._fetched = []
-                if not self._ready:
+                row = next(self._source, None)
+                if row is None:
                     return None
-                row = self._ready.popleft()
                 if row.item is not None:
                     self._sequence += 1
                     self._unanswered[self._sequence] = row

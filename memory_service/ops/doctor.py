@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -18,11 +16,11 @@ from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, Memory3Error
 from memory_service.access.keys import KeyFile
 from memory_service.access.tls import Security
-from memory_service.api.health import INGESTION, MODELS, RETRIEVAL
+from memory_service.api.health import MODELS, RETRIEVAL
 from memory_service.client.connection import RemoteError, connected
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
-from memory_service.stores.address import StoreAddress, parse_address
+from memory_service.stores.address import parse_address
 from memory_service.stores.identity import require_readable
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
@@ -39,7 +37,6 @@ _NEW_CERTIFICATE = "replace the files in place: the next handshake uses the new 
 _NOT_SERVING = {
     "": "look at its log: it is loading, stopping, or its store does not answer",
     RETRIEVAL: "look for `store_state` in its log: the store does not answer",
-    INGESTION: "free space on the store's disk, or lower disk_stop_bytes; writing goes on by itself",
     MODELS: "wait: the model is being loaded",
 }
 _NOT_ANSWERED = {
@@ -83,27 +80,11 @@ def bundle_ids(bundle: Path) -> tuple[Finding, Mapping[str, str]]:
 
 def check_files(settings: Settings) -> list[Finding]:
     """Whether `serve` would start with these settings, and what in their files ends soon."""
-    findings = []
     try:
         Security.of(settings)
     except Memory3Error as error:
-        findings.append(Finding(False, "keys and TLS", str(error), "name files that fit together"))
-    else:
-        findings += _check_ends(settings)
-    if (log := settings.audit_log) is not None:
-        place = log if log.exists() else log.parent
-        if log.is_dir() or not os.access(place, os.W_OK):
-            remedy = f"make {log.parent} and let the service's user write there"
-            findings.append(
-                Finding(False, f"audit log {log}", "cannot be written: it will not start", remedy)
-            )
-    if "store" in settings.model_fields_set and not (address := parse_address(settings.store)).host:
-        place = next((one for one in (address.path, *address.path.parents) if one.exists()), Path("/"))
-        free, stop = shutil.disk_usage(place).free, settings.disk_stop_bytes
-        found = f"{free >> 20} MiB free, writing stops below {stop >> 20} MiB"
-        remedy = "free space or move the store to a larger disk" if free < 2 * stop else ""
-        findings.append(Finding(free >= stop, f"disk of {address.path}", found, remedy))
-    return findings
+        return [Finding(False, "keys and TLS", str(error), "name files that fit together")]
+    return list(_check_ends(settings))
 
 
 def _check_ends(settings: Settings) -> Iterator[Finding]:
@@ -136,43 +117,21 @@ def check_store(
 ) -> list[Finding]:
     """Opens the store and checks every knowledge base, against the `ids` of a bundle too; `deep` reads all payloads.
 
-    No service may have it open. A store that is not there is not made, and one of an older version is left as it is.
+    No service may have it open. A store that is not there is not made.
     """
     address, options = parse_address(url), options or StoreOptions()
     what = f"store {address}"
     if not address.host and not address.path.exists():
         return [Finding(False, what, "there is none", "`memory-service serve` makes one; is the path right?")]
     try:
-        if lacking := _migrations_to_come(address, options):
-            remedy = "back up, then `memory-service migrate` applies them; nothing else was looked at"
-            return [Finding(True, what, f"of an older version, lacks {', '.join(lacking)}", remedy)]
         store = open_store(url, options)
     except Memory3Error as error:
         return [Finding(False, what, str(error), _REMEDY_SERVER if address.host else _REMEDY_FOLDER)]
     try:
-        findings = [Finding(True, what, "opened, no migration is missing")]
+        findings = [Finding(True, what, "opened")]
         return findings + [_check_base(store, base, deep, ids or {}) for base in store.knowledge_bases()]
     finally:
         store.close()
-
-
-def _migrations_to_come(address: StoreAddress, options: StoreOptions) -> list[str]:
-    """Names of the migrations that opening the store would apply; files (`file://`) have none."""
-    if address.engine == "file":
-        return []
-    from memory_service.stores.clickhouse.engine import Engine, engine_errors  # takes a second to import
-    from memory_service.stores.clickhouse.migrations import missing
-
-    engine = Engine(address, options)
-    try:
-        with engine_errors("looking for migrations"):
-            tables = engine.rows("SELECT name FROM system.tables WHERE database = currentDatabase()")
-            if ("migrations",) not in [tuple(row) for row in tables]:
-                return []  # an empty one
-            rows = engine.rows("SELECT DISTINCT dimension FROM migrations WHERE dimension > 0")
-            return [migration.name for migration, _ in missing(engine, {int(row[0]) for row in rows})]
-    finally:
-        engine.close()
 
 
 def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str, str]) -> Finding:

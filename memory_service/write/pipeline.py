@@ -264,7 +264,7 @@ class IngestStream:
         self._on_the_way -= Counter(document.key for document in batch)
 
     def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
-        """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
+        """In the writer's thread; raises QuotaExceeded before anything is written."""
         documents = [document.finished() for document in new]
         with self._runtime.guard.writing(base, documents):
             return self._runtime.store.write(base, documents)

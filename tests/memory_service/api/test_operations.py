@@ -1,4 +1,4 @@
-"""What operators see and set: health, metrics, quotas, the disk's watermark, the audit log, request ids."""
+"""What operators see and set: health, metrics, quotas, the audit log, request ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from memory_service.access.keys import LOOK_AGAIN_S, changing
 from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
-from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
@@ -45,10 +44,10 @@ def eventually(check: Any) -> None:
         time.sleep(0.02)
 
 
-def test_health_and_metrics_follow_the_store_and_the_disk(tmp_path: Path) -> None:
+def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:
     settings = {"metrics_listen": "127.0.0.1:0", "health_interval_s": 0.05}
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", **settings) as (client, server):
-        port, store, disk = server.metrics_port, server.store, server.disk
+        port, store = server.metrics_port, server.store
         assert store is not None
         answered = 'memory_service_calls_total{code="OK",method="/memory.v1.Retrieval/Retrieve"}'
         stored, before = 'memory_service_documents_total{outcome="stored"}', metric(port, answered)
@@ -70,16 +69,7 @@ def test_health_and_metrics_follow_the_store_and_the_disk(tmp_path: Path) -> Non
         assert metric(port, "memory_service_store_up") == 0
         del store.ping  # type: ignore[method-assign]
         eventually(lambda: status(client) == 1)
-
-        disk._free = lambda _: 0
-        eventually(lambda: status(client, "memory.v1.Ingestion") == 2)
-        assert status(client) == 1
-        answer = client.ingest("kb", document("c", "C."))[1]
-        assert (reason_of(answer.failed), answer.failed.status.code) == ("DISK_WATERMARK", 8)
-        assert client.retrieve("kb", vector_of("A.")[None]).results[0].hits
-        disk._free = lambda _: 1 << 40
-        eventually(lambda: status(client, "memory.v1.Ingestion") == 1)
-        assert client.ingest("kb", document("c", "C."))[1].HasField("acknowledged")
+        assert metric(port, "memory_service_disk_free_bytes") > 0
 
 
 @pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
@@ -182,13 +172,3 @@ async def test_reflection_can_be_switched_off() -> None:
         finally:
             await server.stop()
         assert code == (grpc.StatusCode.OK if switched_on else grpc.StatusCode.UNIMPLEMENTED)
-
-
-def test_writing_stops_at_one_mark_and_goes_on_at_another(tmp_path: Path) -> None:
-    free, now = [100], [0.0]
-    disk = DiskWatermark(tmp_path, 10, free=lambda _: free[0], clock=lambda: now[0])
-    seen = []
-    for free[0] in (50, 10, 9, 15, 19, 20, 15, 10, 9):
-        now[0] += 2
-        seen.append(disk.look())
-    assert seen == [False, False, True, True, True, False, False, False, True]
