@@ -191,7 +191,7 @@ class _Backup:
             grpc.StatusCode.ABORTED, "KNOWLEDGE_BASE_CHANGED",
         )  # fmt: skip
 
-    def _save(self, of: dict[str, int], done: int = 0) -> None:
+    def _save(self, of: dict[str, Any], done: int = 0) -> None:
         """Saves exported memories, a page in each transaction."""
         request = pb.ExportKnowledgeBaseRequest(name=self._name, while_written=True, **of)
         total = 0
