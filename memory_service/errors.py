@@ -14,7 +14,7 @@ The reason is the class's name in capitals, such as STORE_FULL; clients depend o
       KnowledgeBaseDamaged    DATA_LOSS
       QuotaExceeded           RESOURCE_EXHAUSTED
       Overloaded, RateExceeded, StoreFull                                  RESOURCE_EXHAUSTED, retryable
-      NotReady, ShuttingDown, StoreUnavailable                             UNAVAILABLE, retryable
+      ShuttingDown, StoreUnavailable                                       UNAVAILABLE, retryable
       DeadlineExceeded        DEADLINE_EXCEEDED
       EncodingFailed          INTERNAL
 
@@ -203,10 +203,6 @@ class StoreFull(_Exhausted):
 class _Unavailable(ServiceError):
     code = grpc.StatusCode.UNAVAILABLE
     retry_after_s = 1.0
-
-
-class NotReady(_Unavailable):
-    """The service listens already, but its store and model are not loaded."""
 
 
 class ShuttingDown(_Unavailable):

@@ -1,4 +1,4 @@
-"""Health that follows the store, warm-up and draining, looked at again and again."""
+"""Health that follows the store and draining, looked at again and again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ MODELS = "memory.v1.Models"
 class Health:
     """Statuses of the services. NOT_SERVING until `watch` has seen a store that answers; for good after `drain`.
 
-    Models: SERVING once the model is loaded. All others and "": the store answers. A damaged knowledge base stops
-    nothing but itself.
+    Models: SERVING. All others and "": the store answers. A damaged knowledge base stops nothing but itself.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -39,11 +38,6 @@ class Health:
         self._answer: asyncio.Future[None] | None = None
         self._up: bool | None = None
         self._watching: asyncio.Task[None] | None = None
-
-    async def begin(self) -> None:
-        """NOT_SERVING: the service listens, its store and model are being loaded."""
-        for service in ("", *SERVICES):
-            await self.servicer.set(service, NOT_SERVING)
 
     async def watch(self, store: Store, catalogue: Catalogue, folder: Path | None) -> None:
         """Looks once, then keeps looking until `close`. folder: of an embedded store, whose free space is measured."""

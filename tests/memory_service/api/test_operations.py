@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import time
@@ -17,9 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from memory_service.access.keys import LOOK_AGAIN_S, changing
-from memory_service.api.server import Server
 from memory_service.errors import StoreUnavailable
-from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
@@ -139,36 +136,17 @@ def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) 
     assert audit.stat().st_mode & 0o077 == 0
 
 
-async def test_a_service_that_is_loading_listens_and_says_so() -> None:
-    server = Server(Settings(listen="127.0.0.1:0"))
-    await server.listen()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == 2
-            call = channel.unary_unary("/memory.v1.Models/Describe")(b"", timeout=60)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-            assert refusal(caught.value).reason == "NOT_READY"  # type: ignore[arg-type]
-    finally:
-        await server.stop()
-    await asyncio.sleep(0)
-
-
-async def test_reflection_can_be_switched_off() -> None:
-    for switched_on in (True, False):
-        server = Server(Settings(listen="127.0.0.1:0", reflection=switched_on))
-        await server.listen()
+@pytest.mark.parametrize("switched_on", [True, False])
+def test_reflection_can_be_switched_off(tmp_path: Path, switched_on: bool) -> None:
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", reflection=switched_on) as (
+        client,
+        _,
+    ):
+        ask = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
+        call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
+        code = grpc.StatusCode.OK
         try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-                ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
-                call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
-                code = grpc.StatusCode.OK
-                try:
-                    assert [answer async for answer in call]
-                except grpc.aio.AioRpcError as error:
-                    code = error.code()
-        finally:
-            await server.stop()
-        assert code == (grpc.StatusCode.OK if switched_on else grpc.StatusCode.UNIMPLEMENTED)
+            assert list(call)
+        except grpc.RpcError as error:
+            code = error.code()
+    assert code == (grpc.StatusCode.OK if switched_on else grpc.StatusCode.UNIMPLEMENTED)
