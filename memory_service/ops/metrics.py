@@ -42,7 +42,6 @@ READY = Gauge("ready", "1 when retrieval is served", **_OURS)
 STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)
 KNOWLEDGE_BASES = Gauge("knowledge_bases", "Knowledge bases by state", ["state"], **_OURS)
 DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
-WRITES_STOPPED = Gauge("writes_stopped", "1 while the disk is too full to write", **_OURS)
 TENANT_USE = Gauge("tenant_use", "What a tenant stores", ["tenant", "quantity"], **_OURS)
 TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"], **_OURS)
 _STAGE_SECONDS = Histogram(
