@@ -214,11 +214,10 @@ def codec_curve(
 
 def _held_out(loaded: Any, data: Path, seed: int) -> Any:
     """Conversations about documents that nothing was fitted or tuned to."""
-    from memory_model.cli.training_data import chat_pieces
     from memory_model.data import factbook
     from memory_model.data.conversations import FactConversations, Sizes, references_of
 
     documents = [d for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])]
     references = references_of(documents, loaded.tokenizer)
     sizes = Sizes(unanswerable=0.0, as_text=0.0, taught=0.0)
-    return FactConversations(references, chat_pieces(loaded), seed + 90, sizes, distil=False)
+    return FactConversations(references, loaded.chat, seed + 90, sizes, distil=False)

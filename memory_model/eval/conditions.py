@@ -127,7 +127,7 @@ class Evaluation:
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
             raise InvalidInput("retrieved conditions need a knowledge base: give --knowledge-base")
         self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
-        self.loaded, self.bank, self.prompt = subject.loaded, subject.bank, subject.prompt()
+        self.loaded, self.bank = subject.loaded, subject.bank
         self.batch, self.knowledge_base, self.candidates = batch, knowledge_base, candidates
         self.memories = self.loaded.config.memory.memories_per_chunk
         if not 0 <= distractors < self.memories:
@@ -219,7 +219,7 @@ class Evaluation:
         if condition.startswith("memory"):
             memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
         before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
-        prompts = [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
+        prompts = [self.subject.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
         answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())

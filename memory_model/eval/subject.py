@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from memory_model.chat import ChatTemplate
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.data.batches import ChatPieces
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
@@ -106,10 +104,9 @@ class Subject:
         """The model."""
         return self.bank.loaded
 
-    def prompt(self) -> Callable[[str], list[int]]:
+    def prompt(self, question: str) -> list[int]:
         """One question as token ids in the model's own chat template, ready to be answered."""
-        template = ChatTemplate(self.loaded.chat_template, self.loaded.tokenizer)
-        return ChatPieces(self.loaded.tokenizer, lambda turns, reply: template.text(turns, reply)).prompt
+        return self.loaded.chat.prompt([{"role": "user", "content": question}]).ids
 
     @contextmanager
     def half(self) -> Iterator[None]:

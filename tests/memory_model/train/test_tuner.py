@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from memory_model.chat import ChatTemplate
-from memory_model.data.batches import IGNORE, ChatPieces
+from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
@@ -32,10 +31,8 @@ PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
 
 def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
     loaded = tiny_loaded()
-    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
-    pieces = ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
     references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
-    return FactConversations(references, pieces, seed, sizes, whole=1.0)
+    return FactConversations(references, loaded.chat, seed, sizes, whole=1.0)
 
 
 def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: object) -> Tuner:
@@ -50,28 +47,11 @@ def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: obj
     return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
 
 
-def test_a_conversation_is_what_the_template_spells_and_only_answers_are_learned() -> None:
-    maker = batches()
-    template = ChatTemplate(tiny_loaded().chat_template, maker.pieces.tokenizer)
-    turns = [("Where?", "There."), ("Why?", "So.")]
-    ids, labels = maker.pieces.conversation(turns)
-    messages = [
-        {"role": role, "content": text}
-        for turn in turns
-        for role, text in zip(("user", "assistant"), turn, strict=True)
-    ]
-    spelled = template.text(messages, False)
-    assert spelled.startswith(maker.pieces.tokenizer.decode(ids, skip_special=False))
-    learned = [t for t in labels if t != IGNORE]
-    assert maker.pieces.tokenizer.decode(learned, skip_special=False) == "There.<|im_end|>So.<|im_end|>"
-    assert maker.pieces.prompt("Where?") == template.prompt([messages[0]]).ids
-
-
 def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
     maker = batches()
     for _ in range(20):
         batch = maker.next()
-        decode = maker.pieces.tokenizer.decode
+        decode = maker.chat.tokenizer.decode
         for ids, read in zip(batch.ids.tolist(), batch.memories[:, 0].tolist(), strict=True):
             asked = set(re.findall(r"L\d", decode(ids)))
             titles = {re.findall(r"L\d", decode(batch.reference_ids[m].tolist()))[0] for m in read if m >= 0}
