@@ -95,10 +95,7 @@ def evaluate(
 
 
 def scored(run: Evaluation, name: str) -> dict[str, Scores]:
-    """Scores by condition, with bars for the memories that are written and for the answers."""
-    if todo := run.unwritten():
-        with progress_bar(f"{name}: memories", todo) as advance:
-            run.write(advance)
+    """Scores by condition, with a bar for the answers."""
     with progress_bar(f"{name}: answers", len(run.rows) * len(run.conditions)) as advance:
         return run.run(advance)
 

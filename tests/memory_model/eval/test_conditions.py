@@ -117,7 +117,7 @@ def test_text_conditions_put_the_references_that_memory_reads_before_the_questio
 ) -> None:
     rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
-    monkeypatch.setattr(run, "prompt", lambda text: prompts.append(text) or loaded.tokenizer.encode(text))
+    monkeypatch.setattr(Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text))
     run.run()
     five = run.given[0]
     assert sorted(five) == ["T\nbody", "T\nother", "T\nthird"]
@@ -166,9 +166,7 @@ def test_memories_are_written_once_for_all_conditions(
         loaded.writer, "write", lambda texts, **options: written.extend(texts) or write(texts, **options)
     )
     run = evaluation(loaded, ("memory", "memory_exact"))
-    assert run.unwritten() == len(ROWS)
     run.run()
-    assert run.unwritten() == 0
     run.run()
     assert sorted(written) == sorted({row.knowledge for row in ROWS})
 

@@ -91,7 +91,7 @@ def reference_logits(
         chunk_of[0, start:end] = number
     with torch.no_grad():
         reads = batch if c.memory.heads else None
-        hidden, _ = model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of)
+        hidden = model.hidden(torch.tensor([ids]), positions, memory=reads, chunk_BT=chunk_of)
         return model.head(hidden)[0].numpy()
 
 
