@@ -1,20 +1,18 @@
-"""The torch decoder equals transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
+"""The packaged GGUF is transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
-from memory_model.errors import InvalidInput
+from memory_model.config import ModelConfig
 from memory_model.models.load import load_base
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.fused import rotate
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids, write_memories
-from tests.memory_model.tiny import PREFIX, random_model, tiny_config, tiny_model
+from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 
 def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
@@ -39,17 +37,6 @@ def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
 def logits(model: Decoder, ids: torch.Tensor, positions: torch.Tensor, **reading: object) -> torch.Tensor:
     with torch.inference_mode():
         return model.head(model.hidden(ids, positions, **reading))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_decoder_equals_transformers_llama(tied: bool) -> None:
-    config = tiny_config(tied_embeddings=tied)
-    model = tiny_model(config)
-    ids = torch.randint(0, config.vocabulary, (2, 20))
-    positions = torch.cat((torch.arange(4), torch.arange(30, 46)))[None].expand(2, -1)
-    with torch.inference_mode():
-        theirs = llama_of(config, model)(input_ids=ids, position_ids=positions).logits
-    torch.testing.assert_close(logits(model, ids, positions), theirs, atol=2e-5, rtol=1e-4)
 
 
 def test_the_real_weights_equal_transformers_llama_and_know_berlin() -> None:
@@ -153,27 +140,3 @@ def test_heads_without_a_budget_do_not_see_memory() -> None:
     chunk = torch.zeros(1, 9, dtype=torch.long)
     read = logits(model, ids, positions, memory=random_memories(config, (1, 1, 5)), chunk_BT=chunk)
     torch.testing.assert_close(read, logits(model, ids, positions), atol=1e-5, rtol=1e-4)
-
-
-def test_gradients_flow_through_writing() -> None:
-    model = tiny_model().requires_grad_(True)
-    written = write_memories(model, *pad_ids([[3, 4, 5], [6]]), PREFIX)
-    written.values.sum().backward()
-    assert model.layers[0].self_attn.v_proj.weight.grad is not None
-    assert model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
-
-
-def test_the_papers_uniform_budget_is_one_batched_operation_for_all_heads() -> None:
-    config = tiny_config(
-        memory=MemoryConfig(heads=uniform_budget(2, 3, 8), reference_tokens=16, chunk_tokens=8)
-    )
-    model = random_model(config)
-    with torch.inference_mode():
-        written = write_memories(model, *pad_ids([[5] * 16, [6, 7, 8]]), PREFIX)
-    assert written.keys.shape == (2, 48, 8)
-    assert written.valid.sum(1).tolist() == [48, 18]
-
-
-def test_query_heads_must_share_key_value_heads_evenly() -> None:
-    with pytest.raises(InvalidInput, match="evenly"):
-        tiny_config(kv_heads=4)

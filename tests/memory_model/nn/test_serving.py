@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import astuple
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import pytest
 import torch
@@ -24,8 +23,6 @@ from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.payloads import PayloadReader
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids, stack_memories, write_memories
-from memory_service.stores import NewDocument, NewReference, Query, open_store
-from memory_service.stores.identity import WriterIdentity
 from tests.memory_model.models.published import ARCHITECTURES, published
 from tests.memory_model.paper_codec import paper_codec
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
@@ -189,35 +186,3 @@ def test_payloads_decompress_as_the_codec_says(codec: MemoryCodec) -> None:
     assert torch.equal(ours.valid, expected.valid)
     for found, right in ((ours.keys, expected.keys), (ours.values, expected.values)):
         torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
-
-
-def test_memories_of_a_local_store_are_read_as_the_model_wrote_them(tmp_path: Path) -> None:
-    loaded = random_like_published(tmp_path, "qwen3")
-    memory_format = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
-    texts = ["The capital of France is Paris"[:n] for n in (16, 7, 11)]
-    payloads = memory_format.encode(loaded.writer.write(texts))
-    directions = np.eye(4, dtype=np.float32)
-    store = open_store(f"file://{tmp_path}/store")
-    try:
-        base = store.create("facts", "", WriterIdentity(*astuple(memory_format.identity), "00" * 32, 4))
-        references = [
-            NewReference(number, text, vector, payload, google_crc32c.value(payload))
-            for number, (text, vector, payload) in enumerate(
-                zip(texts, directions, payloads, strict=False), 1
-            )
-        ]
-        store.write(base, [NewDocument("france", "France", {}, b"1" * 32, references)])
-        found = store.retrieve(base, Query(directions[[1, 2]] + 0.5 * directions[0], 2))
-    finally:
-        store.close()
-    assert [[hit.memory_id for hit in hits] for hits in found.hits] == [[2, 1], [3, 1]]
-    rows = [[bytes(found.payloads[hit.memory_id]) for hit in hits] for hits in found.hits]
-    prefix = loaded.writer.prefix
-    engine = BatchedDecoder(loaded.model, prefix, 2, 40)
-    engine.inject([0, 1], PayloadReader(memory_format).read(rows))
-    engine.prefill([0, 1], TEXTS[:2])
-    ours = engine.step([40, 41])
-    for row, numbers in enumerate(([1, 0], [2, 0])):
-        read = stack_memories([loaded.writer.write([texts[n] for n in numbers])], loaded.config)
-        expected = reference_logits(loaded.model, [*TEXTS[row], 40 + row], read, prefix)[-1]
-        torch.testing.assert_close(ours[row], expected, atol=TOLERANCE, rtol=0)

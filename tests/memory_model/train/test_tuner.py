@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from memory_model.data.batches import IGNORE
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
@@ -45,21 +41,6 @@ def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: obj
     }
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
     return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
-
-
-def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
-    maker = batches()
-    for _ in range(20):
-        batch = maker.next()
-        decode = maker.chat.tokenizer.decode
-        for ids, read in zip(batch.ids.tolist(), batch.memories[:, 0].tolist(), strict=True):
-            asked = set(re.findall(r"L\d", decode(ids)))
-            titles = {re.findall(r"L\d", decode(batch.reference_ids[m].tolist()))[0] for m in read if m >= 0}
-            assert asked
-            assert asked <= titles
-            assert len({m for m in read if m >= 0}) == len([m for m in read if m >= 0])
-            assert max(read) < len(batch.reference_lengths)
-    assert (batch.labels != IGNORE).any(dim=1).all()
 
 
 def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
@@ -101,16 +82,6 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
     assert second.finished
 
 
-def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
-    """Its state knows nothing of what came later."""
-    tuner(tmp_path, steps=1).run()
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    del state["plan"]["accumulate"]
-    state["torch_random"] = torch.get_rng_state()
-    torch.save(state, tmp_path / "state.pt")
-    assert tuner(tmp_path, steps=1).resume()
-
-
 def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
     tuner(tmp_path, steps=1).run()
     with pytest.raises(InvalidInput, match="learning_rate"):
@@ -145,14 +116,6 @@ def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: P
         tuner(tmp_path / "c", steps=1, start=low_rank, first_layer=2)
     with pytest.raises(InvalidInput, match="--rank 4"):
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
-
-
-def test_a_file_without_low_rank_factors_is_no_adapter(tmp_path: Path) -> None:
-    path = tmp_path / "full.safetensors"
-    header = json.dumps({"scale": 1.0, "memory": {}, "base_sha256": "", "details": {}})
-    save_file({"norm.weight.delta": torch.zeros(2)}, path, metadata={"memory3": header})
-    with pytest.raises(CorruptFile, match="no low-rank factors"):
-        Adapter.load(path)
 
 
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
