@@ -36,15 +36,15 @@ def read(
 @torch.inference_mode()
 def greedy(
     model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None,
-    stop_ids: Sequence[int], longest: int = 48,
+    stop_ids: Sequence[int], longest: int = 48, first_bias: tuple[int, float] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
-    everyone = list(range(len(prompts)))
-    capacity = len(prefix) + max(map(len, prompts)) + longest
-    engine = BatchedDecoder(model, prefix, len(prompts), capacity)
-    if memory is not None:
-        engine.inject(everyone, memory)
-    logits = engine.prefill(everyone, prompts)
+    """Token ids of greedy answers, without the stop token.
+
+    memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token.
+    """
+    engine, logits = _prefilled(model, prompts, prefix, memory, longest)
+    if first_bias is not None:
+        logits[:, first_bias[0]] += first_bias[1]
     answers: list[list[int]] = [[] for _ in prompts]
     tokens = [0] * len(prompts)
     for _ in range(longest):
@@ -58,6 +58,29 @@ def greedy(
             break
         logits = engine.step(tokens)
     return answers
+
+
+@torch.inference_mode()
+def first_logits(
+    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None
+) -> Tensor:
+    """Logits [B, V] float32 of each answer's first token."""
+    return _prefilled(model, prompts, prefix, memory, 0)[1]
+
+
+def _prefilled(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    more: int,
+) -> tuple[BatchedDecoder, Tensor]:
+    """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it."""
+    everyone = list(range(len(prompts)))
+    engine = BatchedDecoder(model, prefix, len(prompts), len(prefix) + max(map(len, prompts)) + more)
+    if memory is not None:
+        engine.inject(everyone, memory)
+    return engine, engine.prefill(everyone, prompts)
 
 
 @torch.inference_mode()

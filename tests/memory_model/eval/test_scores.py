@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memory_model.data.conversations import REFUSAL
 from memory_model.eval.scores import (
     exact_match,
     exact_values,
-    is_refusal,
     token_f1,
     values,
 )
@@ -51,22 +49,3 @@ def test_values_are_numbers_with_their_separators_and_capitalised_words() -> Non
 )
 def test_shares_of_exact_values(answer: str, right: str, share: float | None) -> None:
     assert exact_values(answer, right) == share
-
-
-@pytest.mark.parametrize(
-    ("answer", "refused"),
-    [
-        (REFUSAL, True),
-        ("I don’t know", True),
-        ("I do not know the capital.", True),
-        ("Sorry, I cannot answer this.", True),
-        ("Unknown.", True),
-        ("Paris", False),
-        ("They don't know.", False),
-        ("I know it: Paris", False),
-        ("Unknown Soldier Square", False),
-        ("", False),
-    ],
-)
-def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
-    assert is_refusal(answer) is refused
