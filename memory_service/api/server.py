@@ -94,6 +94,13 @@ class Server:
             requests_per_s=settings.quota_requests_per_s,
         )  # fmt: skip
 
+    def open_metrics(self) -> None:
+        """Opens the metrics port, whose `/live` answers while the store is opened and the model is loaded."""
+        if self._settings.metrics_listen and not self.metrics_port:
+            metrics = MetricsPort(self._settings.metrics_listen, asyncio.get_running_loop())
+            self._closing.callback(metrics.close)
+            self.metrics_port = metrics.port
+
     async def start(self, encoder: Encoder, store: Store) -> None:
         """Answers calls when it returns. The store is closed by `stop`. Raises StoreUnavailable for a taken address."""
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
@@ -124,9 +131,7 @@ class Server:
             raise StoreUnavailable(
                 f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
             ) from error
-        if settings.metrics_listen:
-            metrics = self._closing.enter_context(contextlib.closing(MetricsPort(settings.metrics_listen)))
-            self.metrics_port = metrics.port
+        self.open_metrics()
         await self._health.watch(store, catalogue, None if address.host else address.path)
         await server.start()
         if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
@@ -236,7 +241,7 @@ def keep_what_is_loaded() -> None:
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
     """Opens the store, loads the model, listens and serves until SIGTERM or SIGINT, then stops gracefully.
 
-    Raises what `open_store` and `load_encoder` raise; without either it does not listen.
+    Raises what `open_store` and `load_encoder` raise; without either only the metrics port was open.
     """
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -244,6 +249,7 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
         loop.add_signal_handler(number, signalled.set)
     server = Server(settings)
     with contextlib.ExitStack() as closing:
+        server.open_metrics()
         store = await asyncio.to_thread(open_store, settings.store, settings.store_options())
         closing.callback(store.close)
         try:
