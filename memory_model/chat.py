@@ -32,10 +32,11 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Prompt:
-    """ids: the tokens; content: for each of them, whether a user or the assistant said it."""
+    """Tokens, for each whether a user or the assistant said it, and whether they end in the midst of an answer."""
 
     ids: list[int]
     content: list[bool]
+    begun: bool = False
 
 
 class ChatTemplate:
@@ -81,7 +82,7 @@ class ChatTemplate:
         if begun:
             runs.pop()
         ids = [token for tokens, _ in runs for token in tokens]
-        return Prompt(ids, [content for tokens, content in runs for _ in tokens])
+        return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
 
     def encode_content(self, text: str) -> list[int]:
         """Token ids of what somebody said; spelled-out special tokens stay text."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as PathParameter
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -166,10 +166,10 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
 
     @router.post("/v1/knowledge_bases/{name}/documents", response_model=None)
     async def upload(name: BaseName, request: Request, key: str, title: str = "") -> Response:
-        """Write a document, the body as UTF-8 text; the answer streams how far it is."""
+        """Write a document, the body as UTF-8 text or a PDF; the answer streams how far it is."""
         check_writing()
         try:
-            text = text_of(await request.body())
+            text = await anyio.to_thread.run_sync(text_of, await request.body())
         except InvalidInput as error:
             raise ApiError(415, str(error), code="not_text") from error
         document = OwnDocument(key, title, text)
@@ -184,6 +184,13 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
                     return
 
         return event_stream(steps())
+
+    @router.get("/v1/knowledge_bases/{name}/documents")
+    async def documents(
+        name: BaseName, page: str = "", count: Annotated[int, Query(ge=1, le=100)] = 20
+    ) -> dict[str, Any]:
+        """A page of its documents, by key."""
+        return await link.documents(name, page, count)
 
     @router.delete("/v1/knowledge_bases/{name}/documents")
     async def delete(name: BaseName, key: str) -> dict[str, Any]:

@@ -90,7 +90,11 @@ class _Form(ABC):
 
     def __init__(self, body: ChatRequest | CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
         self.body, self._tokenizer = body, tokenizer
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._head: dict[str, Any] = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
         self._with_logprobs = body.top_tokens() is not None
 
     def opening(self) -> dict[str, Any] | None:
@@ -135,7 +139,7 @@ class _Form(ABC):
                     shown += len(event.text)
                 else:
                     last = {
-                        "memory": {"without_memory": event.without_memory},
+                        "memory": {"without_memory": event.without_memory, "refused": event.refused},
                         "timings": timings_json(event),
                     }
                     yield self._chunk(self.last_piece(event), finish=self.reason(event), **last)
@@ -152,7 +156,7 @@ class _Form(ABC):
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        memory: dict[str, Any] = {"without_memory": finished.without_memory}
+        memory: dict[str, Any] = {"without_memory": finished.without_memory, "refused": finished.refused}
         if self.body.memory.provenance:
             last = {event.chunk: event for event in events if isinstance(event, Recalled)}
             memory["chunks"] = [chunk_json(event, texts=self.body.memory.texts) for event in last.values()]

@@ -41,12 +41,13 @@ for method in ("json_schema", "function_calling"):
 embeddings = OpenAIEmbeddings(base_url=url, api_key=key, check_embedding_ctx_length=False)
 found["embeddings"] = len(embeddings.embed_query("Lima"))
 
-index = OpenAILike(api_base=url, api_key=key, model="any", is_chat_model=True, max_tokens=40, temperature=0, max_retries=0)
+given = {"api_base": url, "api_key": key, "model": "any", "temperature": 0, "max_retries": 0}
+index = OpenAILike(is_chat_model=True, max_tokens=40, **given)
 turns = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="What is Lima?")]
 found["chat"] = index.chat(turns).message.content
 found["stream_chat"] = "".join(piece.delta for piece in index.stream_chat(turns))
 found["achat"] = asyncio.run(index.achat(turns)).message.content
-plain = OpenAILike(api_base=url, api_key=key, model="any", is_chat_model=False, max_tokens=8, max_retries=0)
+plain = OpenAILike(is_chat_model=False, max_tokens=8, **given)
 found["complete"] = plain.complete("The code of Lima").text
 print(json.dumps(found))
 """
@@ -60,7 +61,7 @@ def test_langchain_and_llamaindex_talk_to_the_server(tmp_path: Path) -> None:
     (inner / "beneath.pth").write_text(f"import sys; sys.path.append({sysconfig.get_paths()['purelib']!r})\n")
     python = folder / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    bundle = tiny_bundle(tmp_path / "bundle")
+    bundle = tiny_bundle(tmp_path)
     with AppProcess.start(tmp_path, bundle.folder, "127.0.0.1:1") as server:
         done = subprocess.run([python, "-c", TALK, f"{server.url}/v1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

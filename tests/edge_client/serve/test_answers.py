@@ -66,7 +66,7 @@ def test_without_memory_nothing_is_asked_for(client: OpenAI, memories: FakeServi
         model=MODEL, messages=MESSAGES, max_tokens=8, extra_body={"memory": {"mode": "off"}}
     )
     assert answer.model_extra is not None
-    assert answer.model_extra["memory"] == {"without_memory": False, "chunks": []}
+    assert answer.model_extra["memory"] == {"without_memory": False, "refused": False, "chunks": []}
     assert len(memories.requests) == before
 
 
