@@ -93,6 +93,7 @@ function memoryRow(chunk, memory) {
   const head = h(
     "summary", {},
     h("span", { class: "title" }, title, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
+    memory.knowledge_base === "conversation" ? h("span", { class: "tiny", title: "from a turn of this conversation that left the context" }, "earlier turn") : null,
     memory.held ? h("span", { class: "tiny", title: "was on the device already" }, "held") : null,
     memory.refused ? h("span", { class: "tiny bad" }, "refused") : null,
     meter,
