@@ -29,7 +29,7 @@ def described(reader: Reader | None = None) -> dict[str, Any]:
     if governor := reader.file(GOVERNOR):
         found["governor"] = governor
     facts = device_facts(reader)
-    if facts.l4t:
+    if facts.jetson:
         found |= {
             "board": facts.model, "l4t": facts.l4t, "jetpack": facts.jetpack.version if facts.jetpack else "",
             "power_mode": facts.power_mode, "clocks": [asdict(c) for c in facts.clocks],
