@@ -18,7 +18,7 @@ from edge_client.errors import (
     SessionBusy,
     StorageError,
 )
-from edge_client.events import Event, Finished, Recalled, Result, Statistics, Token
+from edge_client.events import Event, Finished, Recalled, Remembered, Result, Statistics, Token
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
@@ -47,6 +47,7 @@ __all__ = [
     "ProviderError",
     "RecallMode",
     "Recalled",
+    "Remembered",
     "Result",
     "RetrievalError",
     "SamplingOptions",

@@ -1,6 +1,6 @@
 """The events of an answer: memories recalled, tokens, and at the end what it all cost.
 
-An answer is a sequence of Recalled and Token events and ends with exactly one Finished. A Result is all of them.
+An answer is a sequence of Recalled, Remembered and Token events and ends with exactly one Finished. A Result is all of them.
 """
 
 from __future__ import annotations
@@ -71,6 +71,19 @@ class Recalled:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """The oldest turns of a conversation left the cache and are memories now, which later chunks may read.
+
+    turns: their numbers, from 1. references: memories that were written for them. error: `REASON: message` of what
+    could not be written; it is tried again when the next turns leave.
+    """
+
+    turns: tuple[int, ...]
+    references: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class TokenLogprob:
     """A token that was likely, with the natural logarithm of its probability."""
 
@@ -133,23 +146,25 @@ class Finished:
     """The answer is complete.
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
-    full) or cancelled. without_memory: a chunk went without memories because they could not be had.
+    full) or cancelled. without_memory: a chunk went without memories because they could not be had. refused: the
+    answer says that the model does not know; see `memory_model.refusal`.
     """
 
     text: str
     reason: str
     statistics: Statistics
     without_memory: bool
+    refused: bool = False
 
 
-Event = Recalled | Token | Finished
+Event = Recalled | Remembered | Token | Finished
 
 
 @dataclass(frozen=True)
 class Result:
     """A whole answer.
 
-    text, reason, statistics, without_memory: see Finished. recalls: the last event of every chunk, without the
+    text, reason, statistics, without_memory, refused: see Finished. recalls: the last event of every chunk, without the
     memories' keys and values.
     """
 
@@ -158,6 +173,7 @@ class Result:
     statistics: Statistics
     without_memory: bool
     recalls: tuple[Recalled, ...]
+    refused: bool = False
 
     @property
     def memories(self) -> tuple[MemoryRead, ...]:

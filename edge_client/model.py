@@ -6,6 +6,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,12 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
+from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
+from edge_client.generate.past import Past
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
@@ -72,16 +76,20 @@ class EdgeModel:
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
+        self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
         self._pack: MemoryPack | None = None
-        self._worker = RecallWorker(recaller) if recaller is not None else None
+        self.worker = RecallWorker(recaller) if recaller is not None else None
+        self.background = ThreadPoolExecutor(1, "memory3-remember")
+        self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
+        self._writer: MemoryWriter | None = None
         _OPEN.add(self)
 
     @classmethod
@@ -113,7 +121,7 @@ class EdgeModel:
             pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack = settings, pack
+        model._settings, model._pack, model.remember_at = settings, pack, settings.remember_at
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -130,7 +138,7 @@ class EdgeModel:
             pack=self._pack if name == settings.knowledge_base else None,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack = settings, self._pack
+        model._settings, model._pack, model.remember_at = settings, self._pack, self.remember_at
         return model
 
     def ask(
@@ -212,8 +220,10 @@ class EdgeModel:
             stream.cancel()
         for stream in streams:
             stream.wait_for_step()
-        if self._worker is not None:
-            self._worker.close()
+        self.closing.cancel()
+        self.background.shutdown(cancel_futures=True)
+        if self.worker is not None:
+            self.worker.close()
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 
@@ -227,10 +237,25 @@ class EdgeModel:
 
     # What sessions need.
 
-    def sequence(self) -> Text:
-        """The key-values of one more conversation; raises ModelClosed."""
+    def sequence(self, source: object = None) -> Text:
+        """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
         self.check_open()
-        return self.decoder.sequence(self.recaller)
+        return self.decoder.sequence(source or self.recaller)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the bundle can write memories, and what is written can be read."""
+        return self.worker is not None and self.bundle.writer is not None
+
+    def past(self, saved: bytes = b"") -> Past:
+        """A conversation's own memories, new or as they were saved.
+
+        Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        if self._writer is None:
+            self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
+        return Past(self._writer, saved)
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""
@@ -243,10 +268,15 @@ class EdgeModel:
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
         if len(prompt.ids) >= self.decoder.room:
-            raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit",
-                help="shorten the conversation, or open the model with a longer context (EDGE_CLIENT_CONTEXT)",
-            )
+            longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
+            if self.bundle.writer is None:
+                help = (
+                    f"the bundle has no writer.onnx, with which old turns would become memories: export it again with"
+                    f" `memory-model export`, or {longer}"
+                )
+            else:
+                help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
+            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
         return sampling
 
     def policy_with(
@@ -265,12 +295,15 @@ class EdgeModel:
 
     def answer(
         self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
-        done: Callable[[Answer], None],
+        done: Callable[[Answer], None], conversation: Conversation | None = None,
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
-        worker = None if policy.mode is RecallMode.off else self._worker
-        answer = Answer(sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation)
+        worker = None if policy.mode is RecallMode.off else self.worker
+        answer = Answer(
+            sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
+            self.bundle.manifest.refusal, conversation,
+        )  # fmt: skip
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
             self.check_open()

@@ -3,6 +3,7 @@
     manifest.json             ids, shape, precision, licence; size and SHA-256 of every other file
     decoder.onnx(.data)       the decoder with memory slots, standard operators
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
+    writer.onnx               writes memories on the device, over the same weights file
     embedder.onnx, embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
     cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
@@ -29,9 +30,12 @@ from memory_model.config import ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.refusal import Refusal
 from memory_model.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
+WRITER_FILE = "writer.onnx"
+"""Optional: bundles that were exported before there was one still load."""
 BUNDLE_FORMAT_VERSION = 2
 DEFAULT_FOLDER = Path("build/bundle")
 REQUIRED = ("decoder.onnx", "embedder.onnx", "embedder_tokenizer.json", "embedder.json",
@@ -64,6 +68,7 @@ class Manifest:
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     format_version: int = BUNDLE_FORMAT_VERSION
     special_tokens: SpecialTokens | None = None
+    refusal: Refusal = field(default_factory=Refusal)
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""
@@ -83,6 +88,7 @@ class Manifest:
                 )
             data["config"] = ModelConfig.from_dict(data["config"])
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
+            data["refusal"] = Refusal.from_dict(data.get("refusal"))
             if special := data.get("special_tokens"):
                 data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)
@@ -148,6 +154,11 @@ class Bundle:
     def decoder(self) -> Path:
         """`decoder.onnx`; its weights lie beside it."""
         return self.folder / "decoder.onnx"
+
+    @property
+    def writer(self) -> Path | None:
+        """`writer.onnx`, None in a bundle that only reads memories."""
+        return self.folder / WRITER_FILE if WRITER_FILE in self.manifest.files else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -31,7 +31,7 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
             note = f"{recalled.state}: {recalled.recall.error}{kept}"
         elif recalled.recall.service_error:
-            note = f"from the pack on this device, because {recalled.recall.service_error}"
+            note = f"from this device alone, because {recalled.recall.service_error}"
         elif not recalled.recall.read:
             note = "the knowledge base has nothing near it"
         if note:

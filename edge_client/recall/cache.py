@@ -17,11 +17,15 @@ from memory_model.codec.payload import ExplicitMemory
 
 @dataclass(frozen=True)
 class CachedMemory:
-    """A checked memory: its payload, CRC-32C of it, and what it decodes to (read-only arrays), if that is at hand."""
+    """A checked memory: its payload, CRC-32C of it, and what it decodes to (read-only arrays), if that is at hand.
+
+    local: written by this device, so that no request names it.
+    """
 
     payload: bytes
     crc32c: int
     memory: ExplicitMemory | None = None
+    local: bool = False
 
 
 class MemoryCache:
@@ -61,9 +65,10 @@ class MemoryCache:
             self._drop(memory_id)
 
     def held(self, limit: int) -> dict[int, CachedMemory]:
-        """At most `limit` memories, those used last first. Who holds the dict keeps them, whatever is evicted."""
+        """At most `limit` memories of the service, those used last first; the dict keeps them, whatever is evicted."""
         with self._lock:
-            return dict(islice(reversed(self._codes.items()), limit))
+            known = ((i, found) for i, found in reversed(self._codes.items()) if not found.local)
+            return dict(islice(known, limit))
 
     def _drop(self, memory_id: int) -> None:
         self._decoded.pop(memory_id, None)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import described
-from edge_client.recall.recaller import Recall, without
+from edge_client.recall.recaller import LocalSource, Recall, without
 
 RECALLS = 32
 """Recalls under way at a time, of all answers: they wait for the service together, and compute one after the other."""
@@ -30,8 +30,9 @@ class Recalling(Protocol):
     """What a thread calls; `recall.recaller.Recaller` is one. Never raises for a chunk."""
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float = ..., cancellation: Cancellation | None = None
-    ) -> list[Recall]:
+        self, queries: Sequence[str], *, deadline_s: float = ..., cancellation: Cancellation | None = None,
+        also: LocalSource | None = None,
+    ) -> list[Recall]:  # fmt: skip
         """One Recall for every query."""
         ...
 
@@ -91,11 +92,13 @@ class RecallWorker:
         self._lock = threading.Lock()
         self._under_way: dict[Ticket, threading.Thread] = {}
 
-    def submit(self, queries: Sequence[str], *, deadline_s: float) -> Ticket:
-        """Request the memories of `queries`, which are worth nothing after `deadline_s`."""
+    def submit(
+        self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None
+    ) -> Ticket:
+        """Request the memories of `queries`, which are worth nothing after `deadline_s`; also: see `Recaller.recall`."""
         ticket = Ticket(queries)
         thread = threading.Thread(
-            target=self._serve, args=(ticket, deadline_s), name="memory3-recall", daemon=True
+            target=self._serve, args=(ticket, deadline_s, also), name="memory3-recall", daemon=True
         )
         with self._lock:
             if self._closed:
@@ -123,11 +126,11 @@ class RecallWorker:
         for _, thread in left:
             thread.join(_LAST_S)
 
-    def _serve(self, ticket: Ticket, deadline_s: float) -> None:
+    def _serve(self, ticket: Ticket, deadline_s: float, also: LocalSource | None) -> None:
         try:
             if not ticket.done():
                 found = self._recaller.recall(
-                    ticket.queries, deadline_s=deadline_s, cancellation=ticket.cancellation
+                    ticket.queries, deadline_s=deadline_s, cancellation=ticket.cancellation, also=also
                 )
                 ticket.resolve(found)
         except Exception as error:  # a fault of ours must cost a chunk, not all recalls to come

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.codec.codec import MemoryCodec, ProductCodec
-from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
 from memory_model.codec.native.decoder import TOLERANCE, BfloatProduct, FoldedTables
@@ -93,7 +92,7 @@ def test_memories_are_the_same_whoever_decodes_them_and_rows_without_a_vector_ar
     heads = (MemoryHead(0, 1, 16), MemoryHead(2, 0, 9))
     config = tiny_config(memory=MemoryConfig(heads=heads, reference_tokens=16))
     tables = random_tables(rng, 4, 4, 6, 2, config.head_dim, None, 1)
-    by_numpy = MemoryFormat(config, "ab" * 32, FaissCodec(tables))
+    by_numpy = MemoryFormat(config, "ab" * 32, ProductCodec(tables))
     written = []
     for tokens in (16, 3, 11):
         sides = rng.normal(size=(2, config.memory.budget, config.head_dim)).astype(np.float32)
