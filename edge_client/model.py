@@ -22,9 +22,9 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import Recalling, RecallWorker
@@ -79,7 +79,7 @@ class EdgeModel:
         self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
-        self._pack: MemoryPack | None = None
+        self._pack: LocalKnowledgeBase | None = None
         self.worker = RecallWorker(recaller) if recaller is not None else None
         self.background = ThreadPoolExecutor(1, "memory3-remember")
         self.closing = Cancellation()
@@ -114,7 +114,7 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
-        pack = open_pack(settings, opened)
+        pack = _pack(opened, settings)
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
@@ -276,7 +276,9 @@ class EdgeModel:
                 )
             else:
                 help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
-            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
+            raise ContextFull(
+                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help
+            )
         return sampling
 
     def policy_with(
@@ -337,6 +339,23 @@ def _close_all() -> None:
     """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
     for model in list(_OPEN):
         model.close()
+
+
+def _pack(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBase | None:
+    """The pack that the settings name; raises InvalidInput for one of another knowledge base."""
+    if settings.pack is None:
+        return None
+    remedy = "pull the pack again from a service that runs this bundle's model"
+    pack = LocalKnowledgeBase.open(
+        settings.pack, bundle.identity, bundle.manifest.embedder_id, minimum_score=settings.minimum_score, remedy=remedy
+    )  # fmt: skip
+    if pack.name != settings.knowledge_base:
+        raise InvalidInput(
+            f"the pack at {settings.pack} is of knowledge base {pack.name!r}, the memories of"
+            f" {settings.knowledge_base!r} are requested: name the same with --knowledge-base {pack.name}, or pull the"
+            " other pack"
+        )
+    return pack
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

@@ -20,7 +20,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import xor
 from pathlib import Path
 
 import google_crc32c
@@ -70,7 +71,11 @@ CREATE TABLE payloads (
 
 @dataclass(frozen=True)
 class Head:
-    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors."""
+    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
+
+    Of one that was pulled from a service: at which revision and when; how many memories the service has, and the XOR
+    of their ids.
+    """
 
     name: str
     model_id: str
@@ -78,6 +83,10 @@ class Head:
     memory_format_id: str
     embedder_id: str
     dimension: int
+    revision: int = 0
+    memories: int = 0
+    id_digest: int = 0
+    pulled_at: str = ""
 
     @classmethod
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
@@ -216,6 +225,38 @@ class LocalKnowledgeBase:
                     connection, row, chunk, memory_id, text, vector.astype("<f4").tobytes(), payload,
                     google_crc32c.value(payload),
                 )  # fmt: skip
+
+    def add_hits(self, memories: Iterable[tuple[Hit, np.ndarray]]) -> None:
+        """Write memories as a service has them, with their vectors of unit length; one transaction."""
+        insert = (
+            "INSERT INTO documents (key, title, text, metadata, content_hash, written_at) VALUES (?,?,NULL,'{}','',?)"
+            " ON CONFLICT (key) DO UPDATE SET title = title RETURNING id"
+        )
+        with self._writing() as connection:
+            for hit, vector in memories:
+                (row,) = connection.execute(insert, (hit.document_key, hit.title, time.time())).fetchone()
+                self._add_reference(
+                    connection, row, hit.chunk_number, hit.memory_id, hit.text or "", vector.tobytes(), hit.payload,
+                    hit.crc32c,
+                )  # fmt: skip
+
+    def pulled(self) -> tuple[int, int | None, int]:
+        """How many memories there are, the largest id, and the XOR of all ids."""
+        with self._reading() as connection:
+            ids = [row[0] + _SHIFT for row in connection.execute("SELECT memory_id FROM refs")]
+        return len(ids), max(ids, default=None), reduce(xor, ids, 0)
+
+    def verify(self) -> None:
+        """Raise CorruptFile where a memory's bytes, text or vector are not those that were written."""
+        query = (
+            "SELECT text, checksum, vector, crc32c, payload FROM refs LEFT JOIN vectors USING (id)"
+            " LEFT JOIN payloads USING (id)"
+        )
+        with self._reading() as connection:
+            for text, checksum, vector, crc32c, payload in connection.execute(query):
+                whole = vector is not None and payload is not None
+                if not whole or _checksum(text, vector) != checksum or google_crc32c.value(payload) != crc32c:
+                    raise CorruptFile(f"{self.path} holds a damaged memory")
 
     def delete(self, key: str) -> bool:
         """Remove a document; whether it was there."""
@@ -387,7 +428,10 @@ class LocalKnowledgeBase:
 def read_head(path: Path) -> Head:
     """What a file is of; raises MissingFile, CorruptFile."""
     if not path.is_file():
-        raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
+        raise MissingFile(
+            f"no local knowledge base at {path}: make one with `edge-client remember`, or fetch one with"
+            " `edge-client pull --kb NAME`"
+        )
     with disk_errors(path), contextlib.closing(_connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and _empty(connection):  # its creation was interrupted

@@ -22,7 +22,6 @@ from edge_client.decoder.kv import is_finite
 from edge_client.errors import RetrievalError, described
 from edge_client.generate.prompt import query_vectors
 from edge_client.recall.cache import CachedMemory, MemoryCache
-from edge_client.recall.pack import MemoryPack
 from edge_client.recall.policy import Breaker
 from edge_client.wire.bases import merged
 from edge_client.wire.retrieval import Answer, Hit
@@ -125,7 +124,7 @@ def without(
 
 
 class LocalSource(Protocol):
-    """Memories that this device wrote; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
+    """Memories on this device; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
@@ -156,7 +155,7 @@ class Recaller:
 
     def __init__(
         self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
-        pack: Service | MemoryPack | None = None, local: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
+        pack: LocalSource | None = None, local: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack

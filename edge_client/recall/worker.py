@@ -92,10 +92,8 @@ class RecallWorker:
         self._lock = threading.Lock()
         self._under_way: dict[Ticket, threading.Thread] = {}
 
-    def submit(
-        self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None
-    ) -> Ticket:
-        """Request the memories of `queries`, which are worth nothing after `deadline_s`; also: see `Recaller.recall`."""
+    def submit(self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None) -> Ticket:
+        """Request the memories of `queries`, worth nothing after `deadline_s`; also: see `Recaller.recall`."""
         ticket = Ticket(queries)
         thread = threading.Thread(
             target=self._serve, args=(ticket, deadline_s, also), name="memory3-recall", daemon=True

@@ -32,8 +32,9 @@ class Recalling:
         self.error: Exception | None = None
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float = LONG_S, cancellation: Cancellation | None = None
-    ) -> list[Recall]:
+        self, queries: Sequence[str], *, deadline_s: float = LONG_S, cancellation: Cancellation | None = None,
+        also: object = None,
+    ) -> list[Recall]:  # fmt: skip
         assert cancellation is not None
         self.threads.add(threading.current_thread())
         cancellation.when_cancelled(self.go.release)
