@@ -1,6 +1,7 @@
 """The events of an answer: memories recalled, tokens, and at the end what it all cost.
 
-An answer is a sequence of Recalled, Remembered and Token events and ends with exactly one Finished. A Result is all of them.
+An answer is a sequence of Recalled, Remembered and Token events and ends with exactly one Finished. A Result is all of
+them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
-from edge_client.generate.past import Past
+from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.local.knowledge_base import LocalKnowledgeBase
@@ -142,17 +142,24 @@ class EdgeModel:
         return model
 
     def ask(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        **options: Unpack[SamplingOptions],
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
+        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
     ) -> Result:  # fmt: skip
         """The whole answer to a question or a conversation; arguments and errors as `generate`."""
-        return self.generate(messages, memory=memory, **options).result()
+        return self.generate(
+            messages, memory=memory, document=document, title=title, progress=progress, **options
+        ).result()
 
     def generate(
         self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
+        lead_tokens: int | None = None, document: str = "", title: str = "", progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
+
+        document: a text that the last question is about. It stands before the question where the cache has room for
+        it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
+        title and progress).
 
         Nothing is kept between calls but key-values: what a conversation has in common with one of those that
         were answered last is not read again. options: see `Sampling`. A service that is down, slow or wrong never
@@ -161,6 +168,14 @@ class EdgeModel:
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if document:
+            *before, question = messages
+            whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
+            if len(self.bundle.chat.prompt(whole).ids) >= self.remember_at * self.decoder.context:
+                session = self.session(messages=before, memory=memory, lead_tokens=lead_tokens)
+                session.remember(document, title, progress=progress)
+                return session.send(question["content"], **options)
+            messages = whole
         spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
         prompt = self.bundle.chat.prompt(messages, spelled=spelled)
         return self._generate(prompt, self.policy_with(memory, lead_tokens), options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
+from edge_client.generate.past import Progress
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
 from edge_client.session_file import SavedSession
@@ -92,12 +93,12 @@ class ChatSession:
             self._answer = weakref.ref(stream)
         return stream
 
-    def remember(self, text: str, title: str = "", *, progress: Callable[[int, int], None] | None = None) -> int:
+    def remember(self, text: str, title: str = "", *, progress: Progress | None = None) -> int:
         """Write a text of any length as memories that this conversation alone reads; returns how many they are.
 
-        title: stands in front of every reference, and names the text where it is read. progress: called with the
-        references that are written and all of them. What is written stays when this is interrupted, and is not
-        written again. Raises InvalidInput, SessionBusy, StorageError (NO_WRITER, DISK_FULL), ModelClosed.
+        title: stands in front of every reference, and names the text where it is read. progress: called after every
+        few references. What is written stays when this is interrupted, and is not written again. Raises InvalidInput,
+        SessionBusy, StorageError (NO_WRITER, DISK_FULL), ModelClosed.
         """
         self._end_abandoned()
         with self._lock:

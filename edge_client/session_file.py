@@ -2,7 +2,7 @@
 
 8 bytes   magic "M3CHAT" and the format version (little-endian uint16)
 32 bytes  SHA-256 of the rest
-the rest  a NumPy .npz without pickled objects: header (JSON), past (SQLite), payload_0 …, an array for each cache tensor
+the rest  a NumPy .npz without pickled objects: header (JSON), past (SQLite), payload_0 …, arrays of the caches
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class SavedSession:
         path = Path(path)
         header = {
             "identity": asdict(self.identity), "precision": self.precision, "messages": list(self.messages),
-            "spelled": {str(n): list(tokens) for n, tokens in self.spelled.items()}, "left": self.left, "tokens": list(self.tokens),
-            "state": dict(self.state), "read": [asdict(r) for r in self.read], "payloads": len(self.payloads),
+            "spelled": {str(n): list(tokens) for n, tokens in self.spelled.items()}, "left": self.left,
+            "tokens": list(self.tokens), "state": dict(self.state), "read": [asdict(r) for r in self.read],
+            "payloads": len(self.payloads),
         }  # fmt: skip
         content = io.BytesIO()
         members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}

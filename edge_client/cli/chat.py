@@ -106,6 +106,15 @@ class TerminalChat:
         self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         finished = self._last.finished
+        for left in self._last.remembered:
+            turns = (
+                f"turns {left.turns[0]} to {left.turns[-1]}" if left.turns[1:] else f"turn {left.turns[0]}"
+            )
+            self._say(
+                f"({turns} could not be remembered: {left.error})"
+                if left.error
+                else f"({turns} became memories)"
+            )
         if _stopped(self._last):
             self._say("(stopped)")
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from edge_client.cli import show
@@ -24,6 +26,7 @@ from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.serve.command import serve
 from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on
 
 EXIT_CODES = (
@@ -77,6 +80,13 @@ def ask(
     question: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
     given: dict[str, Any],
     drawn: SamplingOptions,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            help="A text, Markdown, HTML, PDF or table to ask about; a long one is written as memories first.",
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     require_memory: Annotated[
         bool, typer.Option("--require-memory", help="Exit with 3 if memories could not be had.")
@@ -88,11 +98,19 @@ def ask(
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
     memory, results = _memory(given), {}
+    title, text = ("", "") if file is None else _document(file)
     with EdgeModel.open(**given) as model:
         for mode in ["off", None] if memory is Memory.compare else [None]:
             if memory is Memory.compare and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
-            stream = model.generate(question, memory=mode, **drawn)
+            with err.status("") as status:
+
+                def progress(done: int, of: int, status: Status = status) -> None:
+                    status.update(f"remembering {file}: {done} of {of} references")
+
+                stream = model.generate(
+                    question, memory=mode, document=text, title=title, progress=progress, **drawn
+                )
             if not json_output:
                 for delta in stream.deltas:
                     print(shown_on(sys.stdout, delta), end="", flush=True)
@@ -141,6 +159,16 @@ def _memory(given: dict[str, Any]) -> Memory | None:
     elif memory is not None:
         given["memory"] = memory.value
     return memory
+
+
+def _document(file: Path) -> tuple[str, str]:
+    """Title and text of a file; one that holds several documents is their texts, each under its title."""
+    documents = [document for source in find_sources([file]) for document in read_documents(source)]
+    if unreadable := [d for d in documents if d.unreadable]:
+        raise InvalidInput(f"{unreadable[0].where}: {unreadable[0].unreadable}")
+    if len(documents) == 1:
+        return documents[0].title, documents[0].text
+    return file.name, "\n\n".join(f"{d.title}\n{d.text}" for d in documents)
 
 
 def _around(result: Result) -> None:

@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from edge_client.cli import show
-from edge_client.events import Event, Finished, Recalled, Token
+from edge_client.events import Event, Finished, Recalled, Remembered, Token
 from memory_model.printable import printable, shown_on
 
 PROMPT = "you> "
@@ -117,6 +117,7 @@ class AnswerView:
     def __init__(self) -> None:
         self.text = ""
         self.recalls: list[Recalled] = []
+        self.remembered: list[Remembered] = []
         self.finished: Finished | None = None
 
     def take(self, event: Event) -> None:
@@ -125,7 +126,9 @@ class AnswerView:
             self.text += event.text
         elif isinstance(event, Recalled):
             self.recalls.append(event)
-        elif isinstance(event, Finished):
+        elif isinstance(event, Remembered):
+            self.remembered.append(event)
+        else:
             self.finished = event
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -5,7 +5,7 @@
 
 When the cache is filled to a mark, the oldest turns are written as memories and the rest is read anew in another
 sequence, both in the background and between the steps of the answer; then that sequence takes the place of this one.
-So what is in the cache is always as if the conversation had begun with what is kept, and no position exceeds the context.
+So what is in the cache is always as if the conversation had begun with what is kept, and positions stay in the context.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class Conversation:
             Turn(n, self.messages[start:end])
             for n, (start, end) in enumerate(zip(gone, later, strict=False), 1)
         ]
-        leaving = tuple(t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left)
+        leaving = tuple(
+            t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left
+        )
         if self._eviction is not None:
             leaving = (*self._eviction.turns, *leaving)
         self.left, kept = left, self._kept(left)
@@ -146,7 +148,9 @@ class Conversation:
         except Memory3Error as failed:
             self.news.append(Remembered(leaving, 0, described(failed)))
         whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
-        read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])  # the answer itself reads the last token
+        read = (
+            whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
+        )  # the answer itself reads the last token
         job = self._model.background.submit(self._write_and_read, past, written, read, self._policy)
         self._eviction = _Eviction(job, leaving, kept, len(self.sequence.tokens))
         if not said:

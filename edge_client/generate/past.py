@@ -54,7 +54,9 @@ class Past:
             if saved:
                 path.write_bytes(saved)
         if saved:
-            self._base = LocalKnowledgeBase.open(path, identity, embedder_id, remedy="begin a new conversation")
+            self._base = LocalKnowledgeBase.open(
+                path, identity, embedder_id, remedy="begin a new conversation"
+            )
         else:
             head = Head.of(NAME, identity, embedder_id, writer.embedder.dim)
             self._base = LocalKnowledgeBase.create(path, head)

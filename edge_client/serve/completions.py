@@ -118,7 +118,7 @@ class _Form(ABC):
                     if event.text or logprobs:
                         yield self._chunk(self.piece(event.text), logprobs=logprobs)
                     shown += len(event.text)
-                else:
+                elif isinstance(event, Finished):
                     last = {
                         "memory": {"without_memory": event.without_memory},
                         "timings": timings_json(event),

@@ -29,7 +29,9 @@ MANY: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "logit_bias": LETT
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20) as opened:
+    with EdgeModel.open(
+        tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20
+    ) as opened:
         yield opened
 
 
@@ -81,7 +83,9 @@ def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> tuple[Sequenc
     return sequence, recalls.read_prompt(sequence.begin(text.ids, memory=True))[-1].copy()
 
 
-def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_kept_turns(model: EdgeModel) -> None:
+def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_kept_turns(
+    model: EdgeModel,
+) -> None:
     """The question itself is too long, so everything is read anew before the first token."""
     session = model.session(SYSTEM)
     talk(session, 3)
@@ -114,7 +118,9 @@ def test_an_answer_goes_on_while_turns_leave(model: EdgeModel, memory: str) -> N
     assert sum(isinstance(e, Token) for e in events) == 280
     assert 0 < evicted_after < 280
     said = session._conversation.sequence.tokens[-200:]
-    assert said == session._conversation.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+    assert said == session._conversation.spelled[len(session.messages) - 1][-201:-1], (
+        "in order, none lost or read twice"
+    )
 
 
 def test_key_values_in_the_middle_of_an_answer_are_those_of_a_fresh_session(model: EdgeModel) -> None:
@@ -147,7 +153,9 @@ def test_a_saved_conversation_keeps_its_memories_and_its_chunks(model: EdgeModel
     retried = loaded.take_back()
     (*_, finished) = loaded.send(retried, **MANY, seed=5)
     assert isinstance(finished, Finished)
-    assert finished.statistics.reused_tokens > finished.statistics.prompt_tokens - 40, "a retry reads little anew"
+    assert finished.statistics.reused_tokens > finished.statistics.prompt_tokens - 40, (
+        "a retry reads little anew"
+    )
 
 
 def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
@@ -215,3 +223,18 @@ def test_an_answer_without_the_service_reads_what_the_conversation_remembers(tin
         assert {m.title for e in events if isinstance(e, Recalled) for m in e.recall.read} == {"Keys"}
         assert isinstance(finished, Finished)
         assert not finished.without_memory
+
+
+@pytest.mark.parametrize("lines", [3, 60])
+def test_a_question_about_a_document_reads_it_whatever_its_length(model: EdgeModel, lines: int) -> None:
+    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(lines))
+    done: list[tuple[int, int]] = []
+    result = model.ask(
+        "Who keeps room 3?", document=book, title="Keys", progress=lambda *at: done.append(at), **MANY
+    )
+    if lines == 3:
+        assert result.statistics.prompt_tokens > len(book), "a short one is text in the prompt"
+        assert not done
+    else:
+        assert result.statistics.prompt_tokens < len(book) < done[-1][1] * 32
+        assert "Keys" in {m.title for m in result.memories}

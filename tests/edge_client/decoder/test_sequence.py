@@ -229,7 +229,9 @@ def test_a_snapshot_goes_on_in_another_decoder(tiny: Bundle, sequence: Sequence)
         DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1
     ).sequence()
     other.restore(arrays, sequence.tokens, sequence.held, **numbers)
-    assert other.valid(PROMPT, memory=True) == sequence.valid(PROMPT, memory=True) == 54, "a retry reads little"
+    assert other.valid(PROMPT, memory=True) == sequence.valid(PROMPT, memory=True) == 54, (
+        "a retry reads little"
+    )
     longer = [*PROMPT, *said, *drawn(2, 10)]
     assert answer(other, longer) == answer(sequence, longer)
     with pytest.raises(ContextFull):
