@@ -17,11 +17,8 @@ from tests.edge_client.cut_connection import cutting
 from tests.edge_client.fake_service import FakeService
 
 QUESTION = "What is the code of Lima?"
-MANY: dict[str, Any] = {
-    "temperature": 50.0,
-    "seed": 3,
-    "max_tokens": 40,
-}  # two generated chunks of 16, and a half
+MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3, "max_tokens": 40}
+"""Two generated chunks of 16, and a half."""
 WAIT_S = 20.0
 
 
@@ -155,12 +152,7 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
     for code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT):
         service.requests.clear()
         service.before = abort(code, first=1)
-        with EdgeModel.open(
-            tiny.folder,
-            service.address,
-            memory="exact",
-            deadline_s=WAIT_S,
-        ) as model:
+        with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=WAIT_S) as model:
             events = list(model.session().send(QUESTION, **MANY))
         later = [r for r in recalls(events) if r.generated]
         assert all(len(r.recall.memories) == 5 for r in recalls(events) if not r.generated)

@@ -124,28 +124,10 @@ def test_without_a_cache_every_recall_is_the_same(tiny: Bundle, service: FakeSer
     assert (second.state, equal(first, second)) == ("fetched", True)
 
 
-def test_queries_that_share_memories_share_payloads(recaller: Recaller) -> None:
-    one, other = recaller.recall([QUERY, OTHER])
-    assert len(one.memories) == len(other.memories) == 5
-    assert equal(recaller.recall([OTHER])[0], other)
-
-
 def test_memories_that_sessions_share_cannot_be_written(recaller: Recaller) -> None:
     (found,) = recaller.recall([QUERY])
     with pytest.raises(ValueError, match="read-only"):
         found.memories[0].keys[0] = 0
-
-
-def test_threads_share_a_recaller(recaller: Recaller) -> None:
-    expected = recaller.recall([QUERY])[0]
-    found: list[Recall] = []
-    threads = [threading.Thread(target=lambda: found.extend(recaller.recall([QUERY]))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert all(equal(each, expected) for each in found)
 
 
 # One memory is wrong: the others are read

@@ -130,11 +130,6 @@ def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
     assert small * 4 * 1024 < 1 << 20
 
 
-def test_nobody_there_is_named_and_says_what_to_do(tiny: Bundle, vectors: np.ndarray, nobody: str) -> None:
-    with pytest.raises(RetrievalError, match="memory-service serve"):
-        retrieve(tiny, nobody, vectors[:1], k=1)
-
-
 def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
     service.delay_s = 1.0
     with pytest.raises(RetrievalError, match=r"0\.1 s"):
@@ -179,30 +174,3 @@ def test_a_cancelled_call_ends(client: MemoryClient, service: FakeService, vecto
         client.retrieve(vectors[:1], k=1, cancellation=cancellation)
     assert (caught.value.reason, caught.value.unavailable) == ("CANCELLED", False)
     assert ended.wait(20), "the service learns it"
-
-
-def test_a_closed_client_says_so(client: MemoryClient, vectors: np.ndarray) -> None:
-    client.close()
-    with pytest.raises(RetrievalError, match="closed") as caught:
-        client.retrieve(vectors[:1], k=1)
-    assert caught.value.unavailable
-
-
-def test_threads_share_a_client(client: MemoryClient, vectors: np.ndarray) -> None:
-    found: list[str] = []
-    problems: list[RetrievalError] = []
-
-    def ask(number: int) -> None:
-        try:
-            for _ in range(5):
-                found.append(client.retrieve(vectors[number : number + 1], k=1).hits[0][0].document_key)
-        except RetrievalError as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(TEXTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    assert sorted(found) == sorted(f"doc-{n}" for n in range(len(TEXTS)) for _ in range(5))
