@@ -175,9 +175,11 @@ def codec_curve(
     threads: ThreadsOption = 0,
 ) -> None:
     """Measure what codecs lose at their rates: how far predictions move, how many answer tokens change."""
+    import numpy as np
+
     from memory_model.cli.training_data import codec_texts
     from memory_model.models.load import load_model
-    from memory_model.train.codec_fit import METRIC_BATCHES, reading_metrics, sample_blocks
+    from memory_model.train.codec_fit import METRIC_BATCHES, reading_metrics, written_blocks
 
     use_threads(threads)
     wanted = [Variant.parse(name) for name in variants.split(",")]
@@ -190,9 +192,8 @@ def codec_curve(
     groups = 2 * len(memory.heads)
     with progress_bars() as progress:
         task = progress.add_task("writing memories", total=len(texts))
-        [sample] = sample_blocks(
-            loaded.writer, memory, texts, groups, points, seed, lambda n: progress.advance(task, n)
-        )
+        [sample] = written_blocks(loaded.writer, memory, texts, groups, lambda n: progress.advance(task, n))
+        sample = np.random.default_rng(seed).permutation(sample)[:points]
         vectors = [sample[:, g * width :][:, :width] for g in range(groups)]
         drawn = (source.next() for _ in range(METRIC_BATCHES))
         metrics = reading_metrics(loaded.model, drawn, loaded.writer.prefix)
@@ -214,11 +215,10 @@ def codec_curve(
 
 def _held_out(loaded: Any, data: Path, seed: int) -> Any:
     """Conversations about documents that nothing was fitted or tuned to."""
-    from memory_model.cli.training_data import chat_pieces
     from memory_model.data import factbook
     from memory_model.data.conversations import FactConversations, Sizes, references_of
 
     documents = [d for d in factbook.read_jsonl(data) if factbook.held_out(d["key"])]
     references = references_of(documents, loaded.tokenizer)
     sizes = Sizes(unanswerable=0.0, as_text=0.0, taught=0.0)
-    return FactConversations(references, chat_pieces(loaded), seed + 90, sizes, distil=False)
+    return FactConversations(references, loaded.chat, seed + 90, sizes, distil=False)

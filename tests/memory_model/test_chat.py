@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,16 +72,3 @@ def test_broken_and_hostile_templates_are_refused() -> None:
     ):
         with pytest.raises(InvalidInput):
             ChatTemplate(source, TOKENIZER).prompt(hello)
-
-
-def test_a_dropped_template_leaves_nothing_to_pythons_collector() -> None:
-    tokenizer = Tokenizer.from_json(byte_tokenizer())
-    ask = [{"role": "user", "content": "Who?"}]
-    ChatTemplate(TEMPLATE, tokenizer).prompt(ask)
-    gc.collect()
-    gc.disable()
-    try:
-        ChatTemplate(TEMPLATE, tokenizer).prompt(ask)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
