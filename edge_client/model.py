@@ -24,6 +24,7 @@ from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
+from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
@@ -114,7 +115,7 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
-        pack = _pack(opened, settings)
+        pack = open_pack(settings, opened)
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
@@ -354,23 +355,6 @@ def _close_all() -> None:
     """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
     for model in list(_OPEN):
         model.close()
-
-
-def _pack(bundle: Bundle, settings: EdgeSettings) -> LocalKnowledgeBase | None:
-    """The pack that the settings name; raises InvalidInput for one of another knowledge base."""
-    if settings.pack is None:
-        return None
-    remedy = "pull the pack again from a service that runs this bundle's model"
-    pack = LocalKnowledgeBase.open(
-        settings.pack, bundle.identity, bundle.manifest.embedder_id, minimum_score=settings.minimum_score, remedy=remedy
-    )  # fmt: skip
-    if pack.name != settings.knowledge_base:
-        raise InvalidInput(
-            f"the pack at {settings.pack} is of knowledge base {pack.name!r}, the memories of"
-            f" {settings.knowledge_base!r} are requested: name the same with --knowledge-base {pack.name}, or pull the"
-            " other pack"
-        )
-    return pack
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

@@ -71,7 +71,7 @@ class EdgeSettings(CheckedSettings):
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
     deadline_s: longest wait for a chunk's memories.
-    memory_cache_mb: payloads kept on the device. pack: file of a memory pack
+    memory_cache_mb: payloads kept on the device. pack: folder of a memory pack
     (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which

@@ -38,7 +38,7 @@ def pull(
     out_folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Where it shall be. [default: build/bundle, or build/packs/NAME.sqlite for a pack]"
+            "--out", help="Where it shall be. [default: build/bundle, or build/packs/NAME for a pack]"
         ),
     ] = None,
     knowledge_base: Annotated[
@@ -66,7 +66,7 @@ def pull(
         raise typer.BadParameter("--limit is for memory packs: add --knowledge-base NAME")
     given = {k: v for k, v in {"service": service, "bundle": bundle}.items() if v is not None}
     settings = EdgeSettings(**given)  # type: ignore[arg-type]
-    place = out_folder or (settings.bundle if knowledge_base is None else PACKS / f"{knowledge_base}.sqlite")
+    place = out_folder or (settings.bundle if knowledge_base is None else PACKS / knowledge_base)
     try:
         with _bar() as show:
             if knowledge_base is None:
@@ -74,13 +74,14 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                head = pull_pack(
+                packed = pull_pack(
                     settings.channel, knowledge_base, place, limit=limit, progress=show, **_known(settings.bundle)
                 )  # fmt: skip
-                size = place.stat().st_size
-                number = min(limit or head.memories, head.memories)
-                of_all = "" if number == head.memories else f" of {head.memories}"
-                said = f"{number}{of_all} memories of {knowledge_base}, revision {head.revision}"
+                size = packed.bytes
+                of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
+                said = (
+                    f"{packed.memories}{of_all} memories of {knowledge_base}, revision {packed.head.revision}"
+                )
         out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
     except KeyboardInterrupt:
         err.print(f"\ninterrupted; {_kept(place)}", soft_wrap=True)

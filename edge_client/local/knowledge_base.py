@@ -1,7 +1,7 @@
 """`LocalKnowledgeBase`: documents, their memories and vectors in one SQLite file, searched on the device.
 
     head        what wrote it: model, codec, format, embedder, dimension; name
-    documents   key, title, text, metadata, content hash
+    documents   key, title, text, metadata, content hash, number of references that it has when it is whole
     refs        references: document, chunk, memory id, text, checksum of text and vector
     vectors     float32 [dimension] of unit length, by reference
     payloads    payload and its CRC-32C, by reference
@@ -13,6 +13,7 @@ vector and words, as the service does (`memory_model.words`). Nothing of it is e
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import sqlite3
@@ -20,8 +21,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, reduce
-from operator import xor
+from functools import lru_cache
 from pathlib import Path
 
 import google_crc32c
@@ -47,8 +47,6 @@ from memory_model.words import LARGEST_DROP, order, query_words, text_words
 FORMAT_VERSION = 1
 IN_MEMORY = Path(":memory:")
 """In place of a path: a knowledge base that ends with the process, unless it is saved."""
-CANDIDATES = 50
-"""Nearest by vector that words put in order, as many as in the service."""
 WAIT_S = 10.0
 """For another process that writes to the file."""
 _COUNTED_TEXTS = 4096
@@ -58,7 +56,7 @@ _TABLES = """
 CREATE TABLE head (value TEXT NOT NULL);
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT, metadata TEXT NOT NULL,
-    content_hash BLOB NOT NULL, written_at REAL NOT NULL);
+    content_hash BLOB NOT NULL, whole INTEGER NOT NULL, written_at REAL NOT NULL);
 CREATE TABLE refs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
     chunk INTEGER NOT NULL, memory_id INTEGER NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL);
@@ -73,8 +71,8 @@ CREATE TABLE payloads (
 class Head:
     """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
 
-    Of one that was pulled from a service: at which revision and when; how many memories the service has, and the XOR
-    of their ids.
+    candidates: nearest by vector that words put in order. Of a memory pack, else 0: the service's revision, and how
+    many memories it has there with which digest of their ids; a limited pack has fewer.
     """
 
     name: str
@@ -83,10 +81,10 @@ class Head:
     memory_format_id: str
     embedder_id: str
     dimension: int
+    candidates: int = 50
     revision: int = 0
     memories: int = 0
     id_digest: int = 0
-    pulled_at: str = ""
 
     @classmethod
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
@@ -129,6 +127,20 @@ class LocalDocument:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A reference with its memory. vector: float32 [dimension] of unit length; crc32c: of the payload."""
+
+    memory_id: int
+    key: str
+    title: str
+    chunk: int
+    text: str
+    vector: np.ndarray
+    payload: bytes
+    crc32c: int
+
+
 class LocalKnowledgeBase:
     """One open file. Thread-safe; several processes may have it open, and see what others committed.
 
@@ -169,6 +181,12 @@ class LocalKnowledgeBase:
         return cls(path, _connected(path), head, minimum_score)
 
     @classmethod
+    def any(cls, path: Path) -> LocalKnowledgeBase:
+        """The file at `path`, whatever bundle wrote it: to list and to delete, not to search."""
+        head = read_head(path)
+        return cls(path, _connected(path), head, None)
+
+    @classmethod
     def create(
         cls, path: str | Path, head: Head, *, minimum_score: float | None = None
     ) -> LocalKnowledgeBase:
@@ -199,64 +217,72 @@ class LocalKnowledgeBase:
             return int(connection.execute("SELECT count(*) FROM refs").fetchone()[0])
 
     def has(self, document: LocalDocument) -> bool:
-        """Whether an equal document is there."""
-        query = "SELECT content_hash FROM documents WHERE key = ?"
-        with self._reading() as connection:
-            found = connection.execute(query, (document.key,)).fetchone()
-        return found is not None and bytes(found[0]) == document.content_hash
+        """Whether an equal document is there, with all of its references."""
+        written, whole = self.stored(document)
+        return whole > 0 and written == whole
 
-    def add(self, document: LocalDocument, texts: Sequence[str], written: Written) -> None:
-        """Write a document with its references, in place of one of the same key."""
+    def stored(self, document: LocalDocument) -> tuple[int, int]:
+        """How many references of an equal document are there, and how many it has; 0 and 0 where there is none."""
+        query = (
+            "SELECT whole, (SELECT count(*) FROM refs WHERE document = documents.id) FROM documents"
+            " WHERE key = ? AND content_hash = ?"
+        )
+        with self._reading() as connection:
+            found = connection.execute(query, (document.key, document.content_hash)).fetchone()
+        return (found[1], found[0]) if found else (0, 0)
+
+    def add(
+        self, document: LocalDocument, texts: Sequence[str], written: Written, *, first: int = 0, whole: int = 0
+    ) -> None:  # fmt: skip
+        """Write a document with its references, in place of one of the same key.
+
+        A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
+        piece that does not follow what is there.
+        """
         if not len(texts) == len(written.payloads) == len(written.vectors):
             raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
         with self._writing() as connection:
+            if first:
+                self._continue(connection, document, first, texts, written)
+                return
             self._delete(connection, document.key)
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-            values = document.key, document.title, document.text, metadata, document.content_hash, time.time()
-            insert = "INSERT INTO documents (key, title, text, metadata, content_hash, written_at) VALUES (?,?,?,?,?,?)"
-            row = connection.execute(insert, values).lastrowid
+            values = (
+                document.key, document.title, document.text, metadata, document.content_hash, whole or len(texts),
+                time.time(),
+            )  # fmt: skip
+            row = connection.execute(
+                "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                values,
+            ).lastrowid
             assert row is not None
-            for chunk, (text, payload, vector) in enumerate(
-                zip(texts, written.payloads, written.vectors, strict=True)
-            ):
-                name = hashlib.sha256(payload + f"{chunk} {document.key}".encode("utf-8", "surrogatepass"))
-                memory_id = int.from_bytes(name.digest()[:8], "big")
-                self._add_reference(
-                    connection, row, chunk, memory_id, text, vector.astype("<f4").tobytes(), payload,
-                    google_crc32c.value(payload),
-                )  # fmt: skip
+            self._add_references(connection, row, document.key, 0, texts, written)
 
-    def add_hits(self, memories: Iterable[tuple[Hit, np.ndarray]]) -> None:
-        """Write memories as a service has them, with their vectors of unit length; one transaction."""
-        insert = (
-            "INSERT INTO documents (key, title, text, metadata, content_hash, written_at) VALUES (?,?,NULL,'{}','',?)"
-            " ON CONFLICT (key) DO UPDATE SET title = title RETURNING id"
-        )
+    def append(self, references: Sequence[Reference]) -> None:
+        """Write references that a service wrote, in ascending order of their ids, all or none."""
         with self._writing() as connection:
-            for hit, vector in memories:
-                (row,) = connection.execute(insert, (hit.document_key, hit.title, time.time())).fetchone()
-                self._add_reference(
-                    connection, row, hit.chunk_number, hit.memory_id, hit.text or "", vector.tobytes(), hit.payload,
-                    hit.crc32c,
-                )  # fmt: skip
+            for one in references:
+                connection.execute(
+                    "INSERT OR IGNORE INTO documents (key, title, metadata, content_hash, whole, written_at)"
+                    " VALUES (?, ?, '{}', x'', 0, ?)",
+                    (one.key, one.title, time.time()),
+                )
+                (document,) = connection.execute(
+                    "SELECT id FROM documents WHERE key = ?", (one.key,)
+                ).fetchone()
+                _insert(connection, document, one)
 
-    def pulled(self) -> tuple[int, int | None, int]:
-        """How many memories there are, the largest id, and the XOR of all ids."""
+    def memory_ids(self) -> np.ndarray:
+        """uint64 [references], ascending."""
         with self._reading() as connection:
-            ids = [row[0] + _SHIFT for row in connection.execute("SELECT memory_id FROM refs")]
-        return len(ids), max(ids, default=None), reduce(xor, ids, 0)
+            rows = connection.execute("SELECT memory_id FROM refs ORDER BY memory_id").fetchall()
+        return np.array([shifted + _SHIFT for (shifted,) in rows], np.uint64)
 
-    def verify(self) -> None:
-        """Raise CorruptFile where a memory's bytes, text or vector are not those that were written."""
-        query = (
-            "SELECT text, checksum, vector, crc32c, payload FROM refs LEFT JOIN vectors USING (id)"
-            " LEFT JOIN payloads USING (id)"
-        )
+    def merge_journal(self) -> None:
+        """Leave one file, which may be moved once it is closed."""
         with self._reading() as connection:
-            for text, checksum, vector, crc32c, payload in connection.execute(query):
-                whole = vector is not None and payload is not None
-                if not whole or _checksum(text, vector) != checksum or google_crc32c.value(payload) != crc32c:
-                    raise CorruptFile(f"{self.path} holds a damaged memory")
+            connection.execute("PRAGMA journal_mode = DELETE")
 
     def delete(self, key: str) -> bool:
         """Remove a document; whether it was there."""
@@ -319,7 +345,7 @@ class LocalKnowledgeBase:
         self, scores: np.ndarray, k: int, words: Sequence[int], drop: float | None, minimum: float | None
     ) -> list[int]:
         """Places of the k best by cosine, or by cosine and words of the nearest by cosine."""
-        wanted = min(max(k, CANDIDATES) if words else k, len(scores))
+        wanted = min(max(k, self.head.candidates) if words else k, len(scores))
         places = np.argpartition(scores, len(scores) - wanted)[len(scores) - wanted :]
         places = places[np.lexsort((places, -scores[places]))]
         if minimum is not None:
@@ -361,7 +387,7 @@ class LocalKnowledgeBase:
         return Hit(
             memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk,
             text=text if return_text else None, payload=b"" if held else bytes(payload), crc32c=crc32c, held=held,
-            knowledge_base=self.name,
+            knowledge_base="" if self.head.memories else self.name,
         )  # fmt: skip
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
@@ -401,16 +427,27 @@ class LocalKnowledgeBase:
     def _delete(connection: sqlite3.Connection, key: str) -> bool:
         return connection.execute("DELETE FROM documents WHERE key = ?", (key,)).rowcount > 0
 
-    @staticmethod
-    def _add_reference(
-        connection: sqlite3.Connection, document: int, chunk: int, memory_id: int, text: str, vector: bytes,
-        payload: bytes, crc32c: int,
+    def _continue(
+        self, connection: sqlite3.Connection, document: LocalDocument, first: int, texts: Sequence[str],
+        written: Written,
     ) -> None:  # fmt: skip
-        insert = "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)"
-        values = document, chunk, memory_id - _SHIFT, text, _checksum(text, vector)
-        row = connection.execute(insert, values).lastrowid
-        connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
-        connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, crc32c, payload))
+        there, _ = self.stored(document)
+        if there != first:
+            raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
+        (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
+        self._add_references(connection, row, document.key, first, texts, written)
+
+    @staticmethod
+    def _add_references(
+        connection: sqlite3.Connection, document: int, key: str, first: int, texts: Sequence[str], written: Written
+    ) -> None:  # fmt: skip
+        for chunk, text, payload, row in zip(
+            range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
+        ):
+            name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
+            memory_id = int.from_bytes(name.digest()[:8], "big")
+            crc32c = google_crc32c.value(payload)
+            _insert(connection, document, Reference(memory_id, key, "", chunk, text, row, payload, crc32c))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -428,10 +465,7 @@ class LocalKnowledgeBase:
 def read_head(path: Path) -> Head:
     """What a file is of; raises MissingFile, CorruptFile."""
     if not path.is_file():
-        raise MissingFile(
-            f"no local knowledge base at {path}: make one with `edge-client remember`, or fetch one with"
-            " `edge-client pull --kb NAME`"
-        )
+        raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
     with disk_errors(path), contextlib.closing(_connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and _empty(connection):  # its creation was interrupted
@@ -462,9 +496,20 @@ def _empty(connection: sqlite3.Connection) -> bool:
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_mode = WAL")
+    with contextlib.suppress(sqlite3.OperationalError):  # a pack may lie where nothing can be written
+        connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
     return connection
+
+
+def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:
+    vector = one.vector.astype("<f4").tobytes()
+    row = connection.execute(
+        "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
+        (document, one.chunk, one.memory_id - _SHIFT, one.text, _checksum(one.text, vector)),
+    ).lastrowid
+    connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
+    connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, one.crc32c, one.payload))
 
 
 def _checksum(text: str, vector: bytes) -> int:
@@ -479,12 +524,19 @@ def disk_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         message = str(error)
         if "full" in message or "disk I/O" in message:
-            raise StorageError(
-                f"no room for {path} ({message})", reason="DISK_FULL",
-                help="make room and run the same command again; what was remembered before is kept",
-            ) from error  # fmt: skip
+            raise _no_room(path, message) from error
         if "locked" in message or "readonly" in message or "unable to open" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
         raise CorruptFile(f"{path} is damaged, or no local knowledge base: {message}") from error
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}", reason="DISK_FULL") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _no_room(path, str(error.strerror)) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="IN_USE") from error
+
+
+def _no_room(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"no room for {path} ({why})",
+        reason="DISK_FULL",
+        help="make room and run the same command again; what was remembered before is kept",
+    )

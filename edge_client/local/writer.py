@@ -5,6 +5,7 @@ The same as `memory_model.nn.writing` and the service's encoder do in torch, up 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +35,7 @@ class Written:
 
 
 class MemoryWriter:
-    """Writes memories of references. One call at a time; weights are loaded by the first and go with the object.
+    """Writes memories of references. Thread-safe; weights are loaded by the first call and go with the object.
 
     threads: of the products; more than one take cores from the decoder. Raises StorageError (NO_WRITER) for a bundle
     that cannot write.
@@ -49,6 +50,7 @@ class MemoryWriter:
             )
         self.bundle, self._threads, self._path = bundle, threads, bundle.writer
         self._given = embedder
+        self._loading = threading.Lock()
         self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
 
     def __del__(self) -> None:
@@ -108,7 +110,9 @@ class MemoryWriter:
         padded[:, : len(self._prefix)] = self._prefix
         for row, tokens in enumerate(ids):
             padded[row, len(self._prefix) : len(self._prefix) + len(tokens)] = tokens
-        sides = self._session.run(["keys", "values"], {"token_ids": padded, "lengths": lengths})
+        with self._loading:
+            session = self._session
+        sides = session.run(["keys", "values"], {"token_ids": padded, "lengths": lengths})
         found = []
         for row, count in enumerate(lengths.tolist()):
             valid = memory.valid_rows(count)

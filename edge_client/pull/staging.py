@@ -133,16 +133,13 @@ class Staging:
             message = f"no room for {self.place} ({error.strerror}): make room and run the same command again"
             raise StorageError(f"{message}; what was fetched is kept", reason="DISK_FULL") from error
 
-    def install(self, file: Path | None = None) -> None:
-        """The folder, or one file of it, appears at its place in one step; what is older there is replaced."""
+    def install(self) -> None:
+        """Everything in the folder appears at its place, in one step; an older folder there is replaced."""
         with self.room():
             for path in self.folder.iterdir():
-                with path.open("rb") as content:
-                    os.fsync(content.fileno())
-            if file is not None:
-                file.replace(self.place)
-        if file is None:
-            replace_folder(self.folder, self.place)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        replace_folder(self.folder, self.place)
 
     def clear(self) -> None:
         """Remove what was collected."""
