@@ -132,6 +132,11 @@ class DeviceFacts:
     cuda: str = ""
     gpu: bool = False
 
+    @property
+    def jetson(self) -> bool:
+        """Whether this is a Jetson."""
+        return bool(self.l4t)
+
 
 def device_facts(reader: Reader | None = None) -> DeviceFacts:
     """Read this device; never raises for what is missing."""

@@ -74,10 +74,9 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                known = _known(settings.bundle)
                 packed = pull_pack(
-                    settings.channel, knowledge_base, place, limit=limit, progress=show, **known
-                )
+                    settings.channel, knowledge_base, place, limit=limit, progress=show, **_known(settings.bundle)
+                )  # fmt: skip
                 size = packed.bytes
                 of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
                 said = (

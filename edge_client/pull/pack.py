@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.knowledge_base import Head, LocalKnowledgeBase, Reference, read_head
 from edge_client.pull.staging import CALL_S, Progress, Staging, messages, resumed, silent
 from edge_client.settings import EdgeSettings
-from edge_client.wire.channel import ChannelSettings, open_async_channel
+from edge_client.wire.channel import ChannelSettings, open_channel
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
@@ -30,7 +30,7 @@ ROW_BYTES = 256
 STARTS = 4
 """Times that a pull starts anew because the knowledge base was written to, before it gives up."""
 _PAUSE_S = 1.0
-_Responses = AsyncIterator[bases.ExportKnowledgeBaseResponse]
+_Responses = Iterator[bases.ExportKnowledgeBaseResponse]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def pull_pack(
 
     identity, embedder_id: of the bundle that will read it; the service refuses another one's. limit: memories at
     most, those of the smallest ids, which are a random choice. call_s: deadline of one stream. Interrupted, the next
-    call goes on where it stopped. Not for a thread with a running event loop. Raises RetrievalError (DAMAGED_MEMORY for
-    a memory that came damaged), StorageError (KNOWLEDGE_BASE_CHANGING where it is written to again and again),
-    InvalidInput for a place that holds something else.
+    call goes on where it stopped. Raises RetrievalError (DAMAGED_MEMORY for a memory that came damaged), StorageError
+    (KNOWLEDGE_BASE_CHANGING where it is written to again and again), InvalidInput for a place that holds something
+    else.
     """
     check_pack_place(place)
     request = bases.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)
@@ -60,7 +60,7 @@ def pull_pack(
         request.model_id, request.codec_id = identity.model_id, identity.codec_id
         request.memory_format_id = identity.memory_format_id
     with Staging(place) as staging:
-        return asyncio.run(_PackPull(staging, channel, request, limit, progress, call_s).run())
+        return _PackPull(staging, channel, request, limit, progress, call_s).run()
 
 
 def check_pack_place(folder: Path) -> None:
@@ -112,29 +112,29 @@ class _PackPull:
         self._request, self._limit, self._progress = request, limit, progress
         self._received = 0
 
-    async def run(self) -> Pulled:
-        async with open_async_channel(self._channel) as opened:
+    def run(self) -> Pulled:
+        with open_channel(self._channel) as opened:
             self._stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(opened)
             for start in range(STARTS):
                 try:
-                    return await resumed(self._continue, lambda: self._received)
+                    return resumed(self._continue, lambda: self._received)
                 except _Changed:
                     self._staging.clear()
-                    await asyncio.sleep(_PAUSE_S * start)
+                    time.sleep(_PAUSE_S * start)
         raise StorageError(
             f"knowledge base {self._request.name!r} was written to {STARTS} times while it was being fetched:"
             " run the same command when its ingestion is over",
             reason="KNOWLEDGE_BASE_CHANGING",
         )
 
-    async def _continue(self) -> Pulled:
+    def _continue(self) -> Pulled:
         """One stream, from where the last one stopped; the pack when everything is there."""
         with self._staging.room(), contextlib.ExitStack() as opened:
             base = self._collected()
             if base is None:
                 self._staging.clear()
                 responses = self._responses(0, None, 0)
-                head = await self._head(responses)
+                head = self._head(responses)
                 base = LocalKnowledgeBase.create(self._staging.folder / PACK, head)
                 opened.callback(base.close)
                 ids = np.zeros(0, np.uint64)
@@ -143,7 +143,7 @@ class _PackPull:
                 ids = base.memory_ids()
                 last_id = int(ids[-1]) if len(ids) else None
                 responses = self._responses(len(ids), last_id, base.head.revision)
-                head = await self._head(responses)
+                head = self._head(responses)
                 if head != base.head:
                     raise _Changed
             wanted, count = min(self._limit or head.memories, head.memories), len(ids)
@@ -151,7 +151,7 @@ class _PackPull:
             each = self._whole_bytes // head.memories
             self._staging.require_room((wanted - count) * each)
             self._progress(count * each, wanted * each, head.name)
-            while count < wanted and (response := await anext(responses, None)) is not None:
+            while count < wanted and (response := next(responses, None)) is not None:
                 page = list(_checked(response.page, head, last_id))[: wanted - count]
                 base.append(page)
                 for one in page:
@@ -177,7 +177,7 @@ class _PackPull:
         except (MissingFile, CorruptFile):
             return None
 
-    async def _responses(self, count: int, last_id: int | None, revision: int) -> _Responses:
+    def _responses(self, count: int, last_id: int | None, revision: int) -> _Responses:
         """The stream after the first `count` memories."""
         request = bases.ExportKnowledgeBaseRequest(after_id=last_id, revision=revision)
         request.MergeFrom(self._request)
@@ -185,15 +185,14 @@ class _PackPull:
             request.limit = max(self._limit - count, 1)  # 0 means all on the wire
         call = self._stub.ExportKnowledgeBase(request, timeout=self._call_s, metadata=self._channel.metadata)
         try:
-            async for response in messages(call, self._channel.address, self._call_s):
-                yield response
+            yield from messages(call, self._channel.address, self._call_s)
         except RetrievalError as error:
             if error.reason == "KNOWLEDGE_BASE_CHANGED":
                 raise _Changed from error
             raise
 
-    async def _head(self, responses: _Responses) -> Head:
-        first = await anext(responses, None)
+    def _head(self, responses: _Responses) -> Head:
+        first = next(responses, None)
         if first is None or not first.HasField("head"):
             message = f"the service at {self._channel.address} sent an export without its head"
             raise RetrievalError(message, reason="INCOMPATIBLE")

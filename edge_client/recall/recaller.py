@@ -124,7 +124,7 @@ def without(
 
 
 class LocalSource(Protocol):
-    """Memories that this device wrote; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
+    """Memories on this device; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
