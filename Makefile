@@ -133,6 +133,8 @@ bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in 
 bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
 bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
 
+bench-remember: $(BUNDLE)/manifest.json ## memories written on the device: references a second, what they take from decoding, a local search
+
 bench-capacity: $(READY) ## memory, disk and search time by the number of references
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases

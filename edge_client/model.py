@@ -22,6 +22,8 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import remember as remember_documents
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
 from edge_client.pull.pack import open_pack
@@ -36,6 +38,7 @@ from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
 from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.formats import FileDocument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,6 +94,10 @@ class EdgeModel:
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
         self._writer: MemoryWriter | None = None
+        self._local: LocalKnowledgeBases | None = None
+        # Conversations of `generate` that fill the cache, the last one first; a session's lock may be taken within.
+        self._long: list[ChatSession] = []
+        self._choosing = threading.Lock()
         _OPEN.add(self)
 
     @classmethod
@@ -116,13 +123,17 @@ class EdgeModel:
             parallel=settings.parallel,
         )  # fmt: skip
         pack = open_pack(settings, opened)
+        local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
+        if len(local) and "service" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"offline": True})
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
+            pack=pack, local=[local] if len(local) else [], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack, model.remember_at = settings, pack, settings.remember_at
+        model._settings, model._pack, model._local = settings, pack, local
+        model.remember_at = settings.remember_at
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -136,10 +147,11 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None,
+            pack=self._pack if name == settings.knowledge_base else None, local=mine.local,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack, model.remember_at = settings, self._pack, self.remember_at
+        model._settings, model._pack, model._local = settings, self._pack, self._local
+        model.remember_at = self.remember_at
         return model
 
     def ask(
@@ -162,10 +174,11 @@ class EdgeModel:
         it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
         title and progress).
 
-        Nothing is kept between calls but key-values: what a conversation has in common with one of those that
-        were answered last is not read again. options: see `Sampling`. A service that is down, slow or wrong never
-        raises here: its Recalled event carries the error and the answer goes on. Arguments are checked at once,
-        before the first event is computed. Raises InvalidInput, ContextFull, ModelClosed.
+        What a conversation has in common with one of those that were answered last is not read again. One that fills
+        the cache goes on as a `ChatSession` does, which is kept for the call that continues it. options: see
+        `Sampling`. A service that is down, slow or wrong never raises here: its Recalled event carries the error and
+        the answer goes on. Arguments are checked at once, before the first event is computed. Raises InvalidInput,
+        ContextFull, ModelClosed.
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
@@ -174,12 +187,18 @@ class EdgeModel:
             whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
             if len(self.bundle.chat.prompt(whole).ids) >= self.remember_at * self.decoder.context:
                 session = self.session(messages=before, memory=memory, lead_tokens=lead_tokens)
-                session.remember(document, title, progress=progress)
+                if self.policy_with(memory).mode is not RecallMode.off:
+                    session.remember(document, title, progress=progress)
                 return session.send(question["content"], **options)
             messages = whole
         spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
         prompt = self.bundle.chat.prompt(messages, spelled=spelled)
-        return self._generate(prompt, self.policy_with(memory, lead_tokens), options)
+        policy = self.policy_with(memory, lead_tokens)
+        if self._too_long(messages, prompt, policy):
+            return self._session_of(messages[:-1], policy).send(
+                messages[-1]["content"], memory=memory, **options
+            )
+        return self._generate(prompt, policy, options)
 
     def complete(
         self, text: str, *, memory: RecallMode | str | None = None, lead_tokens: int | None = None,
@@ -194,7 +213,7 @@ class EdgeModel:
     def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
         """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
         prompt = self.bundle.chat.prompt(messages)
-        self.checked(prompt, options)
+        self.checked(prompt, options, fits=self._too_long(messages, prompt, self.policy))
         return len(prompt.ids)
 
     def check_text(self, text: str, **options: Unpack[SamplingOptions]) -> int:
@@ -223,6 +242,40 @@ class EdgeModel:
         """
         return ChatSession.load(self, path, self.policy_with(memory))
 
+    def remember(
+        self, text: str, *, key: str, title: str = "", metadata: Mapping[str, str] | None = None,
+        knowledge_base: str = DEFAULT_NAME,
+    ) -> int:  # fmt: skip
+        """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
+
+        key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
+        memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
+        StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        if self._local is None or not isinstance(self.recaller, Recaller):
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
+        writer = self._memory_writer()
+        base = self._local.base(knowledge_base, writer.embedder.dim)
+        document = FileDocument(key, key, title, text, metadata or {})
+        *_, last = remember_documents(base, writer, [document])
+        if last.outcome == "failed":
+            raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
+        if self._local not in self.recaller.local:
+            self.recaller.local = (*self.recaller.local, self._local)
+        return last.references
+
+    def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
+        """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
+        self.check_open()
+        if self._local is None:
+            raise InvalidInput(
+                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
+            )
+        return self._local.base(knowledge_base).delete(key)
+
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
 
@@ -232,6 +285,7 @@ class EdgeModel:
             self.closed = True
             streams = list(self._under_way)
         self._idle.clear()
+        self._long.clear()
         for stream in streams:
             stream.cancel()
         for stream in streams:
@@ -269,21 +323,27 @@ class EdgeModel:
         Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
         """
         self.check_open()
+        return Past(self._memory_writer(), saved)
+
+    def _memory_writer(self) -> MemoryWriter:
         if self._writer is None:
             self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
-        return Past(self._writer, saved)
+        return self._writer
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""
         if self.closed:
             raise ModelClosed("the model was closed: open it again with EdgeModel.open")
 
-    def checked(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
-        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
+    def checked(self, prompt: Prompt, options: Mapping[str, Any], *, fits: bool = False) -> Sampling:
+        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits.
+
+        fits: whether turns will leave the prompt until it does.
+        """
         self.check_open()
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
-        if len(prompt.ids) >= self.decoder.room:
+        if not fits and len(prompt.ids) >= self.decoder.room:
             longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
             if self.bundle.writer is None:
                 help = (
@@ -339,6 +399,33 @@ class EdgeModel:
                 self._idle.give(sequence)
 
         return self.answer(sequence, prompt, sampling, policy, done)
+
+    def _too_long(self, messages: Sequence[Message], prompt: Prompt, policy: RecallPolicy) -> bool:
+        """Whether turns before the last question must become memories."""
+        return (
+            self.writes and policy.mode is not RecallMode.off and messages[-1]["role"] == "user"
+            and sum(m["role"] == "user" for m in messages) > 1
+            and len(prompt.ids) >= self.remember_at * self.decoder.context
+        )  # fmt: skip
+
+    def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
+        """The session that said these messages, or these and a last question that is asked again; else a new one."""
+        with self._choosing:
+            for session in self._long:
+                said = session.messages
+                if said[: len(messages)] != list(messages) or len(said) not in (
+                    len(messages),
+                    len(messages) + 2,
+                ):
+                    continue
+                self._long.remove(session)
+                if len(said) > len(messages):
+                    session.take_back()
+                break
+            else:
+                session = ChatSession(self, messages, policy)
+            self._long = [session, *self._long][:KEPT]
+        return session
 
     def _raw_prompt(self, text: str) -> Prompt:
         if not isinstance(text, str) or not text:

@@ -15,6 +15,7 @@ from memory_model.errors import InvalidInput
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
+LOCAL = Path("build/local")
 ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
@@ -68,6 +69,9 @@ class EdgeSettings(CheckedSettings):
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
     memories are read, several as atlas,firm.
 
+    local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read. Where there are
+    any, a service is called only if it was named.
+
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
     deadline_s: longest wait for a chunk's memories.
@@ -91,6 +95,7 @@ class EdgeSettings(CheckedSettings):
     bundle: Path = DEFAULT_FOLDER
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
+    local: Path = LOCAL
 
     memory: RecallMode = RecallMode.overlap
     lead_tokens: int = Field(default=16, ge=0, le=4096)
@@ -132,6 +137,7 @@ class EdgeSettings(CheckedSettings):
 class EdgeOptions(TypedDict, total=False):
     """The keyword arguments of `EdgeModel.open`: fields of EdgeSettings, which says what each means."""
 
+    local: str | Path | None
     knowledge_base: str | None
     memory: RecallMode | Literal["overlap", "exact", "off"] | None
     lead_tokens: int | None

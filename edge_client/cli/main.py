@@ -19,6 +19,7 @@ from edge_client.cli.chat import COMMANDS, TerminalChat
 from edge_client.cli.doctor import build, doctor
 from edge_client.cli.options import Memory, with_options
 from edge_client.cli.pull import pull
+from edge_client.cli.remember import forget, remember, remembered
 from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
@@ -40,7 +41,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-MODEL = ("bundle", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
+MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
 
 
 @app.callback()
@@ -50,7 +51,8 @@ def main() -> None:
     First steps:  edge-client pull --service HOST:PORT   fetches the model,
                   edge-client doctor                     says what works and what does not,
                   edge-client ask "…"                    answers and shows what was read,
-                  edge-client chat                       talks.
+                  edge-client chat                       talks,
+                  edge-client remember FILES             lets it read this device's own files.
 
     Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
     """
@@ -97,8 +99,8 @@ def ask(
         question = sys.stdin.read()
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
-    memory, results = _memory(given), {}
     title, text = ("", "") if file is None else _document(file)
+    memory, results = _memory(given), {}
     with EdgeModel.open(**given) as model:
         for mode in ["off", None] if memory is Memory.compare else [None]:
             if memory is Memory.compare and not json_output:
@@ -151,16 +153,6 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
         conversation.close()
 
 
-def _memory(given: dict[str, Any]) -> Memory | None:
-    """How memories are read; what is no mode of the model's is taken out of its settings."""
-    memory: Memory | None = given.get("memory")
-    if memory is Memory.compare:
-        del given["memory"]
-    elif memory is not None:
-        given["memory"] = memory.value
-    return memory
-
-
 def _document(file: Path) -> tuple[str, str]:
     """Title and text of a file; one that holds several documents is their texts, each under its title."""
     documents = [document for source in find_sources([file]) for document in read_documents(source)]
@@ -169,6 +161,16 @@ def _document(file: Path) -> tuple[str, str]:
     if len(documents) == 1:
         return documents[0].title, documents[0].text
     return file.name, "\n\n".join(f"{d.title}\n{d.text}" for d in documents)
+
+
+def _memory(given: dict[str, Any]) -> Memory | None:
+    """How memories are read; what is no mode of the model's is taken out of its settings."""
+    memory: Memory | None = given.get("memory")
+    if memory is Memory.compare:
+        del given["memory"]
+    elif memory is not None:
+        given["memory"] = memory.value
+    return memory
 
 
 def _around(result: Result) -> None:
@@ -181,7 +183,7 @@ def _around(result: Result) -> None:
     err.print(show.statistics_table(result, result.recalls))
 
 
-for command in (doctor, build, pull, serve):
+for command in (doctor, build, pull, remember, remembered, forget, serve):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

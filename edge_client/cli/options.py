@@ -27,6 +27,7 @@ class Memory(str, Enum):
 
 SETTINGS = {
     "bundle": "Folder of the edge bundle.",
+    "local": "Folder of this device's own knowledge bases.",
     "service": "host:port of the service.",
     "knowledge_base": "Whose memories are read; several as a,b.",
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "

@@ -87,14 +87,14 @@ class Conversation:
         if text.length >= self._mark and self._eviction is None and self._evicts:
             self._evict(text.tokens[len(self._prompt.ids) :])
         waits = self._policy.mode is RecallMode.exact or text.length + chunk >= text.decoder.context
-        if (eviction := self._eviction) is not None and (waits or eviction.job.done()):
-            self.settle(cancellation)
+        eviction = self._eviction
+        if eviction is not None and (waits or eviction.job.done()) and self.settle(cancellation):
             self._prompt = eviction.prompt
 
-    def settle(self, cancellation: Cancellation) -> None:
-        """Take over what the background reads, once it is done. Raises Cancelled."""
+    def settle(self, cancellation: Cancellation) -> bool:
+        """Take over what the background reads, once it is done; whether there was something. Raises Cancelled."""
         if (eviction := self._eviction) is None:
-            return
+            return False
         while not wait([eviction.job], _LOOK_S).done:
             cancellation.check()
         self._eviction = None
@@ -104,16 +104,17 @@ class Conversation:
             raise Cancelled from None
         except Memory3Error as failed:  # the text stays where it is as long as it fits
             self.news.append(Remembered(eviction.turns, 0, described(failed)))
-            return
+            return False
         rest, held = self.sequence.tokens[eviction.since :], self.sequence.held
         self.sequence.become(found)
         if rest:  # generated meanwhile
             self.sequence.inject(held)
             self.sequence.read(rest)
         self.news.append(Remembered(eviction.turns, references, error))
+        return True
 
     def remembers(self) -> Past:
-        """The conversation's own memories, made at the first need. Raises MissingFile where the bundle cannot write."""
+        """The conversation's own memories, made at the first need. Raises StorageError."""
         if self.past is None:
             self.past = self._model.past()
             self.sequence.source = object()  # rows that were read with them are for no other conversation

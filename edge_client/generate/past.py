@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import numpy as np
 
@@ -49,8 +51,9 @@ class Past:
         bundle = writer.bundle
         identity, embedder_id = bundle.identity, bundle.manifest.embedder_id
         with disk_errors(Path(NAME)):
-            self._folder = TemporaryDirectory(prefix="memory3-")
-            path = Path(self._folder.name, f"{NAME}.sqlite")
+            folder = mkdtemp(prefix="memory3-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            path = Path(folder, f"{NAME}.sqlite")
             if saved:
                 path.write_bytes(saved)
         if saved:

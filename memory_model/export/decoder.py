@@ -259,8 +259,8 @@ class _WriterExporter(_Exporter):
 
     def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights) -> None:
         super().__init__(weights, config, lay, WRITER)
-        self.attention = WritingAttention(self.g, lay, config)
-        self._embed(self.attention.ids)
+        self.attention = self._writing = WritingAttention(self.g, lay, config)
+        self._embed(self._writing.ids)
 
     def layer(self, number: int) -> None:
         """Lay the next layer, unless no later one has memory."""
@@ -272,5 +272,5 @@ class _WriterExporter(_Exporter):
 
     def finish(self) -> Graph:
         """Join what the layers kept."""
-        self.attention.finish()
+        self._writing.finish()
         return self.g

@@ -60,3 +60,4 @@ def nobody() -> str:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BUNDLE", "SERVICE", "KNOWLEDGE_BASE", "THREADS"):
         monkeypatch.delenv(f"EDGE_CLIENT_{name}", raising=False)
+    monkeypatch.setenv("EDGE_CLIENT_LOCAL", str(tmp_path / "local"))

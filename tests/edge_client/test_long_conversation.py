@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ def talk(session: ChatSession, turns: int, **options: Any) -> list[Event]:
     return events
 
 
+def finished(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
 def remembered(events: list[Event]) -> list[int]:
     return [turn for e in events if isinstance(e, Remembered) for turn in e.turns]
 
@@ -70,6 +76,9 @@ def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) 
     assert session.messages[-2]["content"] in kept
     assert session.messages[1]["content"] not in kept
     assert past_turns(events) & {"turn 1", "turn 2"}
+    assert session._conversation.sequence.position <= CONTEXT + model.bundle.config.memory.reference_tokens
+    gc.collect()
+    assert len(model.decoder._sequences) <= 2, "what was read anew took the place of what was there"
     assert {e.reason for e in events if isinstance(e, Finished)} == {"length"}
 
 
@@ -201,6 +210,49 @@ def test_a_text_is_remembered_and_read(model: EdgeModel, monkeypatch: pytest.Mon
     assert any(m.knowledge_base == "" for m in read), "beside the service's"
     with pytest.raises(InvalidInput, match="empty"):
         session.remember(" ")
+
+
+def test_a_text_that_was_remembered_in_part_is_not_written_again(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, write, written = model.session(), MemoryWriter.write, list[str]()
+    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
+
+    def full_at_second(self: MemoryWriter, texts: list[str]) -> Written:
+        if written:
+            raise StorageError("no space left", reason="DISK_FULL")
+        return counted(self, texts)
+
+    def counted(self: MemoryWriter, texts: list[str]) -> Written:
+        written.extend(texts)
+        return write(self, texts)
+
+    monkeypatch.setattr(MemoryWriter, "write", full_at_second)
+    with pytest.raises(StorageError, match="no space"):
+        session.remember(book, "Keys")
+    assert written
+    assert finished(list(session.send("Who keeps room 3?", **MANY))).reason == "length", (
+        "the conversation goes on"
+    )
+    monkeypatch.setattr(MemoryWriter, "write", counted)
+    assert session.remember(book, "Keys") == len(written) == len(set(written))
+
+
+def test_a_list_of_messages_that_is_too_long_goes_on_in_the_next_call(model: EdgeModel) -> None:
+    """As the page and OpenAI's clients ask: the whole conversation every time."""
+    messages, events = [{"role": "system", "content": SYSTEM}], list[Event]()
+    for turn in range(10):
+        messages.append({"role": "user", "content": f"My number {turn} is {turn * 37}, remember it."})
+        model.check(messages)
+        events += (answer := list(model.generate(messages, **MANY, seed=turn)))
+        messages.append({"role": "assistant", "content": finished(answer).text})
+    left = remembered(events)
+    assert len(left) == len(set(left)) > 3, "every turn is written once"
+    assert past_turns(events)
+    question = messages[-2]["content"]
+    again = finished(list(model.generate(messages[:-1], **MANY, seed=9)))
+    assert again.statistics.reused_tokens > again.statistics.prompt_tokens - len(question) - 40
+    assert again.text == messages[-1]["content"]
 
 
 def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeService) -> None:

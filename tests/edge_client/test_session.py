@@ -198,7 +198,7 @@ def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
     finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
     assert finished.reason == "context"
     assert 3 <= finished.statistics.generated_tokens <= 5
-    with pytest.raises(ContextFull, match="shorten"):
+    with pytest.raises(ContextFull, match="give a long text as a document"):
         model.generate("x" * (room - overhead))
     assert answer(model)[2].reason == "length"
 

@@ -59,6 +59,19 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
     assert data["statistics"]["generated_tokens"] == 20
 
 
+@pytest.mark.parametrize("lines", [2, 200])
+def test_ask_reads_a_file_of_any_length(places: list[object], tmp_path: Path, lines: int) -> None:
+    book = tmp_path / "keys.md"
+    book.write_text("# Keys\n\n" + "\n".join(f"The code of room {n} is {n * 7}." for n in range(lines)))
+    result = run("ask", "What is the code of room 1?", *places, "--file", book, "--max-tokens", 3, "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    read = [m for chunk in data["memories"] for m in chunk["read"] if m["knowledge_base"] == "conversation"]
+    assert bool(read) == (lines == 200), "a short one is text in the prompt"
+    assert (data["statistics"]["prompt_tokens"] > book.stat().st_size) == (lines == 2)
+    assert "does not exist" in run("ask", QUESTION, *places, "--file", tmp_path / "none.txt").stderr
+
+
 @pytest.mark.parametrize("mode", ["overlap", "exact", "off", "compare"])
 def test_ask_reads_memories_as_it_is_told(places: list[object], mode: str) -> None:
     options = [*places, "--memory", mode, "--lead", 4, "--max-tokens", 20]
