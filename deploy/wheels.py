@@ -78,7 +78,8 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
         ),
         Wheel(
             "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=("formats", *OF_THE_EDGE),
+            takes=("edge_client/",), extra="edge", ours=("memory3-formats",),
+            optional=("formats", *OF_THE_EDGE),
             scripts=("edge-client",),
         ),
         Wheel(

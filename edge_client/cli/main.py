@@ -99,8 +99,8 @@ def ask(
         question = sys.stdin.read()
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
-    memory, results = _memory(given), {}
     title, text = ("", "") if file is None else _document(file)
+    memory, results = _memory(given), {}
     with EdgeModel.open(**given) as model:
         for mode in ["off", None] if memory is Memory.compare else [None]:
             if memory is Memory.compare and not json_output:
@@ -153,16 +153,6 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
         conversation.close()
 
 
-def _memory(given: dict[str, Any]) -> Memory | None:
-    """How memories are read; what is no mode of the model's is taken out of its settings."""
-    memory: Memory | None = given.get("memory")
-    if memory is Memory.compare:
-        del given["memory"]
-    elif memory is not None:
-        given["memory"] = memory.value
-    return memory
-
-
 def _document(file: Path) -> tuple[str, str]:
     """Title and text of a file; one that holds several documents is their texts, each under its title."""
     documents = [document for source in find_sources([file]) for document in read_documents(source)]
@@ -171,6 +161,16 @@ def _document(file: Path) -> tuple[str, str]:
     if len(documents) == 1:
         return documents[0].title, documents[0].text
     return file.name, "\n\n".join(f"{d.title}\n{d.text}" for d in documents)
+
+
+def _memory(given: dict[str, Any]) -> Memory | None:
+    """How memories are read; what is no mode of the model's is taken out of its settings."""
+    memory: Memory | None = given.get("memory")
+    if memory is Memory.compare:
+        del given["memory"]
+    elif memory is not None:
+        given["memory"] = memory.value
+    return memory
 
 
 def _around(result: Result) -> None:

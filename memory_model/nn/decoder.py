@@ -296,7 +296,7 @@ class Decoder(nn.Module):
         prefix) that read no memory; several chunks are the same in every row.
         """
         positions = positions_BT.expand_as(ids_BT).flatten()
-        rows = Rows(*ids_BT.shape, memory, chunk_BT)
+        rows = Rows(ids_BT.shape[0], ids_BT.shape[1], memory, chunk_BT)
         return self.packed(ids_BT.flatten(), positions, [rows]).unflatten(0, ids_BT.shape)
 
     def computing(self, device: torch.device) -> torch.autocast:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from deploy.app_process import AppProcess
 from tests.browser.chat_page import ask_and_wait, memories, set_settings
 from tests.browser.conftest import OpenPage
-from tests.browser.day import Day
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -46,8 +46,8 @@ def assert_nothing_ran(page: Page) -> None:
     assert not [link for link in links if "script:" in link or link.startswith("data:")]
 
 
-def test_hostile_markdown_in_answers_memories_and_titles_does_nothing(open_page: OpenPage) -> None:
-    page = open_page()
+def test_hostile_markdown_in_answers_memories_and_titles_does_nothing(open_small: OpenPage) -> None:
+    page = open_small()
     page.evaluate(PLANT, HOSTILE)
     page.goto(page.url + "#planted")
     page.reload()
@@ -102,19 +102,18 @@ TRY = (Path(__file__).parent / "other_site.js").read_text()
 
 
 def test_a_page_of_another_site_can_neither_read_nor_write(
-    browser: Browser, day: Day, other_site: str
+    browser: Browser, small_app: AppProcess, other_site: str
 ) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(other_site)
     statuses: dict[str, int] = {}
-    page.on("response", lambda r: statuses.update({r.url.removeprefix(day.app.url): r.status}))
-    found = page.evaluate(TRY, day.app.url)
+    page.on("response", lambda r: statuses.update({r.url.removeprefix(small_app.url): r.status}))
+    found = page.evaluate(TRY, small_app.url)
     context.close()
     assert found["read"] == found["json"] == found["simple"] == "refused"
     assert found["upload"] in ("opaque", "refused")
     assert statuses.get("/v1/knowledge_bases/default/documents?key=evil", 403) == 403
-    assert "evil" not in (day.folder / "service.log").read_text(errors="replace")
 
 
 PAGE = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"

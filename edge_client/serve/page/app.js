@@ -129,7 +129,8 @@ function send() {
 }
 
 function retry() {
-  if (!isRunning() && last()?.role === "assistant") answer(last().parent);
+  if (isRunning() || last()?.role !== "assistant") return;
+  answer(last().parent, null, last().content ? null : last()); // one that holds nothing is no version to keep
 }
 
 /** Go on with the answer at `at`, which was cut. */
@@ -190,6 +191,7 @@ async function run(mine, parent, question, begunOne, signal) {
     mine.title ||= question.slice(0, 60);
   }
   const made = begunOne ?? add(mine, parent, begun());
+  if (!made.content) made.chunks = [];
   made.status = "waiting";
   made.error = "";
   if (!begunOne && settings.compare && settings.mode !== "off") made.plain = begun();
@@ -337,7 +339,8 @@ async function start() {
   store.onChange(changedElsewhere);
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);
-    if (id && id !== conversation.id) open(id);
+    if (id.startsWith("key=")) location.reload();
+    else if (id && id !== conversation.id) open(id);
   });
   draw();
   if (location.hash.slice(1)) await open(location.hash.slice(1));

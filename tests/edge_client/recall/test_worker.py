@@ -13,7 +13,7 @@ import pytest
 
 from edge_client.cancellation import Cancellation
 from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import Recall
+from edge_client.recall.recaller import LocalSource, Recall
 from edge_client.recall.worker import RecallWorker
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
@@ -33,7 +33,7 @@ class Recalling:
 
     def recall(
         self, queries: Sequence[str], *, deadline_s: float = LONG_S, cancellation: Cancellation | None = None,
-        also: object = None,
+        also: LocalSource | None = None,
     ) -> list[Recall]:  # fmt: skip
         assert cancellation is not None
         self.threads.add(threading.current_thread())
