@@ -51,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """One answer. resident_mb: the most that the process ever held in memory."""
+    """One answer. resident_mb: the most that the process ever held in memory.
+
+    first_token_ms: writing and reading included; where all turns fit, `everything` finds what `window` has read.
+    """
 
     number: int
     distance: int
