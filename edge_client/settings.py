@@ -93,9 +93,9 @@ class EdgeSettings(CheckedSettings):
     }
 
     bundle: Path = DEFAULT_FOLDER
-    local: Path = LOCAL
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
+    local: Path = LOCAL
 
     memory: RecallMode = RecallMode.overlap
     lead_tokens: int = Field(default=16, ge=0, le=4096)
