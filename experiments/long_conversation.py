@@ -188,12 +188,12 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _table(measured: Sequence[Measured]) -> Table:
-    table = Table("tokens between", *CONDITIONS, title="F1 (standard error), answers")
+    table = Table("tokens between", *CONDITIONS, title="F1 (standard error), answers; none where nothing was measured or the text does not fit")
     for distance in sorted({m.distance for m in measured}):
         cells = []
         for condition in CONDITIONS:
             scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
             mean = Mean.of(scores) if scores else None
-            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "does not fit")
+            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "none")
         table.add_row(f"{distance:,}", *cells)
     return table
