@@ -188,7 +188,11 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _table(measured: Sequence[Measured]) -> Table:
-    table = Table("tokens between", *CONDITIONS, title="F1 (standard error), answers; none where nothing was measured or the text does not fit")
+    table = Table(
+        "tokens between",
+        *CONDITIONS,
+        title="F1 (standard error), answers; none: not measured, or it does not fit",
+    )
     for distance in sorted({m.distance for m in measured}):
         cells = []
         for condition in CONDITIONS:
