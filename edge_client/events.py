@@ -159,6 +159,7 @@ class Finished:
 
 
 Event = Recalled | Remembered | Token | Finished
+"""What an answer is iterated as."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """One answer. resident_mb: the most that the process ever held in memory."""
+    """One answer. resident_mb: the most that the process ever held in memory.
+
+    first_token_ms: writing and reading included; where all turns fit, `everything` finds what `window` has read.
+    """
 
     number: int
     distance: int
@@ -185,12 +188,16 @@ def _read(path: Path) -> list[Measured]:
 
 
 def _table(measured: Sequence[Measured]) -> Table:
-    table = Table("tokens between", *CONDITIONS, title="F1 (standard error), answers")
+    table = Table(
+        "tokens between",
+        *CONDITIONS,
+        title="F1 (standard error), answers; none: not measured, or it does not fit",
+    )
     for distance in sorted({m.distance for m in measured}):
         cells = []
         for condition in CONDITIONS:
             scores = [m.f1 for m in measured if (m.distance, m.condition) == (distance, condition)]
             mean = Mean.of(scores) if scores else None
-            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "does not fit")
+            cells.append(f"{mean.mean:.2f} ({mean.error:.2f}), {mean.n}" if mean else "none")
         table.add_row(f"{distance:,}", *cells)
     return table

@@ -61,4 +61,3 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     assert len(places) == len(set(places))
     assert {(n, d, "memories") for n in (0, 1) for d in (300, 1200)} <= set(places)
     assert {d for _, d, condition in places if condition == "everything"} == {300}, "1200 do not fit into 900"
-    assert "does not fit" in done.output
