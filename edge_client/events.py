@@ -133,13 +133,15 @@ class Finished:
     """The answer is complete.
 
     reason: end (the model ended its turn), stop (a stop string), length (max_tokens), context (the cache is
-    full) or cancelled. without_memory: a chunk went without memories because they could not be had.
+    full) or cancelled. without_memory: a chunk went without memories because they could not be had. refused: the
+    answer says that the model does not know; see `memory_model.refusal`.
     """
 
     text: str
     reason: str
     statistics: Statistics
     without_memory: bool
+    refused: bool = False
 
 
 Event = Recalled | Token | Finished
@@ -149,7 +151,7 @@ Event = Recalled | Token | Finished
 class Result:
     """A whole answer.
 
-    text, reason, statistics, without_memory: see Finished. recalls: the last event of every chunk, without the
+    text, reason, statistics, without_memory, refused: see Finished. recalls: the last event of every chunk, without the
     memories' keys and values.
     """
 
@@ -158,6 +160,7 @@ class Result:
     statistics: Statistics
     without_memory: bool
     recalls: tuple[Recalled, ...]
+    refused: bool = False
 
     @property
     def memories(self) -> tuple[MemoryRead, ...]:

@@ -268,7 +268,10 @@ class EdgeModel:
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
         worker = None if policy.mode is RecallMode.off else self._worker
-        answer = Answer(sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation)
+        answer = Answer(
+            sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
+            self.bundle.manifest.refusal,
+        )  # fmt: skip
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
             self.check_open()

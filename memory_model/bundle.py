@@ -29,6 +29,7 @@ from memory_model.config import ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.embedder import Embedder
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
+from memory_model.refusal import Refusal
 from memory_model.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
@@ -64,6 +65,7 @@ class Manifest:
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     format_version: int = BUNDLE_FORMAT_VERSION
     special_tokens: SpecialTokens | None = None
+    refusal: Refusal = field(default_factory=Refusal)
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""
@@ -83,6 +85,7 @@ class Manifest:
                 )
             data["config"] = ModelConfig.from_dict(data["config"])
             data["files"] = {k: FileEntry(**v) for k, v in data["files"].items()}
+            data["refusal"] = Refusal.from_dict(data.get("refusal"))
             if special := data.get("special_tokens"):
                 data["special_tokens"] = SpecialTokens(**{**special, "stop": tuple(special["stop"])})
             return cls(**data)

@@ -28,6 +28,7 @@ from edge_client.generate.text import StreamText
 from edge_client.recall.policy import RecallPolicy
 from edge_client.recall.worker import RecallWorker
 from memory_model.chat import Prompt
+from memory_model.refusal import Refusal, is_refusal
 from memory_model.tokenizer import Tokenizer
 
 
@@ -44,7 +45,7 @@ class Answer:
 
     def __init__(
         self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
-        worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation,
+        worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation, refusal: Refusal,
     ) -> None:  # fmt: skip
         self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
@@ -55,6 +56,7 @@ class Answer:
             sequence, worker, policy, lambda ids: tokenizer.decode(ids).strip(), content, cancellation
         )
         self._ends = set(tokenizer.stop_ids)
+        self._refusal = (refusal.first_token(tokenizer), refusal.bias) if refusal.bias else None
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""
@@ -81,7 +83,8 @@ class Answer:
             self._sequence.end()
         yield from self._news()
         statistics = self._statistics(reused, self._sequence.decoder_s - decoder_s)
-        yield Finished(self.shown, self._reason, statistics, self._recalls.failed)
+        refused = is_refusal(self.shown)
+        yield Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
 
     def _read_prompt(self, reused: int) -> np.ndarray:
         """Every chunk of the prompt reads its own memories; returns the logits after the last token."""
@@ -103,7 +106,8 @@ class Answer:
         recalls = self._recalls
         yield from self._news()
         for number in count(1):
-            picked = self._sampler.pick(logits[-1])
+            read = number == 1 and self._sequence.held.memories
+            picked = self._sampler.pick(logits[-1], self._refusal if read else None)
             self._go_on()
             self._first_token_s = self._first_token_s or self._seconds()
             yield from self._news()

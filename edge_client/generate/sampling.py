@@ -157,9 +157,12 @@ class Sampler:
             np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if sampling.penalises else None
         )
 
-    def pick(self, logits: np.ndarray) -> Picked:
-        """A token from logits float32 [vocabulary], which are not changed."""
+    def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
+        """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""
         changed = self._changed(logits)
+        if bias is not None:
+            changed = changed.copy() if changed is logits else changed
+            changed[bias[0]] += bias[1]
         if self.sampling.temperature == 0:
             token = int(changed.argmax())
         else:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,6 +93,70 @@ def evaluate(
         },
     )
     show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
+
+
+def calibrate(
+    data: Annotated[
+        list[Path],
+        typer.Option(help="Development questions, with and without an answer; may be given more than once."),
+    ],
+    most_wrong: Annotated[
+        float, typer.Option(help="Largest share of answerable questions, of any file, that may be refused.")
+    ] = 0.05,
+    out: Annotated[Path | None, typer.Option("--json", help="The whole curve.")] = None,
+    save: Annotated[bool, typer.Option(help="Write the chosen bias into the model folder.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first rows of each file.")] = None,
+    model: options.ModelOption = None,
+    adapter: options.AdapterOption = None,
+    codec: options.CodecOption = None,
+    precision: PrecisionOption = "float32",
+    threads: options.ThreadsOption = 0,
+) -> None:
+    """Choose how readily a model says "I don't know.": as readily as few wrong refusals permit.
+
+    The bias is added to the first token of the refusal where an answer begins and memories are read. Questions that
+    nothing answers have `"answerable": false`. Use development questions: the test's are spoilt by choosing on them.
+    """
+    from memory_model.errors import InvalidInput
+    from memory_model.eval import refusing
+    from memory_model.eval.conditions import Evaluation
+    from memory_model.eval.rows import open_rows
+    from memory_model.eval.subject import Subject
+    from memory_model.models.folder import ModelFolder
+
+    use_threads(threads)
+    folder = ModelFolder.open(model)
+    if save and folder.packaged:
+        raise InvalidInput(
+            "the packaged model folder is not written to: copy it, and give the copy with --model"
+        )
+    subject = Subject.open(model, adapter, codec)
+    found = {}
+    with computed_in(precision, subject):
+        for path in data:
+            run = Evaluation(subject, open_rows(path, limit), ["memory"])
+            with progress_bar(f"{path.stem}: memories", run.unwritten()) as advance:
+                run.write(advance)
+            with progress_bar(f"{path.stem}: first tokens", len(run.rows)) as advance:
+                found[path.stem] = refusing.margins(run, "memory", advance)
+    points = refusing.curve(found)
+    best = refusing.chosen(points, most_wrong)
+    table = Table(
+        "bias", *(f"{name}: refused" for name in found), title="*: chosen; (of unanswerable questions)"
+    )
+    for point in points[:: round(1 / refusing.STEP)] + ([best] if best.bias % 1 else []):
+        shares = [
+            " ".join([*(f"{m[name].mean:.3f}" for m in [point.wrongly] if name in m),
+                      *(f"({m[name].mean:.3f})" for m in [point.rightly] if name in m)])
+            for name in found
+        ]  # fmt: skip
+        table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *shares)
+    Console().print(table)
+    if out is not None:
+        write_json(out, {**subject.about(), "most_wrong": most_wrong, "chosen": best.bias,
+                         "curve": [asdict(point) for point in points]})  # fmt: skip
+    if save:
+        replace(folder, refusal=replace(folder.refusal, bias=best.bias)).save()
 
 
 def scored(run: Evaluation, name: str) -> dict[str, Scores]:

@@ -23,9 +23,10 @@ from memory_model.data.questions import Question, prose_questions, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
+from memory_model.refusal import SENTENCE
 from memory_model.tokenizer import Tokenizer
 
-REFUSAL = "I don't know."
+REFUSAL = SENTENCE
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
 _REAL = 0.7  # share of a batch's references that come with people's questions
 

@@ -15,7 +15,7 @@ distractors are the row's own, or the knowledge of other rows. No text is cut.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,12 +23,14 @@ from typing import Any
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
 from memory_model.eval.rows import Row
-from memory_model.eval.scores import Mean, Paired, exact_match, exact_values, is_refusal, token_f1
+from memory_model.eval.scores import Mean, Paired, exact_match, exact_values, token_f1
 from memory_model.eval.subject import Subject
+from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
 from memory_model.references import split
+from memory_model.refusal import is_refusal
 
-EVALUATOR = 2
+EVALUATOR = 3
 """Raised whenever prompts, conditions or scores change: results of another version do not compare."""
 CONDITIONS = ("none", "memory", "memory_exact", "memory_retrieved", "rag", "rag_five", "rag_retrieved")
 PAIRS = (
@@ -197,30 +199,41 @@ class Evaluation:
 
     def run(self, progress: Callable[[int], None] | None = None) -> dict[str, Scores]:
         """Scores by condition; progress: called with the number of answers since its last call."""
-        self.write()
         result = {}
         for condition in self.conditions:
             result[condition] = scores = Scores()
-            for start in range(0, len(self.rows), self.batch):
-                numbers = range(start, min(start + self.batch, len(self.rows)))
-                self._score(condition, numbers, scores)
+            for rows, prompts, memories in self.batches(condition):
+                self._score(rows, prompts, memories, scores)
                 if progress is not None:
-                    progress(len(numbers))
+                    progress(len(rows))
             if condition.endswith("_retrieved"):
                 found = zip(self.rows, self.retrieved, strict=True)
                 scores.recall_at_5 = [float(any(_holds(t, row) for t in texts)) for row, texts in found]
         return result
 
-    def _score(self, condition: str, numbers: Sequence[int], scores: Scores) -> None:
+    def batches(self, condition: str) -> Iterator[tuple[list[Row], list[list[int]], MemoryBatch | None]]:
+        """Rows, their prompts as token ids, and the memories that they read; what is missing is written first."""
+        self.write()
+        every = self.reads(condition)
+        for start in range(0, len(self.rows), self.batch):
+            rows, reads = self.rows[start : start + self.batch], every[start : start + self.batch]
+            memories = None
+            if condition.startswith("memory"):
+                memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
+            before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
+            yield (
+                rows,
+                [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)],
+                memories,
+            )
+
+    def _score(
+        self, rows: Sequence[Row], prompts: Sequence[list[int]], memories: MemoryBatch | None, scores: Scores
+    ) -> None:
         model, tokenizer, prefix = self.loaded.model, self.loaded.tokenizer, self.subject.prefix
-        rows, every = [self.rows[n] for n in numbers], self.reads(condition)
-        reads = [every[n] for n in numbers]
-        memories = None
-        if condition.startswith("memory"):
-            memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
-        before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
-        prompts = [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
-        answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids)
+        refusal = self.subject.refusal
+        bias = (refusal.first_token(tokenizer), refusal.bias) if memories and refusal.bias else None
+        answers = greedy(model, prompts, prefix, memories, tokenizer.stop_ids, first_bias=bias)
         for row, ids in zip(rows, answers, strict=True):
             scores.add(row, tokenizer.decode(ids).strip())
 

@@ -18,10 +18,6 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
 # A number with its inner separators (28,748; 4.5; 2010-15; 12:30), or a word that begins with a capital letter.
 _VALUE = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W\d_][\w'’]*(?:-[\w'’]+)*")
-_REFUSAL = re.compile(
-    r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
-    r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
-)
 
 
 def normalise(text: str) -> str:
@@ -60,11 +56,6 @@ def exact_values(answer: str, right: str) -> float | None:
     if not wanted:
         return None
     return (wanted & Counter(values(answer))).total() / wanted.total()
-
-
-def is_refusal(answer: str) -> bool:
-    """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
-    return _REFUSAL.match(normalise(answer)) is not None
 
 
 _DRAWS = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.writing import stack_memories
+from memory_model.refusal import Refusal
 
 PLAIN = "none"
 """In place of an adapter: the model before any tuning, which reads no memory."""
@@ -78,11 +79,13 @@ class Subject:
 
     bank: MemoryBank
     prefix: tuple[int, ...]
+    refusal: Refusal = field(default_factory=Refusal)
 
     @classmethod
     def of(cls, loaded: LoadedModel, memory_format: MemoryFormat) -> Subject:
         """A model that reads memories."""
-        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix))
+        refusal = loaded.folder.refusal if loaded.folder else Refusal()
+        return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), refusal)
 
     @classmethod
     def open(
@@ -131,4 +134,5 @@ class Subject:
             "codec_id": self.bank.format.codec.codec_id,
             "template": sha256(self.loaded.chat_template.encode()).hexdigest()[:16],
             "memory_bytes": self.bank.format.full_bytes, "reads_memory": bool(self.prefix),
+            "refusal_bias": self.refusal.bias,
         }  # fmt: skip

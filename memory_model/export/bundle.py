@@ -26,6 +26,7 @@ from memory_model.export.embedder import MINILM, export_embedder
 from memory_model.export.weights import BITS, Precision
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
+from memory_model.refusal import Refusal
 
 # Blocks of 64: TensorRT takes no shorter last block, and 576 is nine of them.
 DEFAULT_PRECISION = "int4-64-table-int8"
@@ -90,6 +91,7 @@ def export_bundle(
                 loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
                 embedder_id, chosen.label, loaded.licence, loaded.config,
                 special_tokens=loaded.tokenizer.special,
+                refusal=folder.refusal if folder else Refusal(),
             )  # fmt: skip
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")

@@ -15,7 +15,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from memory_model.digest import file_sha256
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.gguf import GgufFile
 from memory_model.models.huggingface import HuggingFaceFolder
+from memory_model.refusal import Refusal
 
 MANIFEST = "model.json"
 FORMAT = 1
@@ -53,6 +54,7 @@ class ModelFolder:
     memory: MemoryConfig
     embedder: str = "minilm"
     licence: str = ""
+    refusal: Refusal = field(default_factory=Refusal)
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ModelFolder:
@@ -73,9 +75,11 @@ class ModelFolder:
                 raise CorruptFile(f"{folder / MANIFEST} is of another version of this program")
             base = data.pop("base")
             memory = MemoryConfig.from_dict(data.pop("memory"))
+            refusal = Refusal.from_dict(data.pop("refusal", None))
             return cls(
-                folder, base=base["path"], base_id=base["sha256"], sizes=base["sizes"], memory=memory, **data
-            )
+                folder, base=base["path"], base_id=base["sha256"], sizes=base["sizes"], memory=memory,
+                refusal=refusal, **data,
+            )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{folder / MANIFEST} does not describe a model: {error!r}") from error
 
@@ -116,7 +120,7 @@ class ModelFolder:
         base = {"path": self.base, "sha256": self.base_id, "sizes": self.sizes}
         data: dict[str, Any] = {
             "format": FORMAT, "name": self.name, "base": base, "memory": self.memory.to_dict(),
-            "embedder": self.embedder, "licence": self.licence,
+            "embedder": self.embedder, "licence": self.licence, "refusal": asdict(self.refusal),
         }  # fmt: skip
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

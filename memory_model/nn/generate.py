@@ -44,9 +44,12 @@ def _read(
 @torch.inference_mode()
 def greedy(
     model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None,
-    stop_ids: Sequence[int], longest: int = 48,
+    stop_ids: Sequence[int], longest: int = 48, first_bias: tuple[int, float] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Token ids of greedy answers, without the stop token. memory: leading dimensions [B, 1, m] or None."""
+    """Token ids of greedy answers, without the stop token.
+
+    memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token.
+    """
     B = len(prompts)
     hidden, past, real, positions = _read(model, prefix, prompts, memory)
     position = positions[:, -1:]
@@ -54,8 +57,11 @@ def greedy(
     running = torch.ones(B, dtype=torch.bool)
     stop = torch.tensor(list(stop_ids))
     own = torch.zeros(B, 1, dtype=torch.long) if memory else None
-    for _ in range(longest):
-        token = model.head(hidden[:, -1]).float().argmax(-1)
+    for step in range(longest):
+        logits = model.head(hidden[:, -1]).float()
+        if step == 0 and first_bias is not None:
+            logits[:, first_bias[0]] += first_bias[1]
+        token = logits.argmax(-1)
         running &= ~torch.isin(token, stop)
         for row in running.nonzero()[:, 0].tolist():
             answers[row].append(int(token[row]))
@@ -65,6 +71,15 @@ def greedy(
         real = torch.cat((real, torch.ones(B, 1, dtype=torch.bool)), dim=1)
         hidden, past = model.hidden(token[:, None], position, real[:, None], past, memory, own)
     return answers
+
+
+@torch.inference_mode()
+def first_logits(
+    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None
+) -> Tensor:
+    """Logits [B, V] float32 of each answer's first token."""
+    hidden, *_ = _read(model, prefix, prompts, memory)
+    return model.head(hidden[:, -1]).float()
 
 
 @torch.inference_mode()

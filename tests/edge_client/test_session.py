@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from edge_client import ContextFull, EdgeModel, Event, Finished, Recalled, Token
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from edge_client.recall.recaller import Recaller
-from memory_model.bundle import Bundle
+from memory_model.bundle import MANIFEST, Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
@@ -117,6 +119,21 @@ def test_memories_change_the_answer_and_are_shown(model: EdgeModel) -> None:
     assert all(m.document_key == f"doc-{m.memory_id - 1}" and not m.refused for m in read)
     scores = [m.score for m in read]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only_there(
+    tiny: Bundle, tmp_path: Path, service: FakeService
+) -> None:
+    folder = tmp_path / "readily"
+    shutil.copytree(tiny.folder, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "refusal": {"sentence": "Z", "bias": 100.0}}))
+    options: dict[str, Any] = {"memory": "exact", "deadline_s": 20}
+    with EdgeModel.open(folder, service.address, **options) as readily:
+        assert readily.ask(QUESTION, max_tokens=4).text.startswith("Z")
+        alone = readily.ask(QUESTION, max_tokens=4, memory="off").text
+    with EdgeModel.open(tiny.folder, service.address, **options) as plain:
+        assert alone == plain.ask(QUESTION, max_tokens=4, memory="off").text
 
 
 def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundle, nobody: str) -> None:

@@ -19,8 +19,8 @@ from experiments.question_sets import (
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
 from memory_model.eval.rows import read_rows
-from memory_model.eval.scores import is_refusal
 from memory_model.models.folder import ModelFolder
+from memory_model.refusal import is_refusal
 from memory_model.tokenizer import Tokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "data"

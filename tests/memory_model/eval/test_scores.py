@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.data.conversations import REFUSAL
 from memory_model.eval.scores import (
     exact_match,
     exact_values,
-    is_refusal,
     token_f1,
     values,
 )
@@ -75,22 +73,3 @@ def test_shares_of_values_lie_between_none_and_all(answer: str, right: str) -> N
     share = exact_values(answer, right)
     assert (share is None) == (not values(right))
     assert share is None or 0.0 <= share <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("answer", "refused"),
-    [
-        (REFUSAL, True),
-        ("I don’t know", True),
-        ("I do not know the capital.", True),
-        ("Sorry, I cannot answer this.", True),
-        ("Unknown.", True),
-        ("Paris", False),
-        ("They don't know.", False),
-        ("I know it: Paris", False),
-        ("Unknown Soldier Square", False),
-        ("", False),
-    ],
-)
-def test_refusals_are_recognised_by_how_they_begin(answer: str, refused: bool) -> None:
-    assert is_refusal(answer) is refused

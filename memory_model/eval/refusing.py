@@ -1,0 +1,82 @@
+"""How readily a model refuses: the margins of its refusals, and what each bias would refuse.
+
+An answer is refused if the refusal's first token is the likeliest one. Its margin is that token's logit minus the
+highest other one; a bias b refuses every question with a margin above -b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from memory_model.errors import InvalidInput
+from memory_model.eval.conditions import Evaluation
+from memory_model.eval.scores import Mean
+from memory_model.nn.generate import first_logits
+
+STEP, HIGHEST = 0.25, 10.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """margin: of the refusal's first token, in nats. answerable: something that was read answers it."""
+
+    margin: float
+    answerable: bool
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a bias refuses: rightly of the unanswerable questions, wrongly of the answerable ones, by file."""
+
+    bias: float
+    rightly: Mapping[str, Mean]
+    wrongly: Mapping[str, Mean]
+
+    @property
+    def most_wrong(self) -> float:
+        """The highest share of wrong refusals of any file."""
+        return max(mean.mean for mean in self.wrongly.values())
+
+
+@torch.inference_mode()
+def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | None = None) -> list[Question]:
+    """Of every row of an evaluation, under `memory` or `memory_exact`."""
+    subject, found = run.subject, []
+    token = subject.refusal.first_token(run.loaded.tokenizer)
+    for rows, prompts, memories in run.batches(condition):
+        logits = first_logits(run.loaded.model, prompts, subject.prefix, memories)
+        own = logits[:, token].clone()
+        logits[:, token] = -torch.inf
+        gaps = (own - logits.max(-1).values).tolist()
+        found += [Question(gap, row.answerable) for gap, row in zip(gaps, rows, strict=True)]
+        if progress is not None:
+            progress(len(rows))
+    return found
+
+
+def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
+    """Points of rising bias from 0, by the name of a file of questions; raises InvalidInput without both kinds."""
+    kinds = {q.answerable for found in questions.values() for q in found}
+    if kinds != {True, False}:
+        raise InvalidInput(
+            "calibrating needs questions that nothing answers and questions that something does"
+        )
+    points = []
+    for n in range(round(HIGHEST / STEP) + 1):
+        bias = n * STEP
+        shares: tuple[dict[str, Mean], dict[str, Mean]] = ({}, {})
+        for name, found in questions.items():
+            for answerable in (False, True):
+                refused = [float(q.margin > -bias) for q in found if q.answerable is answerable]
+                if refused:
+                    shares[answerable][name] = Mean.of(refused)
+        points.append(Point(bias, *shares))
+    return points
+
+
+def chosen(points: Sequence[Point], most_wrong: float) -> Point:
+    """The highest bias with at most so large a share of wrong refusals in every file; the first point if none."""
+    return max((p for p in points if p.most_wrong <= most_wrong), key=lambda p: p.bias, default=points[0])

@@ -1,0 +1,58 @@
+"""How a model says that nothing it read answers: its sentence, how readily it says it, and how to recognise it.
+
+Torch-free and standalone.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memory_model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from memory_model.tokenizer import Tokenizer
+
+SENTENCE = "I don't know."
+"""What tuning teaches as the answer to a question that nothing read answers."""
+_PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
+_REFUSAL = re.compile(
+    r"(sorry )?i (do not|dont|cannot|cant) (know|say|tell|answer)\b"
+    r"|(sorry )?i am not sure\b|im not sure\b|(it|that) is not (known|mentioned|stated|given)\b|unknown$"
+)
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer begins by saying that it does not know, in one of a few usual ways."""
+    return _REFUSAL.match(" ".join(answer.lower().translate(_PUNCTUATION).split())) is not None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How readily a model refuses. Raises InvalidInput.
+
+    bias: logits added to the first token of `sentence` at an answer's first token, where memories are read. More
+    refuses more of what nothing answers, and more of what something does; `memory-model calibrate` chooses it.
+    """
+
+    sentence: str = SENTENCE
+    bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not (isinstance(self.sentence, str) and self.sentence.strip()):
+            raise InvalidInput(f"the sentence of a refusal must be a text, not {self.sentence!r}")
+        if isinstance(self.bias, bool) or not isinstance(self.bias, int | float) or not abs(self.bias) <= 100:
+            raise InvalidInput(f"the bias of a refusal must be a number from -100 to 100, not {self.bias!r}")
+
+    def first_token(self, tokenizer: Tokenizer) -> int:
+        """The token that begins the sentence in the assistant's turn."""
+        return tokenizer.encode_next(self.sentence)[0]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any] | None) -> Refusal:
+        """Of a manifest; the default where it says nothing. Raises TypeError for other fields, InvalidInput."""
+        return cls(**(data or {}))
