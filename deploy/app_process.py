@@ -32,6 +32,11 @@ class AppProcess:
         """Where the page is; the interface is under /v1."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def key(self) -> str:
+        """The API key that it made, which writing needs."""
+        return (self.log.parent / "memory3-edge" / "serve-key").read_text()
+
     @classmethod
     def start(
         cls,
@@ -41,7 +46,7 @@ class AppProcess:
         *options: str,
         environment: Mapping[str, str] | None = None,
     ) -> AppProcess:
-        """Its port and log are kept in `folder`; settings of this process's environment do not count.
+        """Its port, key and log are kept in `folder`; settings of this process's environment do not count.
 
         Raises AppFailed.
         """
@@ -50,6 +55,7 @@ class AppProcess:
         command = [str(PROGRAM), "serve", "--bundle", str(bundle), "--service", service, "--port", "0"]
         command += ["--port-file", str(port_file), *options]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_CLIENT_")}
+        inherited["XDG_STATE_HOME"] = str(folder)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env={**inherited, **(environment or {})}

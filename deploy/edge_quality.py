@@ -101,7 +101,6 @@ def bundle_of(subject: Subject, precision: str, given: Path, folder: Path) -> Bu
 
 def answered(bundle: Bundle, plan: Evaluation, threads: int) -> list[str]:
     """Every question's answer from the bundle's decoder."""
-    plan.write()
     given = GivenMemories()
     decoder = Decoder.open(bundle, threads=threads)
     model = EdgeModel(bundle, decoder, given, RecallPolicy(RecallMode.exact))

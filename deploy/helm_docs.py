@@ -28,6 +28,8 @@ FREE = {"type": "object"}
 _QUANTITY = {"type": ["string", "integer", "number"], "pattern": r"^[0-9]+(\.[0-9]+)?(m|[kKMGTPE]i?)?$"}
 _PORT = {"type": "integer", "minimum": 1024, "maximum": 65535}
 _DURATION = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s))+$"}
+_DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
+_REGISTRY = {"type": "string", "pattern": r"^([^/\s]+(/[^/\s]+)*)?$"}
 RULES: dict[str, dict[str, Any]] = {
     "store.kind": {"enum": ["embedded", "external"]},
     "store.embedded.engine": {"enum": ["chdb", "file"]},
@@ -37,8 +39,10 @@ RULES: dict[str, dict[str, Any]] = {
     },
     "store.external.url": {"type": "string", "pattern": r"^((clickhouse|myscale)s?://[^/\s]+/[A-Za-z0-9_]+)?$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-    "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
-    "image.registry": {"type": "string", "pattern": r"^([^/\s]+(/[^/\s]+)*)?$"},
+    "image.digest": _DIGEST,
+    "image.registry": _REGISTRY,
+    "ingestion.image.digest": _DIGEST,
+    "ingestion.image.registry": _REGISTRY,
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "service.externalTrafficPolicy": {"enum": ["", "Cluster", "Local"]},
     "service.port": _PORT,
@@ -51,14 +55,14 @@ RULES: dict[str, dict[str, Any]] = {
     "ingestion.source.path": {"type": "string", "pattern": r"^[^'\"\\$`]+$"},
     "ingestion.knowledgeBase": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
     "backup.schedule": {"type": "string", "pattern": r"^(@\w+|\S+( \S+){4})$"},
-    "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
+    "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 0, "maximum": 100},
     "podDisruptionBudget.maxUnavailable": {"type": ["integer", "string"]},
 }  # fmt: skip
 _OBJECTS = re.compile(
-    r"(^|\.)(commonLabels|annotations|labels|podAnnotations|podLabels|nodeSelector|affinity|resources)$"
+    r"(^|\.)(commonLabels|\w*[aA]nnotations|labels|podLabels|nodeSelector|affinity|\w*[rR]esources|\w+SecurityContext)$"
 )
 _LISTS_OF_OBJECTS = re.compile(
-    r"(^|\.)(extraEnv|tolerations|topologySpreadConstraints|ingressFrom|metricsFrom|egress)$"
+    r"(^|\.)(extra\w+|sidecars|tolerations|topologySpreadConstraints|parentRefs|ingressFrom|metricsFrom|egress)$"
 )
 SET_BY_CHART = frozenset(
     {"listen", "port_file", "store", "store_cluster", "store_password", "keys", "tls_certificate", "tls_key",

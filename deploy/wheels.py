@@ -1,8 +1,9 @@
 """The wheels of a release, from one tree and one list of requirements: `make dist`.
 
-Four wheels: the wire (memory3-protos), the torch-free formats of the model (memory3-model), the device
-(memory3-edge) and the cloud (memory3-service, with the part of the model that needs torch). pyproject.toml
-stays the only place where versions and requirements are written: its extras become the wheels' requirements.
+Three wheels: what both sides share (memory3-formats: the gRPC contract and the torch-free formats of the model), the
+device (memory3-edge) and the cloud (memory3-service, with the part of the model that needs torch). pyproject.toml
+stays the only place where requirements are written: its extras become the wheels' requirements. The package `protos`
+is called `memory3_protos` in a wheel: its own name is anybody's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,23 +81,19 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
     of_the_cloud = set(project["optional-dependencies"]) - WORKSHOP - {"edge", *OF_THE_EDGE, "service"}
     return (
         Wheel(
-            "memory3-protos", "The gRPC contract memory.v1 of Memory³ Edge, with the Python code made from it.",
-            takes=("protos/",), leaves=("protos/generate.py", "protos/vectors/runtime/"), extra="edge",
-            only=("grpcio", "protobuf"),
-        ),
-        Wheel(
-            "memory3-model", "The formats of Memory³ Edge that device and cloud share, without torch.",
-            takes=("memory_model/",), leaves=_TORCH, extra="edge", only=("jinja2", "onnxruntime"), compiled=True,
+            "memory3-formats", "What device and cloud of Memory³ Edge share: the gRPC contract, the model's formats.",
+            takes=("protos/", "memory_model/"), leaves=("protos/generate.py", "protos/vectors/runtime/", *_TORCH),
+            extra="edge", only=("grpcio", "jinja2", "onnxruntime", "protobuf"), compiled=True,
         ),
         Wheel(
             "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-protos", "memory3-model"), optional=OF_THE_EDGE,
+            takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=OF_THE_EDGE,
             scripts=("edge-client",),
         ),
         Wheel(
             "memory3-service", "Memory³ Edge in the cloud: writes, keeps and finds explicit memories.",
             takes=("memory_service/", *_TORCH), python=">=3.11", extra="service",
-            ours=("memory3-protos", "memory3-model"), optional=tuple(sorted(of_the_cloud)),
+            ours=("memory3-formats",), optional=tuple(sorted(of_the_cloud)),
             scripts=("memory-service", "memory-model"),
         ),
     )  # fmt: skip
@@ -106,6 +102,13 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
 def read_pyproject(root: Path = ROOT) -> dict[str, Any]:
     """pyproject.toml of the repository."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def version() -> str:
+    """The version of all: of memory_model/__init__.py, where pyproject.toml finds it too."""
+    from memory_model import __version__
+
+    return __version__
 
 
 def described(wheel: Wheel, pyproject: dict[str, Any]) -> dict[str, Any]:
@@ -118,14 +121,15 @@ def described(wheel: Wheel, pyproject: dict[str, Any]) -> dict[str, Any]:
         missing = set(wheel.only) - {_name(r) for r in more}
         if missing:
             raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
-        asked = more if wheel.name == "memory3-protos" else [*asked, *more]
-    kept = ("version", "license", "license-files", "requires-python", "keywords", "classifiers")
+        asked += more
+    kept = ("license", "license-files", "requires-python", "keywords", "classifiers")
     project: dict[str, Any] = {
         "name": wheel.name,
         "description": wheel.description,
         "readme": "README.md",
+        "version": version(),
         **{key: whole[key] for key in kept},
-        "dependencies": sorted([*asked, *(f"{name}=={whole['version']}" for name in wheel.ours)]),
+        "dependencies": sorted([*asked, *(f"{name}=={version()}" for name in wheel.ours)]),
     }
     if wheel.python is not None:
         project["requires-python"] = wheel.python
@@ -134,7 +138,7 @@ def described(wheel: Wheel, pyproject: dict[str, Any]) -> dict[str, Any]:
         project["optional-dependencies"] = {name: extras[name] for name in wheel.optional}
     if wheel.scripts:
         project["scripts"] = {name: whole["scripts"][name] for name in wheel.scripts}
-    target: dict[str, Any] = {"include": sorted({pattern.split("/")[0] for pattern in wheel.takes})}
+    target: dict[str, Any] = {"include": sorted({_place(pattern).split("/")[0] for pattern in wheel.takes})}
     table = {"build-system": pyproject["build-system"], "project": project}
     hooks = _hooks(pyproject) if wheel.compiled else {}
     return {**table, "tool": {"hatch": {"build": {"targets": {"wheel": {**target, **hooks}}}}}}
@@ -171,8 +175,12 @@ def _lay_out(wheel: Wheel, pyproject: dict[str, Any], files: list[str], place: P
     """Writes the source folder that the wheel is built from."""
     hook = ["hatch_build.py"] if wheel.compiled and _hooks(pyproject) else []
     for name in ["LICENSE", "NOTICE", *hook, *(path for path in files if wheel.has(path))]:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / name, place / name)
+        target = place / _place(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = (root / name).read_bytes()
+        target.write_bytes(
+            content.replace(b"protos.memory.v1", b"memory3_protos.memory.v1") if _code(name) else content
+        )
     (place / "pyproject.toml").write_text("".join(as_toml(described(wheel, pyproject))), encoding="utf-8")
     (place / "README.md").write_text(f"# {wheel.name}\n\n{wheel.description}\n\n{_ABOUT}", encoding="utf-8")
 
@@ -184,10 +192,19 @@ A service in the cloud turns documents into explicit memories; the device reads 
 |---|---|
 | `memory3-edge` | the device; `[serve]` adds the local server and its page, `[edge-gpu]`, `[edge-tensorrt]` a GPU |
 | `memory3-service` | the cloud, and making models; needs torch |
-| `memory3-model`, `memory3-protos` | what both share; they come by themselves |
+| `memory3-formats` | what both share; it comes by itself |
 
 All wheels of one release have one version, and belong together.
 """
+
+
+def _place(path: str) -> str:
+    """Where a file of the repository is in a wheel."""
+    return f"memory3_{path}" if path.startswith("protos/") else path
+
+
+def _code(path: str) -> bool:
+    return path.endswith((".py", ".pyi"))
 
 
 def _hooks(pyproject: dict[str, Any]) -> dict[str, Any]:

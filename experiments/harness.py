@@ -191,7 +191,6 @@ class Memory3LM(LM):
         found = self.source([r.query for r in batch]) if self.source else []
         if not any(found):
             return None
-        self.subject.bank.write(text for texts in found for text in texts)
         return self.subject.bank.read(found)
 
 

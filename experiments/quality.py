@@ -250,7 +250,7 @@ def window_loss(subject: Subject, window: Sequence[int]) -> float:
     first = text_start(prefix, loaded.config.memory)
     ids = torch.tensor([[*prefix, *window]])
     positions = torch.cat((torch.arange(P), torch.arange(first, first + len(window))))[None]
-    hidden, _ = model.hidden(ids, positions)
+    hidden = model.hidden(ids, positions)
     return float(F.cross_entropy(model.head(hidden[0, P:-1]).float(), torch.tensor(window[1:])))
 
 

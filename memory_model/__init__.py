@@ -3,3 +3,6 @@
 This package's top level is torch-free; `nn`, `training`, `evaluation` and `export` need the `train` or
 `service` extra.
 """
+
+__version__ = "0.1.0"
+"""Of everything in the repository; one release, one version."""

@@ -32,10 +32,11 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Prompt:
-    """ids: the tokens; content: for each of them, whether a user or the assistant said it."""
+    """Tokens, for each whether a user or the assistant said it, and whether they end in the midst of an answer."""
 
     ids: list[int]
     content: list[bool]
+    begun: bool = False
 
 
 class ChatTemplate:
@@ -61,11 +62,13 @@ class ChatTemplate:
         """The conversation as tokens.
 
         spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they
-        are; so a conversation that goes on begins with the very tokens that were read. Raises InvalidInput for
+        are; so a conversation that goes on begins with the very tokens that were read. With a generation prompt a last
+        message of the assistant is the answer's beginning: its turn stays open. Raises InvalidInput for
         messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
         marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
-        pieces = self._render(marked, add_generation_prompt).split(_BEGIN)
+        begun = add_generation_prompt and marked[-1]["role"] == "assistant"
+        pieces = self._render(marked, add_generation_prompt and not begun).split(_BEGIN)
         if len(pieces) != len(marked) + 1:
             raise UnknownTemplate(f"the chat template wrote {len(pieces) - 1} of {len(marked)} messages")
         runs: list[tuple[Sequence[int], bool]] = [(self.tokenizer.encode(pieces[0]), False)]
@@ -76,8 +79,10 @@ class ChatTemplate:
                 (self.encode_content(said) if tokens is None else tokens, message["role"] != "system")
             )
             runs.append((self.tokenizer.encode_next(scaffolding), False))
+        if begun:
+            runs.pop()
         ids = [token for tokens, _ in runs for token in tokens]
-        return Prompt(ids, [content for tokens, content in runs for _ in tokens])
+        return Prompt(ids, [content for tokens, content in runs for _ in tokens], begun)
 
     def encode_content(self, text: str) -> list[int]:
         """Token ids of what somebody said; spelled-out special tokens stay text."""

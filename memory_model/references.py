@@ -7,7 +7,7 @@ cut only when it alone is longer than a reference.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from memory_model.errors import InvalidInput
 
@@ -64,6 +64,25 @@ def split(
             current = [(rest, "")]
     if current:
         references.append(head + _joined(current))
+    return references
+
+
+def turn_references(
+    turns: Sequence[tuple[str, str]], count_tokens: Callable[[str], int], limit: int = 128
+) -> list[str]:
+    """References of (role, what was said), at most `limit` tokens each; a line is `User: My sister is Anna.` or alike.
+
+    A reference holds as many whole turns as fit. A longer turn is split at sentences, its speaker before each part.
+    """
+    references: list[str] = []
+    for role, said in turns:
+        speaker = f"{role.capitalize()}: "
+        for part in split(said, "", lambda text, speaker=speaker: count_tokens(speaker + text), limit):  # type: ignore[misc]
+            together = f"{references[-1]}\n{speaker}{part}" if references else ""
+            if together and count_tokens(together) <= limit:
+                references[-1] = together
+            else:
+                references.append(speaker + part)
     return references
 
 

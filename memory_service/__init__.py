@@ -1,3 +1,5 @@
 """The cloud half: ingestion, storage and retrieval of explicit memories. Start at `write/pipeline.py`."""
 
-__version__ = "0.1.0"
+from memory_model import __version__
+
+__all__ = ["__version__"]

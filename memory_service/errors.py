@@ -13,8 +13,8 @@ The reason is the class's name in capitals, such as STORE_FULL; clients depend o
       BundleNotConfigured, MemoriesUnwritten                               FAILED_PRECONDITION
       KnowledgeBaseDamaged    DATA_LOSS
       QuotaExceeded           RESOURCE_EXHAUSTED
-      Overloaded, RateExceeded, StoreFull, DiskWatermarkReached            RESOURCE_EXHAUSTED, retryable
-      NotReady, ShuttingDown, StoreUnavailable                             UNAVAILABLE, retryable
+      Overloaded, RateExceeded, StoreFull                                  RESOURCE_EXHAUSTED, retryable
+      ShuttingDown, StoreUnavailable                                       UNAVAILABLE, retryable
       DeadlineExceeded        DEADLINE_EXCEEDED
       EncodingFailed          INTERNAL
 
@@ -200,20 +200,9 @@ class StoreFull(_Exhausted):
     retry_after_s = 60.0
 
 
-class DiskWatermarkReached(_Exhausted):
-    """The disk is nearly full: nothing is written until there is room again."""
-
-    reason = "DISK_WATERMARK"
-    retry_after_s = 60.0
-
-
 class _Unavailable(ServiceError):
     code = grpc.StatusCode.UNAVAILABLE
     retry_after_s = 1.0
-
-
-class NotReady(_Unavailable):
-    """The service listens already, but its store and model are not loaded."""
 
 
 class ShuttingDown(_Unavailable):

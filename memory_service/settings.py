@@ -52,7 +52,6 @@ class Settings(BaseSettings):
     )
     store_password: SecretStr = Field(SecretStr(""), description="in place of one in the store's address")
     store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
-    store_vector_index: str = Field("", description="MyScale: type of the vector index; '': SCANN")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
     store_max_threads: int = Field(
         0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server"
@@ -81,9 +80,6 @@ class Settings(BaseSettings):
     quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
     quota_bytes: int = Field(0, ge=0, description="most bytes of a tenant's memories; 0: no limit")
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
-    disk_stop_bytes: int = Field(
-        1 << 30, ge=0, description="chdb, file: writing stops below so much free space, goes on at twice that"
-    )
     audit_log: Path | None = Field(None, description="gets a JSON line for every write and administration")
     metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
     traces_endpoint: str = Field(
@@ -142,9 +138,8 @@ class Settings(BaseSettings):
         """What the store's address does not say."""
         return StoreOptions(
             read_connections=self.read_connections, password=self.store_password.get_secret_value(),
-            cluster=self.store_cluster, vector_index=self.store_vector_index, timeout_s=self.store_timeout_s,
-            max_threads=self.store_max_threads, insert_quorum=self.store_insert_quorum,
-            sweep_after_s=self.store_sweep_after_s,
+            cluster=self.store_cluster, timeout_s=self.store_timeout_s, max_threads=self.store_max_threads,
+            insert_quorum=self.store_insert_quorum, sweep_after_s=self.store_sweep_after_s,
         )  # fmt: skip
 
     @classmethod

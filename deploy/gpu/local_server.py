@@ -228,11 +228,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     memories = LocalMemories(folder, random_format(config), options.references, options.device, dtype)
     model = random_decoder(config, options.device, dtype)
     capacity = len(PREFIX) + options.prompt_tokens + options.answer_tokens
-    made = options.batch, capacity, options.device, dtype, options.compiled
-    reading = BatchedDecoder(model, PREFIX, *made)
+    reading = BatchedDecoder(model, PREFIX, options.batch, capacity, compiled=options.compiled)
     model.set_memory(config.with_memory(MemoryConfig(reference_tokens=config.memory.reference_tokens)))
-    plain = BatchedDecoder(model, PREFIX, *made)
-    del model
+    plain = BatchedDecoder(model, PREFIX, options.batch, capacity, compiled=options.compiled)
     rng = np.random.default_rng(2)
     prompts = rng.integers(0, config.vocabulary, (options.batch, options.prompt_tokens)).tolist()
     prepared_s = time.perf_counter() - began

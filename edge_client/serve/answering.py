@@ -81,17 +81,8 @@ class Answering:
             with suppress(Memory3Error):  # the others are to be closed all the same
                 model.close()
 
-    def check_model(self, name: str | None) -> None:
-        """Raise ApiError for a model that is not here."""
-        if name is not None and name != self.bundle.manifest.name:
-            raise ApiError(
-                404, f"there is no model of that name here, only {self.bundle.manifest.name!r}",
-                code="model_not_found", param="model",
-            )  # fmt: skip
-
     async def prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
         """Check everything that can be checked before the request's turn; raises ApiError and Memory3Error."""
-        self.check_model(request.model)
         return await anyio.to_thread.run_sync(self._prepare, request)
 
     def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:

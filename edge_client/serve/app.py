@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as PathParameter
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -22,6 +22,7 @@ from edge_client.errors import RetrievalError
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.serve import errors
+from edge_client.serve.access import Access
 from edge_client.serve.answering import Answering, Queue
 from edge_client.serve.completions import completion_routes, event_stream
 from edge_client.serve.errors import ApiError
@@ -42,9 +43,8 @@ ROOM_FOR_TITLE = 16
 """Tokens that a reference's title takes, roughly: only the progress bar depends on it."""
 
 
-def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> ASGIApp:
-    """The server of an opened model, which it closes when it ends. Raises InvalidInput for unsafe settings."""
-    settings.check()
+def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, access: Access) -> ASGIApp:
+    """The server of an opened model, which it closes when it ends; raises InvalidInput for one without a service."""
     if not isinstance(model.recaller, Recaller):
         raise InvalidInput("the server needs a model made by EdgeModel.open")
     answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
@@ -63,7 +63,7 @@ def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings) -> A
     app.include_router(model_routes(answering, model.decoder, model.recaller.embedder, int(time.time())))
     app.include_router(knowledge_routes(link, model.bundle, edge.knowledge_base, uploads=settings.uploads))
     app.mount("/", _Page(directory=PAGE, html=True))
-    return Guard(app, settings, answering.metrics)
+    return Guard(app, settings, access, answering.metrics)
 
 
 class _Page(StaticFiles):
@@ -90,19 +90,12 @@ def model_routes(answering: Answering, decoder: Decoder, embedder: Embedder, cre
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        """The model by its name."""
-        if name != embedder.name:
-            answering.check_model(name)
+        """The model, under whatever name a client knows it."""
         return described(name)
 
     @router.post("/v1/embeddings")
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:
         """Vectors of texts, of unit length, as the service's index has them."""
-        if body.model not in (None, embedder.name, manifest.name):
-            raise ApiError(
-                404, f"there is no embedder of that name here, only {embedder.name!r}",
-                code="model_not_found", param="model",
-            )  # fmt: skip
         if body.dimensions not in (None, embedder.dim):
             raise ApiError(
                 400, f"the vectors have {embedder.dim} numbers, not {body.dimensions}",
@@ -173,10 +166,10 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
 
     @router.post("/v1/knowledge_bases/{name}/documents", response_model=None)
     async def upload(name: BaseName, request: Request, key: str, title: str = "") -> Response:
-        """Write a document, the body as UTF-8 text; the answer streams how far it is."""
+        """Write a document, the body as UTF-8 text or a PDF; the answer streams how far it is."""
         check_writing()
         try:
-            text = text_of(await request.body())
+            text = await anyio.to_thread.run_sync(text_of, await request.body())
         except InvalidInput as error:
             raise ApiError(415, str(error), code="not_text") from error
         document = OwnDocument(key, title, text)
@@ -191,6 +184,13 @@ def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, up
                     return
 
         return event_stream(steps())
+
+    @router.get("/v1/knowledge_bases/{name}/documents")
+    async def documents(
+        name: BaseName, page: str = "", count: Annotated[int, Query(ge=1, le=100)] = 20
+    ) -> dict[str, Any]:
+        """A page of its documents, by key."""
+        return await link.documents(name, page, count)
 
     @router.delete("/v1/knowledge_bases/{name}/documents")
     async def delete(name: BaseName, key: str) -> dict[str, Any]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from edge_client.cli.options import BundleOption, ServiceOption
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
+from edge_client.serve.access import Access, fingerprint, network_address, own_certificate, qr_code
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
-
-err = Console(stderr=True, highlight=False)
 
 
 def serve(
@@ -35,8 +34,14 @@ def serve(
         typer.Option("--memory", help="Unless a request says otherwise. [default: overlap]"),
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option("--host", help="Address to listen on; others than this machine's own need a key."),
+        str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")
+    ] = None,
+    lan: Annotated[
+        bool, typer.Option("--lan", help="Let the network in, with a key; prints the address as a QR code.")
+    ] = False,
+    tls: Annotated[
+        bool | None,
+        typer.Option("--tls", help="HTTPS with a certificate that is made for it.", show_default=False),
     ] = None,
     port: Annotated[
         int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
@@ -61,22 +66,32 @@ def serve(
             f"the server needs packages that are not installed ({error.name}): pip install 'memory3-edge[serve]'"
         ) from error
 
-    settings = ServeSettings(**_given(host=host, port=port))
-    settings.check()
+    settings = ServeSettings(**_given(host="0.0.0.0" if lan else host, port=port, tls=tls))
+    access = Access.of(settings)
     edge = EdgeSettings(
         **_given(
             bundle=bundle, service=service, knowledge_base=knowledge_base, memory=memory, parallel=parallel
         )
     )
+    certificate, key = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(settings=edge) as model:
-        app = make_app(model, edge, settings)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3
-        )
+            make_app(model, edge, settings, access), log_level="warning", access_log=False, server_header=False,
+            timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=key,
+        )  # fmt: skip
         shown, number = listening.getsockname()[:2]
-        shown = f"[{shown}]" if ":" in shown else shown
-        err.print(f"chat at http://{shown}:{number}/, OpenAI's interface at http://{shown}:{number}/v1")
+        if not ipaddress.ip_address(shown).is_unspecified:
+            shown = f"[{shown}]" if ":" in shown else shown
+        else:
+            shown = network_address()
+        url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
+        page = f"{url}/#key={access.key}" if access.made else f"{url}/"
+        typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)
+        if certificate is not None:
+            typer.echo(f"SHA-256 of its certificate: {fingerprint(certificate)}", err=True)
+        if lan:
+            typer.echo(qr_code(page), err=True)
         if port_file is not None:
             port_file.write_text(str(number))
         uvicorn.Server(config).run(sockets=[listening])

@@ -22,6 +22,9 @@ from edge_client.serve.errors import body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest
 from memory_model.tokenizer import Tokenizer
 
+IGNORED = "X-Ignored-Fields"
+"""The response's header that names the request's fields that mean nothing here."""
+MOST_IGNORED = 1024
 PING_S = 15
 """A stream without an event for so long sends a comment, so that no proxy takes it for dead."""
 
@@ -39,8 +42,12 @@ def completion_routes(answering: Answering) -> APIRouter:
     async def answer(form: _Form, request: Request) -> Response:
         begin = await answering.prepare(form.body)
         if form.body.stream:
-            return event_stream(form.chunks(answering.events(begin)))
-        return JSONResponse(form.whole(await answering.all_events(begin, request)))
+            response: Response = event_stream(form.chunks(answering.events(begin)))
+        else:
+            response = JSONResponse(form.whole(await answering.all_events(begin, request)))
+        if ignored := form.body.ignored():
+            response.headers[IGNORED] = ", ".join(ignored)[:MOST_IGNORED].encode("ascii", "replace").decode()
+        return response
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
@@ -83,7 +90,11 @@ class _Form(ABC):
 
     def __init__(self, body: ChatRequest | CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
         self.body, self._tokenizer = body, tokenizer
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._head: dict[str, Any] = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
         self._with_logprobs = body.top_tokens() is not None
 
     def opening(self) -> dict[str, Any] | None:
@@ -95,8 +106,16 @@ class _Form(ABC):
         """The text of a chunk's choice; None: the chunk is about something else."""
 
     @abstractmethod
-    def message(self, text: str) -> dict[str, Any]:
-        """The text of a whole answer's choice."""
+    def message(self, finished: Finished) -> dict[str, Any]:
+        """What a whole answer's choice holds."""
+
+    def last_piece(self, finished: Finished) -> dict[str, Any]:
+        """What the chunk holds that ends the answer."""
+        return self.piece(None)
+
+    def reason(self, finished: Finished) -> str:
+        """Why the answer ended, in OpenAI's words."""
+        return "length" if finished.reason in ("length", "context") else "stop"
 
     @abstractmethod
     def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any] | None:
@@ -120,10 +139,10 @@ class _Form(ABC):
                     shown += len(event.text)
                 else:
                     last = {
-                        "memory": {"without_memory": event.without_memory},
+                        "memory": {"without_memory": event.without_memory, "refused": event.refused},
                         "timings": timings_json(event),
                     }
-                    yield self._chunk(self.piece(None), finish=finish_reason(event), **last)
+                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **last)
                     if self.body.stream_options and self.body.stream_options.include_usage:
                         yield {
                             **self._head,
@@ -137,12 +156,12 @@ class _Form(ABC):
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        memory: dict[str, Any] = {"without_memory": finished.without_memory}
+        memory: dict[str, Any] = {"without_memory": finished.without_memory, "refused": finished.refused}
         if self.body.memory.provenance:
             last = {event.chunk: event for event in events if isinstance(event, Recalled)}
             memory["chunks"] = [chunk_json(event, texts=self.body.memory.texts) for event in last.values()]
         choice = {
-            "index": 0, **self.message(finished.text), "finish_reason": finish_reason(finished),
+            "index": 0, **self.message(finished), "finish_reason": self.reason(finished),
             "logprobs": self._logprobs([event for event in events if isinstance(event, Token)], 0),
         }  # fmt: skip
         return {
@@ -165,14 +184,38 @@ class _Form(ABC):
 class _Chat(_Form):
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
+    def __init__(self, body: ChatRequest, model: str, tokenizer: Tokenizer) -> None:
+        super().__init__(body, model, tokenizer)
+        self._calls = bool(body.callable_tools())
+
     def opening(self) -> dict[str, Any]:
-        return {"delta": {"role": "assistant", "content": ""}}
+        return {"delta": {"role": "assistant", "content": None if self._calls else ""}}
 
     def piece(self, text: str | None) -> dict[str, Any]:
-        return {"delta": {} if text is None else {"content": text}}
+        return {"delta": {} if text is None or self._calls else {"content": text}}
 
-    def message(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def message(self, finished: Finished) -> dict[str, Any]:
+        said: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
+        if calls := self._called(finished):
+            said |= {"content": None, "tool_calls": calls}
+        return {"message": said}
+
+    def last_piece(self, finished: Finished) -> dict[str, Any]:
+        if not self._calls:
+            return self.piece(None)
+        calls = [{"index": 0, **call} for call in self._called(finished)]
+        return {"delta": {"tool_calls": calls} if calls else {"content": finished.text}}
+
+    def reason(self, finished: Finished) -> str:
+        return "tool_calls" if self._called(finished) else super().reason(finished)
+
+    def _called(self, finished: Finished) -> list[dict[str, Any]]:
+        """The function call that the answer is; none where it is text, or was cut short."""
+        if not self._calls or finished.reason != "end":
+            return []
+        call = json.loads(finished.text)
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+        return [{"id": f"call_{self._head['id'][-24:]}", "type": "function", "function": function}]
 
     def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
         def entry(text: str, logprob: float | None) -> dict[str, Any]:
@@ -199,8 +242,8 @@ class _Text(_Form):
     def piece(self, text: str | None) -> dict[str, Any]:
         return {"text": text or ""}
 
-    def message(self, text: str) -> dict[str, Any]:
-        return {"text": text}
+    def message(self, finished: Finished) -> dict[str, Any]:
+        return {"text": finished.text}
 
     def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
         texts = [self._tokenizer.piece(token.id) for token in tokens]
@@ -255,8 +298,3 @@ def usage_json(finished: Finished) -> dict[str, Any]:
         "total_tokens": s.prompt_tokens + s.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": s.reused_tokens},
     }
-
-
-def finish_reason(finished: Finished) -> str:
-    """In OpenAI's words."""
-    return "length" if finished.reason in ("length", "context") else "stop"

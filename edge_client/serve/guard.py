@@ -16,21 +16,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edge_client.serve.access import Access, is_own, own_names
 from edge_client.serve.errors import ApiError, response_of
 from edge_client.serve.metrics import Metrics
 from edge_client.serve.settings import ServeSettings
 
 OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
-UPLOADS = "/v1/knowledge_bases/"
-# Trusted Types: no string becomes HTML unless DOMPurify made it.
+WRITING = "/v1/knowledge_bases"
+# Trusted Types: no string becomes HTML.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types dompurify"
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 SECURITY_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
@@ -39,21 +39,17 @@ SECURITY_HEADERS: Mapping[str, str] = {
 }
 
 
-PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, POST, DELETE",
-    "Access-Control-Allow-Headers": "authorization, content-type",
-    "Access-Control-Max-Age": "600",
-}
+PREFLIGHT = {"Access-Control-Allow-Methods": "GET, POST, DELETE", "Access-Control-Max-Age": "600"}
 
 
 class Guard:
     """Wraps the application; refuses before a byte of the body is read, and counts the responses."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: ServeSettings, access: Access, metrics: Metrics) -> None:
+        self._app, self._settings, self._access, self._metrics = app, settings, access, metrics
         self._names = {*OWN_NAMES, *settings.allowed_hosts}
-        if settings.host not in ("0.0.0.0", "::"):
-            self._names.add(settings.host if ":" not in settings.host else f"[{settings.host}]")
+        if not is_own(settings.host):
+            self._names |= {settings.host, *own_names()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -64,13 +60,15 @@ class Guard:
         origin = headers.get("origin")
         allowed = origin if origin in settings.allowed_origins else None
         send = self._sending(scope, send, allowed)
-        limit = settings.upload_limit_bytes if path.startswith(UPLOADS) else settings.body_limit_bytes
+        limit = settings.upload_limit_bytes if path.startswith(f"{WRITING}/") else settings.body_limit_bytes
         try:
-            self._check_names(headers, scope["scheme"], allowed)
+            self._check_names(headers, scope, allowed)
             if scope["method"] == "OPTIONS" and allowed:
-                await Response(status_code=204, headers=PREFLIGHT)(scope, receive, send)
+                wanted = headers.get("access-control-request-headers", "authorization, content-type")
+                permitted = {**PREFLIGHT, "Access-Control-Allow-Headers": wanted}
+                await Response(status_code=204, headers=permitted)(scope, receive, send)
                 return
-            self._check_key(headers, path)
+            self._check_key(headers, scope["method"], path)
             declared = headers.get("content-length", "0")
             if not declared.isdigit() or int(declared) > limit:
                 raise _too_large(limit)
@@ -82,9 +80,12 @@ class Guard:
     def _sending(self, scope: Scope, send: Send, allowed_origin: str | None) -> Send:
         """Adds the headers to the response, and counts it."""
         more = dict(SECURITY_HEADERS)
+        if scope["scheme"] == "https" or is_own((scope.get("server") or ("", 0))[0]):
+            more["Cross-Origin-Opener-Policy"] = "same-origin"  # elsewhere browsers ignore it, and complain
         if allowed_origin:
             more |= {
                 "Access-Control-Allow-Origin": allowed_origin,
+                "Access-Control-Expose-Headers": "*",
                 "Cross-Origin-Resource-Policy": "cross-origin",
                 "Vary": "Origin",
             }
@@ -97,16 +98,18 @@ class Guard:
 
         return sending
 
-    def _check_names(self, headers: Headers, scheme: str, allowed: str | None) -> None:
+    def _check_names(self, headers: Headers, scope: Scope, allowed: str | None) -> None:
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if name.lower() not in self._names:
+        # The address at which the connection came in is no name that somebody else could have pointed here.
+        address = (scope.get("server") or ("", 0))[0].removeprefix("::ffff:")
+        if name.lower() not in self._names | {address, f"[{address}]"}:
             raise ApiError(
-                403, "this server does not serve that host name: use 127.0.0.1, or permit the name with "
+                403, "this server does not serve that host name: use its address, or permit the name with "
                 "EDGE_CLIENT_SERVE_ALLOWED_HOSTS", code="host_not_allowed", kind="permission_error",
             )  # fmt: skip
         origin = headers.get("origin")
-        same = origin is None or origin == f"{scheme}://{host}"
+        same = origin is None or origin == f"{scope['scheme']}://{host}"
         # A browser that sends no Origin (a link, an image) still says where the request comes from.
         foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and (
             headers.get("sec-fetch-mode") != "navigate"
@@ -117,16 +120,18 @@ class Guard:
                 "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS", code="origin_not_allowed", kind="permission_error",
             )  # fmt: skip
 
-    def _check_key(self, headers: Headers, path: str) -> None:
-        key = self._settings.api_key
-        if key is None or not (path.startswith("/v1") or path == "/metrics"):
+    def _check_key(self, headers: Headers, method: str, path: str) -> None:
+        writes = method not in ("GET", "HEAD") and path.startswith(WRITING)
+        reads = path.startswith("/v1") or path == "/metrics"
+        if not (writes or (reads and self._access.to_read)):
             return
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(
-            shown.strip().encode(), key.get_secret_value().encode()
+            shown.strip().encode(), self._access.key.encode()
         ):
             raise ApiError(
-                401, "this server requires its API key: send it as `Authorization: Bearer …`",
+                401, "this server requires its API key: open the address that `edge-client serve` printed, or send the "
+                "key as `Authorization: Bearer …`",
                 code="invalid_api_key", kind="authentication_error",
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What clients send: OpenAI's fields that mean something here, and ours beside them. Unknown ones are refused."""
+"""What clients send: OpenAI's fields that mean something here, and ours beside them. The others are ignored by name."""
 
 from __future__ import annotations
 
@@ -26,6 +26,27 @@ LONGEST_SCHEMA_BYTES = 64 << 10
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Tolerant(BaseModel):
+    """OpenAI's: a field that is not here is ignored, null is as if it were not given."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
+    def ignored(self) -> list[str]:
+        """Names of the fields that mean nothing here, such as `store` or `messages.name`."""
+        found = [*(self.model_extra or {})]
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, _Tolerant):
+                    found += [f"{name}.{inner}" for inner in part.ignored()]
+        return [*dict.fromkeys(found)]
 
 
 class MemoryOptions(_Strict):
@@ -57,36 +78,47 @@ class MemoryOptions(_Strict):
         return ",".join(sorted(set(self.knowledge_bases)))
 
 
-class TextPart(_Strict):
+class TextPart(_Tolerant):
     """A piece of a message; only text is understood."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
-    """One turn."""
+class ToolCall(_Tolerant):
+    """A call that an earlier answer made."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
+    function: dict[str, Any] = {}
+
+
+class ChatMessage(_Tolerant):
+    """One turn. A tool's result reads as the user's turn, a call as the JSON that it was generated as."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] = ""
+    tool_calls: list[ToolCall] = []
 
     def plain(self) -> dict[str, str]:
         """As the chat template takes it."""
         content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        calls = [
+            f'{{"name": {json.dumps(call.function.get("name"))}, "arguments": {call.function.get("arguments")}}}'
+            for call in self.tool_calls
+        ]
+        roles = {"developer": "system", "tool": "user", "function": "user"}
+        return {
+            "role": roles.get(self.role, self.role),
+            "content": "\n".join(filter(None, [content, *calls])),
+        }
 
 
-class JsonSchema(_Strict):
+class JsonSchema(_Tolerant):
     """The schema that an answer must satisfy."""
 
-    name: str = Field(max_length=64)
-    description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(_Tolerant):
     """text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -99,15 +131,15 @@ class ResponseFormat(_Strict):
         return self
 
 
-class StreamOptions(_Strict):
+class StreamOptions(_Tolerant):
     """include_usage: one more chunk at the end that counts tokens."""
 
     include_usage: bool = False
-    include_obfuscation: bool = False
 
 
-class _Sampled(_Strict):
-    model: str | None = None
+class _Sampled(_Tolerant):
+    model: str = ""
+    """Any name: there is one model."""
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float = 0.0
     top_p: float = 1.0
@@ -124,7 +156,6 @@ class _Sampled(_Strict):
     n: Literal[1] = 1
     response_format: ResponseFormat | None = None
     memory: MemoryOptions = MemoryOptions()
-    user: str | None = None
 
     def sampling(self, grammars: JsonGrammars) -> SamplingOptions:
         """As the SDK takes it, which checks the values; raises InvalidInput for a schema that cannot be used."""
@@ -137,11 +168,16 @@ class _Sampled(_Strict):
         }  # fmt: skip
         if (most := self.longest()) is not None:
             options["max_tokens"] = most
-        form = self.response_format
-        if form is not None and form.type != "text":
-            schema = form.json_schema.schema_ if form.json_schema else {"type": "object"}
+        if (schema := self.schema_of_answer()) is not None:
             options["constraint"] = grammars.constraint(schema)
         return options
+
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """What the answer must satisfy as JSON; None for any text."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        return form.json_schema.schema_ if form.json_schema else {"type": "object"}
 
     def longest(self) -> int | None:
         """Tokens of the answer at most; None for the SDK's default."""
@@ -153,12 +189,60 @@ class _Sampled(_Strict):
 
 
 class ChatRequest(_Sampled):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions.
+
+    tools: the model was not tuned to choose among them, so it calls one only where `tool_choice` makes it: `required`
+    or the name of a function. Otherwise it answers in text.
+    """
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+
+    def ignored(self) -> list[str]:
+        """As in the base class; tools that cannot be called are ignored."""
+        unused = ["tools"] if self.tools and not self.callable_tools() else []
+        return [*super().ignored(), *unused]
+
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """The functions of which the answer must call one; empty where it is text. Raises InvalidInput."""
+        choice = self.tool_choice
+        named = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+        if named is None and choice not in ("required", "any"):
+            return []
+        functions = [tool.get("function") or {} for tool in self.tools]
+        found = [f for f in functions if f.get("name") and named in (None, f["name"])]
+        if not found:
+            raise InvalidInput(f"tool_choice wants {named or 'a function'}: give it in tools")
+        return found
+
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """A call where one is wanted."""
+        if not (functions := self.callable_tools()):
+            return super().schema_of_answer()
+        calls = []
+        for number, function in enumerate(functions):
+            # References inside a function's schema count from its own root.
+            root = f'"$ref": "#/anyOf/{number}/properties/arguments/'
+            arguments = json.dumps(
+                {"type": "object", "additionalProperties": False, **(function.get("parameters") or {})}
+            )
+            properties = {
+                "name": {"const": function["name"]},
+                "arguments": json.loads(arguments.replace('"$ref": "#/', root)),
+            }
+            calls.append(
+                {
+                    "type": "object",
+                    "properties": properties,
+                    "required": [*properties],
+                    "additionalProperties": False,
+                }
+            )
+        return {"anyOf": calls}
 
     def longest(self) -> int | None:
         """The newer name of max_tokens counts."""
@@ -171,10 +255,11 @@ class ChatRequest(_Sampled):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def conversation(self) -> list[dict[str, str]]:
-        """The messages as the chat template takes them; raises InvalidInput unless the last one is the user's."""
+        """The messages as the chat template takes them; the assistant's last one is the answer's beginning."""
         messages = [m.plain() for m in self.messages]
-        if messages[-1]["role"] != "user":
-            raise InvalidInput(f"the last message must be the user's, not the {messages[-1]['role']}'s")
+        if functions := self.callable_tools():
+            told = f"Call one of these functions, in JSON with name and arguments: {json.dumps(functions)}"
+            messages.insert(0, {"role": "system", "content": told})
         return messages
 
 
@@ -194,14 +279,13 @@ class CompletionRequest(_Sampled):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class EmbeddingRequest(_Strict):
+class EmbeddingRequest(_Tolerant):
     """POST /v1/embeddings."""
 
-    model: str | None = None
+    model: str = ""
     input: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    user: str | None = None
 
     @property
     def texts(self) -> list[str]:

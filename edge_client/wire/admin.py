@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ LARGEST_BYTES = 4 << 20
 LONGEST_KEY_BYTES = 1024
 LONGEST_TITLE = 200
 _OTHER_FORMATS = {
-    b"%PDF-": "a PDF", b"PK\x03\x04": "an archive or an office document", b"\xd0\xcf\x11\xe0": "an office document",
+    b"PK\x03\x04": "an archive or an office document", b"\xd0\xcf\x11\xe0": "an office document",
 }  # fmt: skip
 
 
@@ -69,7 +70,9 @@ class OwnDocument:
 
 
 def text_of(content: bytes) -> str:
-    """The text of a file's bytes, UTF-8 with or without a mark; raises InvalidInput, which says what to do."""
+    """The text of a file's bytes, a PDF or UTF-8 with or without a mark; raises InvalidInput, which says what to do."""
+    if content.startswith(b"%PDF-"):
+        return _pdf_text(content)
     for beginning, name in _OTHER_FORMATS.items():
         if content.startswith(beginning):
             raise InvalidInput(
@@ -83,6 +86,23 @@ def text_of(content: bytes) -> str:
         ) from error
     if "\0" in text:
         raise InvalidInput("the document holds zero bytes, so it is no text: convert it first")
+    return text
+
+
+def _pdf_text(content: bytes) -> str:
+    try:
+        from pypdf import PdfReader
+        from pypdf.errors import PyPdfError
+    except ImportError as error:
+        raise InvalidInput("the document is a PDF: save it as text, or `pip install pypdf`") from error
+    try:
+        text = "\n\n".join(page.extract_text() for page in PdfReader(io.BytesIO(content)).pages)
+    except (PyPdfError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"the PDF cannot be read ({type(error).__name__}): save it as text first"
+        ) from error
+    if not text.strip():
+        raise InvalidInput("the PDF holds no text, only pictures of it: recognise its text first")
     return text
 
 
@@ -141,6 +161,28 @@ class ServiceLink:
         stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(self._channel(self._writing))
         request = bases.CreateKnowledgeBaseRequest(name=name, description=description)
         await self._call(stub.CreateKnowledgeBase, request, CALL_S, self._writing)
+
+    async def documents(self, knowledge_base: str, page_token: str = "", count: int = 20) -> dict[str, Any]:
+        """A page of documents by key, and where the next one begins ("" on the last); raises a RetrievalError."""
+        stub = ingestion_pb2_grpc.IngestionStub(self._channel(self._reading))
+        request = ingestion.ListDocumentsRequest(
+            knowledge_base=knowledge_base, page_token=page_token, count=count
+        )
+        found = await self._call(stub.ListDocuments, request, CALL_S)
+
+        async def described(listed: ingestion.DocumentVersion) -> dict[str, Any]:
+            wanted = ingestion.GetDocumentRequest(
+                knowledge_base=knowledge_base, document_key=listed.document_key
+            )
+            document = await self._call(stub.GetDocument, wanted, CALL_S)
+            return {
+                "key": document.document_key,
+                "title": document.title,
+                "references": len(document.references),
+            }
+
+        data = await asyncio.gather(*(described(listed) for listed in found.documents))
+        return {"data": list(data), "next": found.next_page_token}
 
     async def delete_document(self, knowledge_base: str, key: str) -> int:
         """Remove a document; returns how many were there. Raises a RetrievalError."""

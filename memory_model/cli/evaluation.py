@@ -135,8 +135,6 @@ def calibrate(
     with computed_in(precision, subject):
         for path in data:
             run = Evaluation(subject, open_rows(path, limit), ["memory"])
-            with progress_bar(f"{path.stem}: memories", run.unwritten()) as advance:
-                run.write(advance)
             with progress_bar(f"{path.stem}: first tokens", len(run.rows)) as advance:
                 found[path.stem] = refusing.margins(run, "memory", advance)
     points = refusing.curve(found)
@@ -160,10 +158,7 @@ def calibrate(
 
 
 def scored(run: Evaluation, name: str) -> dict[str, Scores]:
-    """Scores by condition, with bars for the memories that are written and for the answers."""
-    if todo := run.unwritten():
-        with progress_bar(f"{name}: memories", todo) as advance:
-            run.write(advance)
+    """Scores by condition, with a bar for the answers."""
     with progress_bar(f"{name}: answers", len(run.rows) * len(run.conditions)) as advance:
         return run.run(advance)
 

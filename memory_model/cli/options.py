@@ -38,9 +38,7 @@ AdapterOption = Annotated[
     Path | None, typer.Option("--adapter", help="Adapter file; default: the shipped one.")
 ]
 CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
-CorpusOption = Annotated[
-    Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md), for prose.")
-]
+CorpusOption = Annotated[Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md).")]
 NaturalOption = Annotated[
     Path | None,
     typer.Option("--natural", help="Natural questions: rows as for `eval`, not part of the repository."),

@@ -6,14 +6,15 @@ import functools
 import os
 import random
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from memory_model.cli.options import console, open_embedder, progress_bars
 
 CACHE = Path("build/continual")
-TASKS = "facts, hard, articles, prose, asked, continual, warmup, keeping"
-_WITHOUT_CORPUS = {"facts", "hard", "articles"}
+TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping"
+_WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue"}
 QUESTIONS = Path("build/questions/squad_training.json")
 
 
@@ -26,78 +27,76 @@ def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
     return load_base(folder, memory=budget)
 
 
-def chat_pieces(loaded: Any) -> Any:
-    """The model's chat template, taken apart for batches."""
-    from memory_model.chat import ChatTemplate
-    from memory_model.data.batches import ChatPieces
+def training_documents(data: Path) -> list[dict[str, Any]]:
+    """The documents of a knowledge base, the held-out ones left out."""
+    from memory_model.data import factbook
 
-    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
-    return ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
+    documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
+    console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
+    return documents
 
 
 def fact_batches(
     loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, alike: Any = None
 ) -> Any:
     """Conversations about a knowledge base of facts, the held-out documents left out; with `alike` the hard ones."""
-    from memory_model.data import factbook
     from memory_model.data.alike import HardFacts
     from memory_model.data.conversations import FactConversations, references_of
 
-    documents = [d for d in factbook.read_jsonl(data) if not factbook.held_out(d["key"])]
-    console.print(f"{len(documents)} documents to tune on, the held-out ones left out")
     limit = loaded.config.memory.reference_tokens
-    references = references_of(documents, loaded.tokenizer, limit)
+    references = references_of(training_documents(data), loaded.tokenizer, limit)
     if alike is not None:
-        return HardFacts(
-            references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit, shares=alike
-        )
-    return FactConversations(references, chat_pieces(loaded), seed, sizes, distil=distil, longest=limit)
+        return HardFacts(references, loaded.chat, seed, sizes, distil=distil, longest=limit, shares=alike)
+    return FactConversations(references, loaded.chat, seed, sizes, distil=distil, longest=limit)
 
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
-    prose_sizes: Any = None, sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path | None = None,
-    alike: Any = None, questions: Path = QUESTIONS,
+    sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path | None = None, alike: Any = None,
+    questions: Path = QUESTIONS,
 ) -> Any:  # fmt: skip
-    """The mixture that `--mixture facts:4,prose:3,…` says; raises InvalidInput for a task that is none.
+    """The mixture that `--mixture facts:4,hard:3,…` says; raises InvalidInput for a task that is none.
 
-    sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`); prose_sizes: of those
-    about prose, where they differ. sequence, rows, cache, embedder: of the tasks continual and warmup.
-    alike: shares of the tasks hard and articles (`memory_model.data.alike.AlikeShares`); questions: of articles.
+    sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, cache, embedder:
+    of the tasks continual and warmup. alike: shares of the tasks hard, articles and dialogue
+    (`memory_model.data.alike.AlikeShares`); questions: of articles.
     """
     from memory_model.data.alike import AlikeShares, Articles, read_questions
     from memory_model.data.batches import Mixture, parse_weights
-    from memory_model.data.conversations import AskedConversations, ProseConversations
+    from memory_model.data.conversations import AskedConversations, Sizes
+    from memory_model.data.dialogue import Dialogues
     from memory_model.data.passages import ASKED, Asked, read_rows
     from memory_model.data.running_text import ContinualBatches, KeepingBatches
     from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
-    alike = alike or AlikeShares()
-    pieces, passages = chat_pieces(loaded), []
+    alike, sizes, passages = alike or AlikeShares(), sizes or Sizes(), []
     if needing := [task for task in shares if task not in _WITHOUT_CORPUS]:
         if corpus is None:
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, data)
     folder = corpus or Path()
     sequences = functools.cache(lambda: prepared_sequences(loaded, folder, data, sequence, cache, embedder))
-    of_prose: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
+    options: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
 
     def source(task: str) -> Any:
         if task in ("facts", "hard"):
             hard = alike if task == "hard" else None
             return fact_batches(loaded, data, seed + 5 * (task == "hard"), sizes, distil=distil, alike=hard)
         if task == "articles":
-            return Articles(read_questions(questions), pieces, seed + 6, sizes, shares=alike, **of_prose)
-        if task == "prose":
-            return ProseConversations(passages, pieces, seed + 1, prose_sizes or sizes, **of_prose)
+            return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, shares=alike, **options)
+        if task == "dialogue":
+            return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, shares=alike, **options)
         if task == "keeping":
             return KeepingBatches(passages, loaded.tokenizer, seed + 2)
         if task == "asked":
             known = {(p.source, p.key) for p in passages}
             asked = [q for q in read_rows(folder / ASKED, Asked) if (q.source, q.key) in known]
             console.print(f"{len(asked):,} questions that people asked about these passages")
-            return AskedConversations(asked, passages, pieces, seed + 4, prose_sizes or sizes, **of_prose)
+            # A small model learns from unanswerable ones to refuse what it is unsure of.
+            return AskedConversations(
+                asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0), **options
+            )
         return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
 
     return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
@@ -151,18 +150,20 @@ def codec_texts(
     loaded: Any, data: Path, corpus: Path | None, references: int, seed: int
 ) -> tuple[Any, list[str]]:
     """What the codec is fitted to: batches that read memories, and the texts of as many references."""
+    from memory_model.data.passages import ASKED
     from memory_model.references import split
 
-    tasks = "facts:1,prose:2" if corpus else "facts"  # prose is less alike and loses more
+    tasks = "facts:1,asked:2" if corpus and (corpus / ASKED).is_file() else "facts"
     mixture = mixture_of(tasks, loaded, data, corpus, seed, distil=False)
     rng, facts = random.Random(seed), [r.text for r in mixture.sources["facts"][1].references]
-    count = references // 3 if corpus else references
-    chosen = rng.sample(facts, min(count, len(facts)))
-    while corpus and len(chosen) < references:
-        passage = rng.choice(mixture.sources["prose"][1].passages)
-        limit = loaded.config.memory.reference_tokens
+    if corpus is None:
+        return mixture, rng.sample(facts, min(references, len(facts)))
+    # Prose is less alike than facts and loses more.
+    chosen = rng.sample(facts, min(references // 3, len(facts)))
+    passages, limit = training_passages(corpus, data), loaded.config.memory.reference_tokens
+    while len(chosen) < references:
+        passage = rng.choice(passages)
         if pieces := split(passage.text, passage.title, loaded.tokenizer.count, limit):
             chosen.append(rng.choice(pieces))
-    if corpus:
-        rng.shuffle(chosen)
+    rng.shuffle(chosen)
     return mixture, chosen

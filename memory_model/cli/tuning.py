@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,12 +51,8 @@ def adapt(
     unanswerable: Annotated[
         float, typer.Option(help="Share of the questions about facts that nothing read answers.")
     ] = 0.02,
-    unanswerable_prose: Annotated[
-        float,
-        typer.Option(help="The same about prose; a few of these teach refusing what could be answered."),
-    ] = 0.0,
     refused: Annotated[
-        float, typer.Option(help="Share of the conversations of hard that nothing read answers.")
+        float, typer.Option(help="Share of the conversations of hard and dialogue that nothing read answers.")
     ] = 0.12,
     refused_articles: Annotated[
         float, typer.Option(help="The same of articles; many of these teach refusing what could be answered.")
@@ -109,7 +104,8 @@ def adapt(
 
     The tasks of the mixture: facts (questions about a knowledge base), hard (the same where all that is read holds
     the asked field of different subjects), articles (what people asked about paragraphs, beside others of the same
-    article), prose (questions about passages of the corpus, made by rule), asked (those that people asked),
+    article), dialogue (who said what in conversations before, of the user and of other people), asked (what people
+    asked about passages of the corpus),
     continual (the paper's training on text with a memory for each chunk), warmup (the same text without memory: the
     paper's first stage), keeping (plain text without memory, so that the model stays what it was). On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …
@@ -143,8 +139,7 @@ def adapt(
         with first_process_first():
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
-                prose_sizes=replace(sizes, unanswerable=unanswerable_prose), sequence=sequence, rows=rows,
-                cache=cache, embedder=embedder, questions=questions,
+                sequence=sequence, rows=rows, cache=cache, embedder=embedder, questions=questions,
                 alike=AlikeShares(refused, refused_articles, all_as_text, ramp),
             )  # fmt: skip
         tuner = Tuner(

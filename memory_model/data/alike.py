@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_model.data.batches import ChatPieces
+from memory_model.chat import ChatTemplate
 from memory_model.data.conversations import (
     REFUSAL,
     Conversation,
@@ -121,11 +121,11 @@ class HardFacts(AlikeConversations, FactConversations):
     task = "hard"
 
     def __init__(
-        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
         *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
     ) -> None:  # fmt: skip
         """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
-        super().__init__(references, pieces, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
+        super().__init__(references, chat, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
         self.shares = shares or AlikeShares()
         self.refused_share = self.shares.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
@@ -185,7 +185,7 @@ class HardFacts(AlikeConversations, FactConversations):
             asks = [w for w in self.references[number].questions if w[0].line in lines]
             if asks and len(found) < 2:
                 text = "\n".join([title, *lines])
-                found.append(Reference(holder.family, text, self.pieces.tokenizer.encode(text), asks))
+                found.append(Reference(holder.family, text, self.chat.tokenizer.encode(text), asks))
         return found
 
 
@@ -195,11 +195,11 @@ class Articles(AlikeConversations):
     task = "articles"
 
     def __init__(
-        self, rows: Sequence[dict[str, Any]], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        self, rows: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
         *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
     ) -> None:  # fmt: skip
         """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
-        super().__init__(pieces, seed, sizes, distil=distil)
+        super().__init__(chat, seed, sizes, distil=distil)
         self.shares = shares or AlikeShares()
         self.refused_share = self.shares.refused_articles
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
@@ -212,7 +212,7 @@ class Articles(AlikeConversations):
         self.articles: dict[str, list[tuple[Reference, list[str]]]] = {}
         for number, ((title, text), (answers, refused)) in enumerate(asked.items()):
             headed = f"{title}\n{text}"
-            ids = pieces.tokenizer.encode(headed)
+            ids = chat.tokenizer.encode(headed)
             if answers and len(ids) <= longest:
                 self.articles.setdefault(title, []).append((Reference(number, headed, ids, answers), refused))
         self.articles = {name: held for name, held in self.articles.items() if len(held) >= 4}

@@ -8,14 +8,16 @@ the original model knows) is a `BatchSource`; `Mixture` mixes them and
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
+from memory_model.chat import ChatTemplate
 from memory_model.errors import InvalidInput
-from memory_model.tokenizer import Tokenizer
 
 IGNORE = -100
 Moved = TypeVar("Moved", "Batch", "Teacher")
@@ -105,46 +107,27 @@ class BatchSource(Protocol):
         """Go on from a state."""
 
 
-class ChatPieces:
-    """The chat template taken apart into token pieces, rendered once, so that batches need no Jinja."""
-
-    def __init__(self, tokenizer: Tokenizer, render: Callable[[list[dict[str, str]], bool], str]) -> None:
-        """Raises InvalidInput for a template that does not spell a conversation turn by turn."""
-        mark_q, mark_a = "QUESTION", "ANSWER"
-        turn = [{"role": "user", "content": mark_q}, {"role": "assistant", "content": mark_a}]
-        try:
-            first, rest = render(turn, False).split(mark_q)
-            between, end = rest.split(mark_a)
-            second = render(turn * 2, False).split(mark_a)[1].split(mark_q)[0].removeprefix(end)
-        except (ValueError, IndexError) as error:
-            raise InvalidInput(
-                "the chat template does not spell a conversation turn by turn, so it cannot be trained on: "
-                "make the model folder with another one (`memory-model new --chat-template FILE`)"
-            ) from error
-        self.tokenizer = tokenizer
-        stop = tokenizer.decode([tokenizer.end_of_turn_id], skip_special=False)
-        self.opening = tokenizer.encode(first)
-        self.reply = tokenizer.encode_next(between)
-        self.after_answer = tokenizer.encode_next((end.partition(stop)[2] if stop in end else end) + second)
-        self.stop = tokenizer.end_of_turn_id
-
-    def conversation(self, turns: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
-        """(ids, labels) of question-answer turns; labels hold the answers and their end-of-turn tokens."""
-        ids, labels = list(self.opening), [IGNORE] * len(self.opening)
-        for number, (question, answer) in enumerate(turns):
-            answer_ids = [*self.tokenizer.encode_next(answer), self.stop]
-            asked = [
-                *(self.after_answer if number else []),
-                *self.tokenizer.encode_next(question),
-                *self.reply,
-            ]
-            ids += asked + answer_ids
-            labels += [IGNORE] * len(asked) + answer_ids
-        return ids, labels
-
-    def prompt(self, question: str) -> list[int]:
-        """Token ids of one question, ready to be answered."""
-        return [*self.opening, *self.tokenizer.encode_next(question), *self.reply]
+def conversation_tokens(chat: ChatTemplate, turns: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
+    """(ids, labels) of question-answer turns; labels hold the answers and their end-of-turn tokens."""
+    roles = ("user", "assistant")
+    messages = [{"role": r, "content": t} for turn in turns for r, t in zip(roles, turn, strict=True)]
+    prompt, stop = chat.prompt(messages, add_generation_prompt=False), chat.tokenizer.end_of_turn_id
+    ids: list[int] = []
+    labels: list[int] = []
+    said = 0
+    for content, run in groupby(zip(prompt.content, prompt.ids, strict=True), key=itemgetter(0)):
+        tokens = [token for _, token in run]
+        learned = 0
+        said += content
+        if said and said % 2 == 0:
+            learned = len(tokens) if content else tokens.index(stop) + 1 if stop in tokens else 0
+        if said == len(messages) and not content:
+            tokens = tokens[:learned]
+        ids += tokens
+        labels += tokens[:learned] + [IGNORE] * (len(tokens) - learned)
+    if ids[-1] != stop:
+        ids, labels = [*ids, stop], [*labels, stop]
+    return ids, labels
 
 
 class Mixture:

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
-from memory_model.data.batches import IGNORE, Batch, ChatPieces, Teacher
-from memory_model.data.passages import Asked, Passage
-from memory_model.data.questions import Question, prose_questions, refers_to
+from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
+from memory_model.data.passages import Asked
+from memory_model.data.questions import Question, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split
@@ -28,7 +29,6 @@ from memory_model.tokenizer import Tokenizer
 
 REFUSAL = SENTENCE
 _MOST_ALIKE = 6  # references of a batch of facts that hold its topic
-_REAL = 0.7  # share of a batch's references that come with people's questions
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Conversations(ABC):
     task = "questions"
 
     def __init__(
-        self, pieces: ChatPieces, seed: int, sizes: Sizes | None = None, *, distil: bool = True
+        self, chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *, distil: bool = True
     ) -> None:
-        self.pieces, self.sizes, self.distil = pieces, sizes or Sizes(), distil
+        self.chat, self.sizes, self.distil = chat, sizes or Sizes(), distil
         self.random = random.Random(seed)
 
     @abstractmethod
@@ -138,7 +138,10 @@ class Conversations(ABC):
     ) -> Conversation:
         """A conversation that reads no memory: the references stand in its first question."""
         return Conversation(
-            *self.pieces.conversation(_with_texts(written, shown, turns)), [-1] * self.sizes.memories, [], []
+            *conversation_tokens(self.chat, _with_texts(written, shown, turns)),
+            [-1] * self.sizes.memories,
+            [],
+            [],
         )
 
     def _row(
@@ -146,15 +149,17 @@ class Conversations(ABC):
         asked: Sequence[int],
     ) -> Conversation:  # fmt: skip
         """A conversation that reads memories; a teacher may see the texts of what is asked for."""
-        ids, labels = self.pieces.conversation(turns)
+        ids, labels = conversation_tokens(self.chat, turns)
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
         if not self.distil or not asked or self.random.random() >= self.sizes.taught:
             return Conversation(ids, labels, slots, [], [])
-        teacher, teacher_labels = self.pieces.conversation(_with_texts(written, asked, turns))
+        teacher, teacher_labels = conversation_tokens(self.chat, _with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
         known = [a != REFUSAL for _, a in turns]
         pairs = [
-            (n + shift - 1, n - 1) for n, turn in _answer_columns(labels, self.pieces.stop) if known[turn]
+            (n + shift - 1, n - 1)
+            for n, turn in _answer_columns(labels, self.chat.tokenizer.end_of_turn_id)
+            if known[turn]
         ]
         assert all(teacher_labels[there + 1] == labels[here + 1] for there, here in pairs)
         return Conversation(ids, labels, slots, teacher, pairs)
@@ -223,10 +228,10 @@ class FactConversations(Conversations):
     task = "facts"
 
     def __init__(
-        self, references: Sequence[Reference], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
+        self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
         *, distil: bool = True, whole: float = 0.7, longest: int = 128,
     ) -> None:  # fmt: skip
-        super().__init__(pieces, seed, sizes, distil=distil)
+        super().__init__(chat, seed, sizes, distil=distil)
         self.references = [r for r in references if r.questions]
         self.whole, self.longest = whole, longest
         self.families: dict[int, list[int]] = {}
@@ -281,7 +286,7 @@ class FactConversations(Conversations):
             text = f"{title}\n" + "\n".join(kept)
         else:
             text = " ".join(factbook.sentence(title, line, rng) for line in kept)
-        ids = self.pieces.tokenizer.encode(text)
+        ids = self.chat.tokenizer.encode(text)
         return reference if len(ids) > self.longest else Reference(reference.family, text, ids, asks)
 
 
@@ -290,60 +295,22 @@ def field_of(question: Question) -> str:
     return question.line.partition(":")[0]
 
 
-class ProseConversations(Conversations):
-    """Questions about passages of prose: a name, a date, a number or a phrase of it is asked for.
-
-    passages stand in an order in which neighbours are alike (a dictionary's). References are cut at a random length.
-    """
-
-    task = "prose"
-
-    def __init__(
-        self, passages: Sequence[Passage], pieces: ChatPieces, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128,
-    ) -> None:  # fmt: skip
-        super().__init__(pieces, seed, sizes, distil=distil)
-        self.passages, self.longest = passages, longest
-
-    def draw(self) -> list[Reference]:
-        """Two runs of neighbours, the rest at random."""
-        rng, size = self.random, self.sizes.written
-        chosen: list[Reference] = []
-        while len(chosen) < size:
-            start, run = rng.randrange(len(self.passages)), 3 if len(chosen) < 6 else 1
-            for number in range(start, min(start + run, len(self.passages))):
-                reference = self._reference(number)
-                if reference is not None and reference.text not in {r.text for r in chosen}:
-                    chosen.append(reference)
-        return chosen[:size]
-
-    def _reference(self, number: int) -> Reference | None:
-        rng, passage = self.random, self.passages[number]
-        count = self.pieces.tokenizer.count
-        title = passage.title if rng.random() < 0.7 and count(passage.title) < 12 else ""
-        limit = self.longest if rng.random() < 0.6 else rng.randint(self.longest // 3, self.longest)
-        texts = split(passage.text[:2500], title, count, limit)
-        text = rng.choice(texts) if texts else ""
-        asks = prose_questions(passage.title, text.removeprefix(f"{title}\n") if title else text, rng)
-        return Reference(number, text, self.pieces.tokenizer.encode(text), asks) if asks else None
-
-
-class AskedConversations(ProseConversations):
-    """What people asked (`passages.ASKED`), in their words, beside questions made by rule about other passages."""
+class AskedConversations(Conversations):
+    """What people asked (`passages.ASKED`), in their words."""
 
     task = "asked"
 
     def __init__(
-        self, asked: Sequence[Asked], passages: Sequence[Passage], pieces: ChatPieces, seed: int,
-        sizes: Sizes | None = None, *, distil: bool = True, longest: int = 128,
+        self, asked: Sequence[Asked], chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *,
+        distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
-        super().__init__(passages, pieces, seed, sizes, distil=distil, longest=longest)
+        super().__init__(chat, seed, sizes, distil=distil)
         by_text: dict[str, list[Asked]] = {}
         for row in asked:
             by_text.setdefault(row.text, []).append(row)
         self.asked: list[Reference] = []
         for number, (text, rows) in enumerate(by_text.items()):
-            ids = pieces.tokenizer.encode(text)
+            ids = chat.tokenizer.encode(text)
             if len(ids) <= longest:
                 asks = [[Question(r.question, r.answer, text)] for r in rows]
                 self.asked.append(Reference(number, text, ids, asks))
@@ -351,10 +318,5 @@ class AskedConversations(ProseConversations):
             raise InvalidInput("the corpus has no passage for any question: prepare it with more sources")
 
     def draw(self) -> list[Reference]:
-        """References that people asked about, the rest as for prose."""
-        size = self.sizes.written
-        chosen = self.random.sample(self.asked, min(round(_REAL * size), len(self.asked)))
-        texts = {r.text for r in chosen}
-        chosen += [r for r in super().draw() if r.text not in texts][: size - len(chosen)]
-        self.random.shuffle(chosen)
-        return chosen
+        """References that people asked about."""
+        return self.random.sample(self.asked, min(self.sizes.written, len(self.asked)))

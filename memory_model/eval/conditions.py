@@ -129,7 +129,8 @@ class Evaluation:
         if knowledge_base is None and any(c.endswith("_retrieved") for c in conditions):
             raise InvalidInput("retrieved conditions need a knowledge base: give --knowledge-base")
         self.subject, self.rows, self.conditions = subject, list(rows), list(conditions)
-        self.loaded, self.bank, self.prompt = subject.loaded, subject.bank, subject.prompt()
+        self.loaded, self.bank = subject.loaded, subject.bank
+        self.bank.keeps_exact |= "memory_exact" in conditions
         self.batch, self.knowledge_base, self.candidates = batch, knowledge_base, candidates
         self.memories = self.loaded.config.memory.memories_per_chunk
         if not 0 <= distractors < self.memories:
@@ -177,26 +178,6 @@ class Evaluation:
             return [[f"{r.title}\n{r.knowledge.strip()}".strip()] for r in self.rows]
         return self.retrieved if condition.endswith("_retrieved") else self.given
 
-    def unwritten(self) -> int:
-        """How many memories `write` has to write."""
-        exact, coded = self._to_write()
-        missing = self.bank.missing(exact, exact=True)
-        return len(missing) + len(set(self.bank.missing(coded)) - set(missing))
-
-    def write(self, progress: Callable[[int], None] | None = None) -> None:
-        """Write the memories that the conditions read and the bank lacks.
-
-        progress: called with the number of memories written since its last call.
-        """
-        exact, coded = self._to_write()
-        self.bank.write(exact, exact=True, progress=progress)
-        self.bank.write(coded, progress=progress)
-
-    def _to_write(self) -> tuple[list[str], list[str]]:
-        memory = [c for c in self.conditions if c.startswith("memory")]
-        texts = {c: [text for row in self.reads(c) for text in row] for c in memory}
-        return texts.pop("memory_exact", []), [text for found in texts.values() for text in found]
-
     def run(self, progress: Callable[[int], None] | None = None) -> dict[str, Scores]:
         """Scores by condition; progress: called with the number of answers since its last call."""
         result = {}
@@ -212,8 +193,7 @@ class Evaluation:
         return result
 
     def batches(self, condition: str) -> Iterator[tuple[list[Row], list[list[int]], MemoryBatch | None]]:
-        """Rows, their prompts as token ids, and the memories that they read; what is missing is written first."""
-        self.write()
+        """Rows, their prompts as token ids, and the memories that they read."""
         every = self.reads(condition)
         for start in range(0, len(self.rows), self.batch):
             rows, reads = self.rows[start : start + self.batch], every[start : start + self.batch]
@@ -221,11 +201,10 @@ class Evaluation:
             if condition.startswith("memory"):
                 memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
             before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
-            yield (
-                rows,
-                [self.prompt(text + row.question) for text, row in zip(before, rows, strict=True)],
-                memories,
-            )
+            prompts = [
+                self.subject.prompt(text + row.question) for text, row in zip(before, rows, strict=True)
+            ]
+            yield rows, prompts, memories
 
     def _score(
         self, rows: Sequence[Row], prompts: Sequence[list[int]], memories: MemoryBatch | None, scores: Scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from memory_model.chat import ChatTemplate
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
-from memory_model.data.batches import ChatPieces
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
 from memory_model.nn.decoder import MemoryBatch
@@ -24,53 +22,41 @@ from memory_model.refusal import Refusal
 
 PLAIN = "none"
 """In place of an adapter: the model before any tuning, which reads no memory."""
-_WRITTEN_AT_ONCE = 16
 
 
 class MemoryBank:
     """Memories by reference text, for one model and one codec. One thread at a time.
 
-    Each reference is written once, whatever reads it. Coded memories are kept as payloads and decoded when they
-    are read, because an exact one of the default model takes ten times the room.
+    Each reference is written once, when it is read first. Coded memories are kept as payloads and decoded when they
+    are read, because an exact one of the default model takes ten times the room. keeps_exact: keep memories as they
+    were before the codec too, for `read(…, exact=True)`.
     """
 
     def __init__(self, loaded: LoadedModel, memory_format: MemoryFormat) -> None:
-        self.loaded, self.format = loaded, memory_format
+        self.loaded, self.format, self.keeps_exact = loaded, memory_format, False
         self._payloads: dict[str, bytes] = {}
         self._exact: dict[str, ExplicitMemory] = {}
 
-    def missing(self, references: Iterable[str], *, exact: bool = False) -> list[str]:
-        """Those references that were not written yet, each once, in order."""
-        known = self._exact if exact else self._payloads
-        return [text for text in dict.fromkeys(references) if text not in known]
-
-    def write(
-        self, references: Iterable[str], *, exact: bool = False, progress: Callable[[int], None] | None = None
-    ) -> None:
-        """Write and encode what is missing; `exact` also keeps the memories as they were before the codec.
-
-        progress: called with the number of references written since its last call.
-        """
-        todo = self.missing(references, exact=exact)
-        for start in range(0, len(todo), _WRITTEN_AT_ONCE):
-            texts = todo[start : start + _WRITTEN_AT_ONCE]
-            memories = self.loaded.writer.write(texts)
-            self._payloads |= dict(zip(texts, self.format.encode(memories), strict=True))
-            if exact:
-                self._exact |= dict(zip(texts, memories, strict=True))
-            if progress is not None:
-                progress(len(texts))
-
     def decoded(self, references: Sequence[str]) -> list[ExplicitMemory]:
-        """The memories of references that were written before, as they are after the codec."""
+        """The memories of references, as they are after the codec."""
+        self._write(references)
         return self.format.decode([self._payloads[text] for text in references])
 
     def read(self, references: Sequence[Sequence[str]], *, exact: bool = False) -> MemoryBatch:
-        """Memories [B, 1, m] of B conversations, each a list of references that were written before."""
+        """Memories [B, 1, m] of B conversations, each a list of references."""
         texts = list(dict.fromkeys(text for row in references for text in row))
+        self._write(texts)
         found = [self._exact[text] for text in texts] if exact else self.decoded(texts)
         memories = dict(zip(texts, found, strict=True))
         return stack_memories([[memories[text] for text in row] for row in references], self.loaded.config)
+
+    def _write(self, references: Sequence[str]) -> None:
+        known = self._exact if self.keeps_exact else self._payloads
+        todo = [text for text in dict.fromkeys(references) if text not in known]
+        memories = self.loaded.writer.write(todo)
+        self._payloads |= dict(zip(todo, self.format.encode(memories), strict=True))
+        if self.keeps_exact:
+            self._exact |= dict(zip(todo, memories, strict=True))
 
 
 @dataclass(frozen=True)
@@ -109,10 +95,9 @@ class Subject:
         """The model."""
         return self.bank.loaded
 
-    def prompt(self) -> Callable[[str], list[int]]:
+    def prompt(self, question: str) -> list[int]:
         """One question as token ids in the model's own chat template, ready to be answered."""
-        template = ChatTemplate(self.loaded.chat_template, self.loaded.tokenizer)
-        return ChatPieces(self.loaded.tokenizer, lambda turns, reply: template.text(turns, reply)).prompt
+        return self.loaded.chat.prompt([{"role": "user", "content": question}]).ids
 
     @contextmanager
     def half(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout
-from memory_model.chat import ChatTemplate, prefix_ids, text_start
+from memory_model.chat import prefix_ids, text_start
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.nn.writing import stack_memories
 
@@ -107,8 +107,7 @@ def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitM
 def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:
     """Read a question and its answer with memories in the slots."""
     tokenizer = loaded.tokenizer
-    template = ChatTemplate(loaded.chat_template, tokenizer)
-    prompt = template.prompt([{"role": "user", "content": row["question"]}])
+    prompt = loaded.chat.prompt([{"role": "user", "content": row["question"]}])
     text = [*prompt.ids, *tokenizer.encode_next(row["right_answer"]), tokenizer.end_of_turn_id]
     _read(loaded, text, memories)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from memory_model.chat import ChatTemplate
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.digest import file_sha256
 from memory_model.errors import BaseMismatch, InvalidInput
@@ -40,6 +41,11 @@ class LoadedModel:
     """SHA-256 of the base weights, whatever was tuned on top of them."""
     licence: str = "Apache-2.0"
     folder: ModelFolder | None = None
+
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """Conversations as tokens."""
+        return ChatTemplate(self.chat_template, self.tokenizer)
 
     @cached_property
     def writer(self) -> MemoryWriter:

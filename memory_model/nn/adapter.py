@@ -194,11 +194,11 @@ def checkpoint_layers(model: Decoder) -> None:
         if isinstance(module, LowRankLinear):
             module.keeps_merged = False
     for layer in model.blocks:
-        for part, name in ((layer.self_attn, "forward"), (layer.self_attn, "packed"), (layer.mlp, "forward")):
-            setattr(part, name, partial(_recomputed, getattr(part, name)))
+        for part in (layer.self_attn, layer.mlp):
+            part.forward = partial(_recomputed, part.forward)  # type: ignore[method-assign]
 
 
-def _recomputed(forward: Callable[..., Any], *inputs: Any) -> Any:
+def _recomputed(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
     if not torch.is_grad_enabled():
-        return forward(*inputs)
-    return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return forward(*inputs, **named)
+    return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)

@@ -1,10 +1,10 @@
 """The decoder: single-device maths only, for training, writing memories and as the oracle of the exports.
 
-Letters: B batch, T query tokens, S cached + query tokens, C chunks, N references, R reference tokens,
-M memory rows a chunk sees, D hidden, H query heads, K KV heads, G = H / K, d head dimension.
+Letters: B batch, T query tokens, S keys of the same text, C chunks, N tokens of packed rows or references, R reference
+tokens, M memory rows a chunk sees, D hidden, H query heads, K KV heads, G = H / K, d head dimension.
 
-A token's cache row says nothing about its position: positions are explicit, keys are cached rotated
-(paper 3.2), and memories are one more set of rows for the heads that have them (paper eq. 4).
+Texts are read whole, rows of different lengths packed one after the other. Positions are explicit, and memories are one
+more set of rows for the heads that have them (paper 3.2, eq. 4). `nn.serving` reads on from caches.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.nn import fused
-
-KeyValue = tuple[Tensor, Tensor]
 
 
 @dataclass
@@ -91,11 +89,6 @@ class RMSNorm(nn.Module):
         return fused.rms_norm(x, self.weight, self.epsilon, torch.get_autocast_dtype(kind) if on else x.dtype)
 
 
-def rotate(x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
-    """Rotary position embedding, half-rotation form, in float32."""
-    return fused.rotate(x_BHTd, cos_BTd[:, None], sin_BTd[:, None])
-
-
 def for_products(x: Tensor) -> Tensor:
     """Input x of several matrix products in the type that they compute with, converted once for all of them."""
     device = x.device.type
@@ -140,90 +133,76 @@ class Attention(nn.Module):
         self.register_buffer("filled_Ht", filled, persistent=False)
         self.register_buffer("rows_Ht", torch.where(filled, start_H[:, None] + step_t, 0), persistent=False)
 
-    def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Unrotated q [B, H, T, d], k and v [B, K, T, d]; q and k normed where the model norms them."""
-        B, T, _ = x_BTD.shape
-        d = self.config.head_dim
-        x_BTD = for_products(x_BTD)
-        q, k, v = (p(x_BTD).view(B, T, -1, d) for p in (self.q_proj, self.k_proj, self.v_proj))
+    def project(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Unrotated q [H, N, d], k and v [K, N, d]; q and k normed where the model norms them."""
+        x_ND = for_products(x_ND)
+        q, k, v = (
+            p(x_ND).unflatten(1, (-1, self.config.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
 
-    def rotate(self, x_BHTd: Tensor, cos_BTd: Tensor, sin_BTd: Tensor) -> Tensor:
+    def rotate(self, x_HNd: Tensor, cos_Nd: Tensor, sin_Nd: Tensor) -> Tensor:
         """Queries or keys at their positions; unchanged in a layer without rotary embedding."""
-        return rotate(x_BHTd, cos_BTd, sin_BTd) if self.rotates else x_BHTd
+        return fused.rotate(x_HNd, cos_Nd, sin_Nd) if self.rotates else x_HNd
 
     def forward(
-        self, x_BTD: Tensor, cos_BTd: Tensor, sin_BTd: Tensor, mask_BTS: Tensor, past: KeyValue | None,
-        memory: MemoryBatch | None, chunk_BT: Tensor | None, projected: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, KeyValue]:  # fmt: skip
-        """Attention output [B, T, D] and the grown cache; see `Decoder.hidden` for mask, memory and chunks.
-
-        projected: what `project` gave for x_BTD, if it was called already.
-        """
-        q_BHTd, k_BKTd, v_BKTd = projected or self.project(x_BTD)
-        q_BHTd, k_BKTd = (self.rotate(x, cos_BTd, sin_BTd) for x in (q_BHTd, k_BKTd))
-        if past is not None:
-            k_BKTd = torch.cat((past[0].to(k_BKTd.dtype), k_BKTd), dim=2)
-            v_BKTd = torch.cat((past[1].to(v_BKTd.dtype), v_BKTd), dim=2)
-        out_BHTd = self._attended(q_BHTd, k_BKTd, v_BKTd, mask_BTS, memory, chunk_BT)
-        return self.o_proj(out_BHTd.transpose(1, 2).flatten(2)), (k_BKTd, v_BKTd)
-
-    def packed(
         self, x_ND: Tensor, cos_Nd: Tensor, sin_Nd: Tensor, parts: Sequence[Rows],
         memories: Sequence[MemoryBatch | None], needed: Tensor | None = None,
+        projected: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Attention output [N, D] of packed rows, each causal and by itself; memories: this layer's, of each part.
 
-        needed: int64 [K], the tokens whose output is returned, [K, D].
+        needed: int64 [K], the tokens whose output is returned, [K, D]. projected: what `project` gave for x_ND, if it
+        was called already.
         """
-        q_1HNd, k_1KNd, v_1KNd = self.project(x_ND[None])
-        q_1HNd, k_1KNd = (self.rotate(x, cos_Nd[None], sin_Nd[None]) for x in (q_1HNd, k_1KNd))
+        q_HNd, k_KNd, v_KNd = projected or self.project(x_ND)
+        q_HNd, k_KNd = (self.rotate(x, cos_Nd, sin_Nd) for x in (q_HNd, k_KNd))
         sizes = [part.count * part.length for part in parts]
         outs = []
         for part, memory, *own in zip(
-            parts, memories, *(x[0].split(sizes, dim=1) for x in (q_1HNd, k_1KNd, v_1KNd)), strict=True
+            parts, memories, *(x.split(sizes, dim=1) for x in (q_HNd, k_KNd, v_KNd)), strict=True
         ):
             q, k, v = (x.unflatten(1, (part.count, part.length)).transpose(0, 1) for x in own)
             if memory is None or memory.valid.shape[1] == 1:
-                out_BHTd = self._attended(q, k, v, None, memory, part.chunk_BT)
+                out_BHTd = self._attended(q, k, v, memory, part.chunk_BT)
             else:
                 read, spans = memory.of_chunks(), []
                 for chunk, start, end in part.chunks:
                     here = part.chunk_BT[:, start:end].clamp_max(0) if part.chunk_BT is not None else None
                     seen = read[chunk] if chunk >= 0 else None
                     queries = q[:, :, start:end]
-                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], None, seen, here))
+                    spans.append(self._attended(queries, k[:, :, :end], v[:, :, :end], seen, here))
                 out_BHTd = torch.cat(spans, dim=2)
             outs.append(out_BHTd.transpose(1, 2).flatten(0, 1).flatten(1))
         out = torch.cat(outs)
         return cast(Tensor, self.o_proj(out if needed is None else out[needed]))
 
     def _attended(
-        self, q_BHTd: Tensor, k_BKTd: Tensor, v_BKTd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch | None,
+        self,
+        q_BHTd: Tensor,
+        k_BKSd: Tensor,
+        v_BKSd: Tensor,
+        memory: MemoryBatch | None,
         chunk_BT: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """[B, H, T, d]; mask_BTS None: causal."""
-        mask = None if mask_BTS is None else mask_BTS[:, None]
+    ) -> Tensor:
+        """[B, H, T, d]; causal, the queries being the last T of S tokens."""
         if memory is None:
-            return fused.attend(q_BHTd, k_BKTd, v_BKTd, mask)
+            return fused.attend(q_BHTd, k_BKSd, v_BKSd, None)
         assert chunk_BT is not None
         q_BKGTd = q_BHTd.unflatten(1, (self.config.kv_heads, self.config.group))
         heads = self.memory_heads
-        k, v = k_BKTd[:, heads], v_BKTd[:, heads]
-        joined = self._with_memory(q_BKGTd[:, heads], k, v, mask_BTS, memory, chunk_BT)
+        joined = self._with_memory(q_BKGTd[:, heads], k_BKSd[:, heads], v_BKSd[:, heads], memory, chunk_BT)
         if self.plain_heads:
             rest = self.plain_heads
-            q_rest = q_BKGTd[:, rest].flatten(1, 2)
-            out_rest = fused.attend(q_rest, k_BKTd[:, rest], v_BKTd[:, rest], mask)
+            out_rest = fused.attend(q_BKGTd[:, rest].flatten(1, 2), k_BKSd[:, rest], v_BKSd[:, rest], None)
             joined = torch.cat((joined, out_rest.unflatten(1, (-1, self.config.group))), dim=1)
         return joined[:, self.restore].flatten(1, 2)
 
     def _with_memory(
-        self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, mask_BTS: Tensor | None, memory: MemoryBatch,
-        chunk_BT: Tensor,
-    ) -> Tensor:  # fmt: skip
+        self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, memory: MemoryBatch, chunk_BT: Tensor
+    ) -> Tensor:
         """All memory heads h of this layer over memories and context in one softmax (paper eq. 4).
 
         Chunks are not looped over: a query meets the rows of all chunks of its sequence, and the mask leaves
@@ -231,9 +210,6 @@ class Attention(nn.Module):
         """
         B, h, G, T, _ = q_BhGTd.shape
         C, m = memory.valid.shape[1:3]
-        if mask_BTS is None:
-            mask_BTS = fused.causal(T, k_BhSd.shape[2], q_BhGTd.device)[None]
-
         alike = self.rows_Ht.numel() == memory.valid.shape[-1]
 
         def rows(x: Tensor) -> Tensor:  # [B, C, m, rows of the layer, ...] -> [B, h, C * m * t, ...]
@@ -245,8 +221,8 @@ class Attention(nn.Module):
         filled = self.filled_Ht.repeat(1, C * m)
         owner = torch.arange(C, device=filled.device).repeat_interleave(filled.shape[1] // C)
         sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
-        mask = torch.cat((sees, mask_BTS[:, None].expand(B, h, T, -1)), dim=3)
-        out = fused.attend(q_BhGTd.flatten(1, 2), keys, values, mask)
+        text = fused.causal(T, k_BhSd.shape[2], filled.device).expand(B, h, T, -1)
+        out = fused.attend(q_BhGTd.flatten(1, 2), keys, values, torch.cat((sees, text), dim=3))
         return out.unflatten(1, (h, G))
 
 
@@ -300,39 +276,28 @@ class Decoder(nn.Module):
         """The layers, by number."""
         return cast("list[Layer]", list(self.layers))
 
-    def rotary(self, positions_BT: Tensor) -> KeyValue:
-        """Cos and sin [B, T, d] (float32) of explicit positions."""
-        frequency = torch.from_numpy(self.config.frequencies).to(positions_BT.device)
-        angle = positions_BT.double()[..., None] * frequency
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cos and sin [..., d] (float32) of explicit positions [...]."""
+        frequency = torch.from_numpy(self.config.frequencies).to(positions.device)
+        angle = positions.double()[..., None] * frequency
         angle = torch.cat((angle, angle), dim=-1)
         return angle.cos().float(), angle.sin().float()
 
     def hidden(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_BTS: Tensor | None = None,
-        past: list[KeyValue] | None = None, memory: MemoryBatch | None = None, chunk_BT: Tensor | None = None,
-    ) -> tuple[Tensor, list[KeyValue]]:  # fmt: skip
-        """Normed hidden states [B, T, D] and the grown caches of every layer.
+        self,
+        ids_BT: Tensor,
+        positions_BT: Tensor,
+        memory: MemoryBatch | None = None,
+        chunk_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Normed hidden states [B, T, D] of causal texts of one length.
 
-        mask_BTS: bool, True where a query may look (default causal). memory: leading
-        dimensions [B, C, m]; chunk_BT: which of the C chunks a token belongs to, -1 for tokens (the prefix)
-        that read no memory.
+        memory: leading dimensions [B, C, m]; chunk_BT: which of the C chunks a token belongs to, -1 for tokens (the
+        prefix) that read no memory; several chunks are the same in every row.
         """
-        if mask_BTS is None:
-            T = ids_BT.shape[1]
-            S = T + (past[0][0].shape[2] if past else 0)
-            mask_BTS = fused.causal(T, S, ids_BT.device)[None]
-        caches = []
-        own = memory.by_layer(self.config.memory) if memory is not None else {}
-        with self.computing(ids_BT.device):
-            x_BTD = self.embed_tokens(ids_BT).float()
-            cos, sin = self.rotary(positions_BT)
-            for i, layer in enumerate(self.blocks):
-                normed, before = layer.input_layernorm(x_BTD), past[i] if past else None
-                attended, cache = layer.self_attn(normed, cos, sin, mask_BTS, before, own.get(i), chunk_BT)
-                caches.append(cache)
-                x_BTD = x_BTD + attended
-                x_BTD = x_BTD + layer.mlp(layer.post_attention_layernorm(x_BTD))
-            return cast(Tensor, self.norm(x_BTD)), caches
+        positions = positions_BT.expand_as(ids_BT).flatten()
+        rows = Rows(*ids_BT.shape, memory, chunk_BT)
+        return self.packed(ids_BT.flatten(), positions, [rows]).unflatten(0, ids_BT.shape)
 
     def computing(self, device: torch.device) -> torch.autocast:
         """Matrix products in the type of the weights; an autocast that is on already stays."""
@@ -341,21 +306,23 @@ class Decoder(nn.Module):
         kind = torch.get_autocast_dtype(device.type) if on else kind
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
 
-    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor) -> Tensor:
-        """Normed hidden states [K, D] of the tokens `needed` of rows of different lengths, packed without padding.
+    def packed(
+        self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor | None = None
+    ) -> Tensor:
+        """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.
+        needed: int64 [K], the tokens whose states are returned, [K, D].
         """
         with self.computing(ids_N.device):
             x_ND = self.embed_tokens(ids_N).float()
-            cos, sin = (x[0] for x in self.rotary(positions_N[None]))
+            cos, sin = self.rotary(positions_N)
             table = self.config.memory
             own = [part.memory.by_layer(table) if part.memory is not None else {} for part in parts]
             for i, layer in enumerate(self.blocks):
                 memories = [memory.get(i) for memory in own]
                 only = needed if i == len(self.layers) - 1 else None
-                normed = layer.input_layernorm(x_ND)
-                attended = layer.self_attn.packed(normed, cos, sin, parts, memories, only)
+                attended = layer.self_attn(layer.input_layernorm(x_ND), cos, sin, parts, memories, only)
                 x_ND = (x_ND if only is None else x_ND[only]) + attended
                 x_ND = x_ND + layer.mlp(layer.post_attention_layernorm(x_ND))
             return cast(Tensor, self.norm(x_ND))

@@ -1,8 +1,4 @@
-"""Greedy answers from the torch decoder, batched: for evaluation and as the oracle of the edge runtime.
-
-The prefix, the prompt and every generated token are run with explicit positions; the batch is padded on
-the left, so that all sequences end together.
-"""
+"""Read texts with memories, answer greedily, score given answers: batches of the torch decoder, for evaluation."""
 
 from __future__ import annotations
 
@@ -13,32 +9,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from memory_model.chat import text_start
-from memory_model.nn.decoder import Decoder, KeyValue, MemoryBatch
+from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.serving import BatchedDecoder
+from memory_model.nn.writing import pad_ids
 
 
-def _read(
-    model: Decoder, prefix: Sequence[int], texts: Sequence[Sequence[int]], memory: MemoryBatch | None
-) -> tuple[Tensor, list[KeyValue], Tensor, Tensor]:
-    """Hidden states, caches, which tokens are real and positions [B, P + T] of rows `prefix + padding + text`.
-
-    The text reads the memories, the prefix does not; padding is seen by nobody else.
-    """
-    B, P, T = len(texts), len(prefix), max(len(t) for t in texts)
+def read(
+    model: Decoder,
+    ids_BT: Tensor,
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    chunks_BT: Tensor | None,
+) -> Tensor:
+    """Normed hidden states [B, T, D] of texts behind the prefix, each token reading its chunk's memories."""
+    B, T = ids_BT.shape
+    P, device = len(prefix), ids_BT.device
+    ids = torch.cat((torch.tensor(prefix, dtype=torch.long, device=device).expand(B, P), ids_BT), dim=1)
     first = text_start(prefix, model.config.memory)
-    ids, positions = torch.zeros(B, P + T, dtype=torch.long), torch.zeros(B, P + T, dtype=torch.long)
-    real = torch.ones(B, P + T, dtype=torch.bool)
-    ids[:, :P], positions[:, :P] = torch.tensor(prefix), torch.arange(P)
-    for row, text in enumerate(texts):
-        start = P + T - len(text)
-        ids[row, start:] = torch.tensor(text)
-        positions[row, start:] = torch.arange(first, first + len(text))
-        real[row, P:start] = False
-    # A padding token sees itself, because a row of the softmax that sees nothing is NaN.
-    seen = real[:, None, :] | torch.eye(P + T, dtype=torch.bool)
-    mask = torch.ones(P + T, P + T, dtype=torch.bool).tril() & seen
-    chunk = torch.where(torch.arange(P + T) < P, -1, 0).expand(B, -1) if memory else None
-    hidden, past = model.hidden(ids, positions, mask, None, memory, chunk)
-    return hidden, past, real, positions
+    positions = torch.cat((torch.arange(P), torch.arange(first, first + T))).to(device)[None]
+    if memory is None or chunks_BT is None:
+        return model.hidden(ids, positions)[:, P:]
+    chunks = torch.cat((torch.full((B, P), -1, device=device), chunks_BT), dim=1)
+    return model.hidden(ids, positions, memory, chunks)[:, P:]
 
 
 @torch.inference_mode()
@@ -50,26 +42,21 @@ def greedy(
 
     memory: leading dimensions [B, 1, m] or None. first_bias: a token, and what its logit gets as first token.
     """
-    B = len(prompts)
-    hidden, past, real, positions = _read(model, prefix, prompts, memory)
-    position = positions[:, -1:]
-    answers: list[list[int]] = [[] for _ in range(B)]
-    running = torch.ones(B, dtype=torch.bool)
-    stop = torch.tensor(list(stop_ids))
-    own = torch.zeros(B, 1, dtype=torch.long) if memory else None
-    for step in range(longest):
-        logits = model.head(hidden[:, -1]).float()
-        if step == 0 and first_bias is not None:
-            logits[:, first_bias[0]] += first_bias[1]
-        token = logits.argmax(-1)
-        running &= ~torch.isin(token, stop)
-        for row in running.nonzero()[:, 0].tolist():
-            answers[row].append(int(token[row]))
-        if not running.any():
+    engine, logits = _prefilled(model, prompts, prefix, memory, longest)
+    if first_bias is not None:
+        logits[:, first_bias[0]] += first_bias[1]
+    answers: list[list[int]] = [[] for _ in prompts]
+    tokens = [0] * len(prompts)
+    for _ in range(longest):
+        likeliest = logits.argmax(-1).tolist()
+        tokens = [
+            -1 if last < 0 or new in stop_ids else new for last, new in zip(tokens, likeliest, strict=True)
+        ]
+        for answer, token in zip(answers, tokens, strict=True):
+            answer += [token] if token >= 0 else []
+        if max(tokens) < 0:
             break
-        position = position + 1
-        real = torch.cat((real, torch.ones(B, 1, dtype=torch.bool)), dim=1)
-        hidden, past = model.hidden(token[:, None], position, real[:, None], past, memory, own)
+        logits = engine.step(tokens)
     return answers
 
 
@@ -78,8 +65,22 @@ def first_logits(
     model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None
 ) -> Tensor:
     """Logits [B, V] float32 of each answer's first token."""
-    hidden, *_ = _read(model, prefix, prompts, memory)
-    return model.head(hidden[:, -1]).float()
+    return _prefilled(model, prompts, prefix, memory, 0)[1]
+
+
+def _prefilled(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    prefix: Sequence[int],
+    memory: MemoryBatch | None,
+    more: int,
+) -> tuple[BatchedDecoder, Tensor]:
+    """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it."""
+    everyone = list(range(len(prompts)))
+    engine = BatchedDecoder(model, prefix, len(prompts), len(prefix) + max(map(len, prompts)) + more)
+    if memory is not None:
+        engine.inject(everyone, memory)
+    return engine, engine.prefill(everyone, prompts)
 
 
 @torch.inference_mode()
@@ -99,6 +100,8 @@ def answer_scores(
     memory: MemoryBatch | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
     """For each answer the log probabilities [T, V] of every token at its places, and its own tokens [T]."""
-    hidden, *_ = _read(model, prefix, [[*p, *a] for p, a in zip(prompts, answers, strict=True)], memory)
-    for row, answer in enumerate(answers):
-        yield model.head(hidden[row, -len(answer) - 1 : -1]).float().log_softmax(-1), torch.tensor(answer)
+    ids, _ = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
+    hidden = read(model, ids, prefix, memory, torch.zeros_like(ids))
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        states = hidden[row, len(prompt) - 1 : len(prompt) + len(answer) - 1]
+        yield model.head(states).float().log_softmax(-1), torch.tensor(answer)

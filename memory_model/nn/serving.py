@@ -1,8 +1,7 @@
-"""The decoder for a local server: a batch of sequences over static caches, with memory slots for each.
+"""The decoder that reads on: a batch of sequences over static caches, with memory slots for each.
 
-It computes what `Decoder` computes, with the same weights. Differences are of form: caches are allocated once, each
-row of a cache has a fixed position, projections of a layer are one matrix product, and on a GPU a step is one CUDA
-graph. `nn.payloads` decompresses memories on the device.
+It computes with the weights of a `Decoder`, for a local server and for evaluation. Caches are allocated once, each row
+of a cache has a fixed position, and on a GPU a step is one CUDA graph. `nn.payloads` decompresses on the device.
 
 Letters as in `decoder`; s slot rows of a head, R text rows, S = s + R. A cache holds some KV heads of one layer:
 
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from memory_model.cache_layout import TEXT, cache_layout
 from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import Decoder, Layer, MemoryBatch
+from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.writing import pad_ids
 
 _ALIGNED_ROWS = 8
@@ -31,52 +31,11 @@ _WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """One layer, with KV heads in the order of its caches. qk_norm: [H + K, d] where queries and keys are normed."""
-
-    attention_norm: Tensor
-    qkv: Tensor
-    bias: Tensor | None
-    qk_norm: Tensor | None
-    rotates: bool
-    out: Tensor
-    mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-    @classmethod
-    def of(cls, layer: Layer, heads: Sequence[int], device: torch.device, dtype: torch.dtype) -> _Weights:
-        """A copy of the layer's weights for KV heads in another order."""
-        attention, config, mlp = layer.self_attn, layer.self_attn.config, layer.mlp
-        d, order = config.head_dim, torch.tensor(heads, device=layer.self_attn.o_proj.weight.device)
-
-        def moved(x: Tensor, kind: torch.dtype = dtype) -> Tensor:
-            return x.detach().to(device, kind)
-
-        def ordered(x: Tensor) -> Tensor:  # [heads * d, ...] of queries, keys or values
-            return x.unflatten(0, (config.kv_heads, -1))[order].flatten(0, 1)
-
-        projections = attention.q_proj, attention.k_proj, attention.v_proj
-        biases = [ordered(p.bias) for p in projections if p.bias is not None]
-        qk_norm = None
-        if attention.q_norm is not None and attention.k_norm is not None:
-            normed = (attention.q_norm, config.query_heads), (attention.k_norm, config.kv_heads)
-            qk_norm = moved(torch.cat([n.weight.expand(count, d) for n, count in normed]), torch.float32)
-        return cls(
-            moved(layer.input_layernorm.weight, torch.float32),
-            moved(torch.cat([ordered(p.weight) for p in projections])),
-            moved(torch.cat(biases)) if biases else None, qk_norm, attention.rotates,
-            moved(ordered(attention.o_proj.weight.T).T.contiguous()),
-            moved(layer.post_attention_layernorm.weight, torch.float32),
-            moved(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))), moved(mlp.down_proj.weight),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class _Cache:
-    """Keys and values [B, heads, S, d] of some heads of one layer; `layout` numbers its mask."""
+    """Keys and values [B, h, S, d] of some KV heads [h] of one layer; `layout` numbers its mask."""
 
     layout: int
+    heads: Tensor
     keys: Tensor
     values: Tensor
 
@@ -92,51 +51,41 @@ class BatchedDecoder:
 
     @torch.inference_mode()
     def __init__(
-        self, model: Decoder, prefix: Sequence[int], sequences: int, capacity: int, device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32, compiled: bool = False,
-    ) -> None:  # fmt: skip
-        """Copy the weights and allocate the caches.
+        self, model: Decoder, prefix: Sequence[int], sequences: int, capacity: int, *, compiled: bool = False
+    ) -> None:
+        """Allocate the caches on the model's device, in the type that it computes products in.
 
-        capacity: most tokens of a sequence, prefix included. dtype: of matrix products and caches; the residual
-        stream, norms and rotations stay float32. compiled: let torch.compile fuse a step's small operations.
-        Raises InvalidInput for a capacity that does not hold the prefix.
+        capacity: most tokens of a sequence, prefix included. compiled: let torch.compile fuse a step's small
+        operations. Raises InvalidInput for a capacity that does not hold the prefix.
         """
         if sequences < 1 or capacity <= len(prefix):
             raise InvalidInput(
                 f"{sequences} sequences of {capacity} tokens: at least one, longer than the prefix ({len(prefix)})"
             )
         config, layout = model.config, cache_layout(model.config)
-        self.config, self.sequences, self.capacity, self.dtype = config, sequences, capacity, dtype
-        self.device = torch.device(device)
-        self.prefix = len(prefix)
+        self.model, self.config, self.sequences, self.capacity = model, config, sequences, capacity
+        self.device, self.prefix = model.embed_tokens.weight.device, len(prefix)
+        with model.computing(self.device):
+            on = torch.is_autocast_enabled(self.device.type)
+            self.dtype = torch.get_autocast_dtype(self.device.type) if on else torch.float32
         rows = -(-(capacity + 1) // _ALIGNED_ROWS) * _ALIGNED_ROWS
-        self._embedding = model.embed_tokens.weight.detach().to(self.device, dtype)
-        self._head = model.head_weight.detach().to(self.device, dtype)
-        self._norm = model.norm.weight.detach().to(self.device, torch.float32)
-        self._layers = [
-            _Weights.of(b, layout.head_order(i), self.device, dtype) for i, b in enumerate(model.blocks)
-        ]
-        slots = {
-            number: config.memory.memories_per_chunk * max(tokens) for number, tokens in enumerate(layout.layouts)
-        }  # fmt: skip
         self._caches: list[list[_Cache]] = []
         for number in range(config.layers):
-            shapes = [
-                (t.layout, (sequences, len(t.heads), slots.get(t.layout, 0) + rows, config.head_dim))
-                for t in layout.of(number)
-            ]
-            self._caches.append([_Cache(k, self._zeros(*shape), self._zeros(*shape)) for k, shape in shapes])
+            self._caches.append([])
+            for t in layout.of(number):
+                shape = sequences, len(t.heads), layout.slots(t.layout) + rows, config.head_dim
+                heads = torch.tensor(t.heads, device=self.device)
+                self._caches[-1].append(_Cache(t.layout, heads, self._zeros(*shape), self._zeros(*shape)))
+        self._order = [torch.tensor(block.self_attn.restore, device=self.device) for block in model.blocks]
         # By layout, [B, heads, s]: 0 where a slot row may be read, minus infinity elsewhere.
         self._slots = {TEXT: self._zeros(sequences, 1, 0)} if TEXT in layout.numbers else {}
         for number, tokens in enumerate(layout.layouts):
-            self._slots[number] = self._zeros(sequences, len(tokens), slots[number]).fill_(float("-inf"))
-        self._budget = [(a.rows_Ht.to(self.device), a.filled_Ht.to(self.device)) for a in
-                        (block.self_attn for block in model.blocks)]  # fmt: skip
+            slots = self._zeros(sequences, len(tokens), layout.slots(number))
+            self._slots[number] = slots.fill_(float("-inf"))
+        self._budget = [(b.self_attn.rows_Ht, b.self_attn.filled_Ht) for b in model.blocks]
         self._row = torch.arange(rows, device=self.device)
         first = config.memory.reference_tokens  # behind the prefix, the positions that all memories share
-        position = self._row + torch.where(self._row < self.prefix, 0, first)
-        cos, sin = model.rotary(position[None])
-        self._cos, self._sin = (x[0, :, None, : config.head_dim // 2].contiguous() for x in (cos, sin))
+        self._cos, self._sin = model.rotary(self._row + torch.where(self._row < self.prefix, 0, first))
         self._every = torch.arange(sequences, device=self.device)
         self.length = torch.zeros(sequences, dtype=torch.long, device=self.device)
         self._tokens = torch.full_like(self.length, -1)
@@ -156,7 +105,7 @@ class BatchedDecoder:
     def _captured(self) -> tuple[torch.cuda.CUDAGraph | None, Tensor]:
         """A step as a CUDA graph with the tensor that it writes logits to; no graph on a processor."""
         if self.device.type != "cuda":
-            return None, self._logits_of(self._zeros(self.sequences, self.config.hidden))
+            return None, self._zeros(0)
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
@@ -171,8 +120,8 @@ class BatchedDecoder:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights that a step reads whole; of the embedding it reads a row for each sequence."""
-        tensors = [x for w in self._layers for x in vars(w).values() if isinstance(x, Tensor)]
-        return sum(x.nbytes for x in (*tensors, self._norm, self._head))
+        layers = sum(x.nbytes for x in self.model.layers.parameters())
+        return layers + self.model.norm.weight.nbytes + self.model.head_weight.nbytes
 
     # What a caller does with sequences
 
@@ -269,56 +218,40 @@ class BatchedDecoder:
         return self._logits_of(hidden[:, 0])
 
     def _logits_of(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden.to(self.dtype), self._head).float()
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root-mean-square norm over the last dimension, float32."""
-        return F.rms_norm(x, x.shape[-1:], eps=self.config.norm_epsilon) * weight
+        return self.model.head(hidden).float()
 
     def _hidden(self, ids_nT: Tensor, rows_nT: Tensor, chosen: Tensor | None) -> Tensor:
-        """Normed hidden states [n, T, D], float32; writes keys and values to `rows_nT` of these sequences.
+        """Normed hidden states [n, T, D]; writes keys and values to `rows_nT` of these sequences.
 
         chosen: int64 [n], None for all.
         """
-        config, d, G = self.config, self.config.head_dim, self.config.group
+        model, (n, T), G = self.model, ids_nT.shape, self.config.group
         writing = self._every if chosen is None else chosen
         reading = slice(None) if chosen is None else chosen
         masks = self._masks(rows_nT, reading)
-        cos, sin = self._cos[rows_nT], self._sin[rows_nT]
-        heads = config.query_heads, config.kv_heads
-        x = self._embedding[ids_nT].float()
-        for weights, caches in zip(self._layers, self._caches, strict=True):
-            normed = self._normed(x, weights.attention_norm).to(self.dtype)
-            qkv = F.linear(normed, weights.qkv, weights.bias).unflatten(-1, (-1, d))
-            qk, v = qkv.split((sum(heads), config.kv_heads), dim=2)
-            if weights.qk_norm is not None:
-                qk = self._normed(qk.float(), weights.qk_norm)
-            if weights.rotates:
-                a, b = qk.float().chunk(2, dim=-1)
-                qk = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-            q, k = qk.to(self.dtype).split(heads, dim=2)
-            outs, first = [], 0
-            for cache in caches:
-                h = cache.keys.shape[1]
-                own = slice(first, first + h)
-                rows = rows_nT + self._slots[cache.layout].shape[2]
-                cache.keys[writing[:, None], :, rows] = k[:, :, own]
-                cache.values[writing[:, None], :, rows] = v[:, :, own]
-                # Query heads of a group are queries of one head: [n, h, G T, d].
-                grouped = q[:, :, first * G : (first + h) * G].unflatten(2, (h, G)).permute(0, 2, 3, 1, 4)
-                out = F.scaled_dot_product_attention(
-                    grouped.flatten(2, 3),
-                    cache.keys[reading],
-                    cache.values[reading],
-                    attn_mask=masks[cache.layout],
-                )
-                outs.append(out.unflatten(2, (G, -1)).permute(0, 3, 1, 2, 4).flatten(2))
-                first += h
-            x = x + F.linear(torch.cat(outs, dim=-1), weights.out)
-            normed = self._normed(x, weights.mlp_norm).to(self.dtype)
-            gate, up = F.linear(normed, weights.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, weights.down)
-        return self._normed(x, self._norm)
+        cos, sin = (x[rows_nT.flatten()] for x in (self._cos, self._sin))
+        with model.computing(self.device):
+            x_ND = model.embed_tokens(ids_nT.flatten()).float()
+            for block, caches, order in zip(model.blocks, self._caches, self._order, strict=True):
+                attention = block.self_attn
+                q, k, v = attention.project(block.input_layernorm(x_ND))
+                q, k = attention.rotate(q, cos, sin), attention.rotate(k, cos, sin)
+                q_KGnTd = q.to(self.dtype).unflatten(0, (-1, G)).unflatten(2, (n, T))
+                outs = []
+                for cache in caches:
+                    rows = rows_nT + self._slots[cache.layout].shape[2]
+                    for kept, new in ((cache.keys, k), (cache.values, v)):
+                        own = new[cache.heads].unflatten(1, (n, T)).to(self.dtype)  # [h, n, T, d]
+                        kept[writing[:, None], :, rows] = own.permute(1, 2, 0, 3)
+                    # Query heads of a group are queries of one head: [n, h, G T, d].
+                    grouped = q_KGnTd[cache.heads].permute(2, 0, 1, 3, 4).flatten(2, 3)
+                    sides = cache.keys[reading], cache.values[reading]
+                    out = F.scaled_dot_product_attention(grouped, *sides, attn_mask=masks[cache.layout])
+                    outs.append(out.unflatten(2, (G, T)))
+                joined = torch.cat(outs, dim=1)[:, order]  # [n, K, G, T, d]
+                x_ND = x_ND + attention.o_proj(joined.permute(0, 3, 1, 2, 4).flatten(2).flatten(0, 1))
+                x_ND = x_ND + block.mlp(block.post_attention_layernorm(x_ND))
+            return cast(Tensor, model.norm(x_ND)).unflatten(0, (n, T))
 
     def _masks(self, rows_nT: Tensor, reading: slice | Tensor) -> dict[int, Tensor]:
         """Additive masks [n, 1 or h, G T, S] by layout: valid slot rows, and text up to the token itself."""

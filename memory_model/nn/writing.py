@@ -19,7 +19,7 @@ from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
-from memory_model.nn.decoder import Decoder, MemoryBatch
+from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.tokenizer import Tokenizer
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}
@@ -74,15 +74,18 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
     """
     memory = model.config.memory
     N, R = ids_NR.shape
-    P, d = len(prefix), model.config.head_dim
+    P = len(prefix)
     last = memory.memory_layers[-1]
     device = ids_NR.device
     start_N = torch.tensor(prefix, device=device).expand(N, P)
     real_NR = torch.arange(R, device=device)[None] < lengths_N[:, None]
-    ids = torch.cat((start_N, ids_NR), dim=1)
-    cos, sin = model.rotary(torch.arange(P + R, device=device)[None])
-    mask = torch.ones(P + R, P + R, dtype=torch.bool, device=device).tril()[None]
+    ids = torch.cat((start_N, ids_NR), dim=1).flatten()
+    cos, sin = (x.repeat(N, 1) for x in model.rotary(torch.arange(P + R, device=device)))
     written: list[MemoryBatch] = []
+
+    def references(x_hNd: Tensor) -> Tensor:  # of all tokens -> [N, h, R, d], the prefix left out
+        return x_hNd.unflatten(1, (N, P + R)).transpose(0, 1)[:, :, P:]
+
     with model.computing(device):
         x = model.embed_tokens(ids).float()
         for i, layer in enumerate(model.blocks[: last + 1]):
@@ -91,13 +94,13 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
             projected = attention.project(normed)
             if heads := attention.memory_heads:
                 q, k, v = projected
-                q_own = q.view(N, model.config.kv_heads, -1, P + R, d)[:, heads, :, P:]
-                k_own, v_own = k[:, heads, P:], v[:, heads, P:]
-                rotated = attention.rotate(k_own, cos[:, P:], sin[:, P:])
+                q_own = references(q).unflatten(1, (model.config.kv_heads, -1))[:, heads]
+                rotated = references(attention.rotate(k[heads], cos, sin))
+                k_own, v_own = references(k[heads]), references(v[heads])
                 written.append(sparsify(q_own, k_own, rotated, v_own, real_NR, attention.filled_Ht))
             if i < last:
-                attended, _ = attention(normed, cos, sin, mask, None, None, None, projected)
-                x = x + attended
+                rows = [Rows(N, P + R)]
+                x = x + attention(normed, cos, sin, rows, [None], projected=projected)
                 x = x + layer.mlp(layer.post_attention_layernorm(x))
     valid = torch.cat([rows.valid for rows in written], dim=1)
     keys, values = (

@@ -1,8 +1,7 @@
 """Fit a codec to a model's own memories, in the metric in which its errors are felt: `memory-model fit-codec`.
 
 Keys are fitted in the second moment of the queries that read them, values in W_O^T W_O of their group
-(`reading_metrics`). Of the vectors that are written only a uniform sample is kept, so that memory does not grow with
-the number of references.
+(`reading_metrics`).
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource
 from memory_model.errors import InvalidInput
 from memory_model.models.load import LoadedModel
-from memory_model.nn.decoder import Decoder, rotate
+from memory_model.nn import fused
+from memory_model.nn.decoder import Decoder
+from memory_model.nn.generate import read
 from memory_model.nn.writing import MemoryWriter, write_memories
-from memory_model.train.losses import read
 
 _WRITTEN_AT_ONCE = 16
 METRIC_BATCHES = 8
@@ -77,8 +77,8 @@ def fit(
     """(codec, share of variance lost by each group), the share measured on references it was not fitted to.
 
     texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring;
-    batches: what reads memories, for the metric; factory: see `Recipe`. `points` vectors of each block are
-    kept for fitting.
+    batches: what reads memories, for the metric; factory: see `Recipe`. At most `points` vectors of
+    each block are fitted to.
     """
     memory = loaded.config.memory
     recipe = Recipe.parse(factory, memory)
@@ -87,8 +87,8 @@ def fit(
         check_factory(recipe.faiss, loaded.config.head_dim, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
     samples, fresh = (
-        sample_blocks(
-            loaded.writer, memory, part, recipe.together, points, seed, lambda n: progress.advance(task, n)
+        written_blocks(
+            loaded.writer, memory, part, recipe.together, lambda n: progress.advance(task, n)
         )
         for part in (texts[:fitting], texts[fitting:])
     )  # fmt: skip
@@ -108,20 +108,20 @@ def fit(
     return codec, np.concatenate(lost).tolist()
 
 
-def sample_blocks(
-    writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], together: int, points: int, seed: int,
+def written_blocks(
+    writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], together: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """For each block of groups up to `points` vectors [n, together * d], a uniform sample of all that are written."""
+    """For each block of groups the vectors [n, together * d] of the references' memories."""
     blocks = [range(g, g + together) for g in range(0, 2 * len(memory.heads), together)]
-    reservoirs = [_Reservoir(points, seed + number) for number in range(len(blocks))]
+    parts: list[list[np.ndarray]] = [[] for _ in blocks]
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
-        for reservoir, groups in zip(reservoirs, blocks, strict=True):
-            reservoir.add(np.concatenate([block_vectors(m, memory, groups) for m in written]))
+        for part, groups in zip(parts, blocks, strict=True):
+            part += [block_vectors(m, memory, groups) for m in written]
         if progress is not None:
             progress(len(written))
-    return [reservoir.kept() for reservoir in reservoirs]
+    return [np.concatenate(part) for part in parts]
 
 
 def block_vectors(written: ExplicitMemory, memory: MemoryConfig, groups: Sequence[int]) -> np.ndarray:
@@ -129,29 +129,6 @@ def block_vectors(written: ExplicitMemory, memory: MemoryConfig, groups: Sequenc
     count = min(written.tokens, memory.heads[groups[0] // 2].tokens)
     sides = (written.keys, written.values)
     return np.concatenate([sides[g % 2][memory.offsets[g // 2] :][:count] for g in groups], axis=1)
-
-
-class _Reservoir:
-    """A uniform sample of rows that come one after the other, how many being unknown: the rows of lowest lot."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size, self.random = size, np.random.default_rng(seed)
-        self._rows: list[np.ndarray] = []
-        self._lots: list[np.ndarray] = []
-
-    def add(self, rows: np.ndarray) -> None:
-        """Draw a lot for each row."""
-        self._rows.append(rows)
-        self._lots.append(self.random.random(len(rows)))
-        if sum(map(len, self._lots)) > 2 * self.size:
-            self.kept()
-
-    def kept(self) -> np.ndarray:
-        """The sample so far, in the order of its lots; the other rows are dropped."""
-        lots = np.concatenate(self._lots)
-        lowest = np.argsort(lots, kind="stable")[: self.size]
-        self._rows, self._lots = [np.concatenate(self._rows)[lowest]], [lots[lowest]]
-        return self._rows[0]
 
 
 @torch.no_grad()
@@ -183,16 +160,16 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
             handle.remove()
         P, T = len(prefix), batch.ids.shape[1]
         first = text_start(prefix, config.memory)
-        cos, sin = model.rotary(torch.arange(first, first + T)[None])
+        cos, sin = model.rotary(torch.arange(first, first + T))
         # A token is read while the one before it is processed: the position that predicts an answer's token.
         predicts = torch.zeros_like(batch.labels, dtype=torch.bool)
         predicts[:, :-1] = batch.labels[:, 1:] != IGNORE
         predicts &= (batch.memories >= 0).flatten(1).any(1)[:, None]
         counts += int(predicts.sum()) * group
         for head, start in zip(heads, config.memory.offsets, strict=True):
-            q = queries[head.layer][:, P:].unflatten(2, (-1, d)).transpose(1, 2)
+            q = queries[head.layer].unflatten(0, (-1, P + T))[:, P:].unflatten(2, (-1, d)).transpose(1, 2)
             own = q[:, head.head * group : (head.head + 1) * group]
-            chosen = rotate(own, cos, sin).transpose(1, 2)[predicts].flatten(0, 1).double()
+            chosen = fused.rotate(own, cos, sin).transpose(1, 2)[predicts].flatten(0, 1).double()
             moments[head] += chosen.T @ chosen
             place = slice(start, start + head.tokens)
             valid = written.valid[:, place]

@@ -23,6 +23,7 @@ from memory_model.chat import text_start
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
 from memory_model.nn.adapter import original, unchanging
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
+from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
 
 Share = TypeVar("Share")
@@ -368,26 +369,6 @@ def _read_packed(
 
 def _lengths(ids_BT: Tensor, lengths_B: Tensor | None) -> list[int]:
     return [ids_BT.shape[1]] * len(ids_BT) if lengths_B is None else list(lengths_B.tolist())
-
-
-def read(
-    model: Decoder,
-    ids_BT: Tensor,
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-    chunks_BT: Tensor | None,
-) -> Tensor:
-    """Normed hidden states [B, T, D] of texts behind the prefix, each token reading its chunk's memories."""
-    B, T = ids_BT.shape
-    P, device = len(prefix), ids_BT.device
-    ids = torch.cat((torch.tensor(prefix, device=device).expand(B, P), ids_BT), dim=1)
-    first = text_start(prefix, model.config.memory)
-    positions = torch.cat((torch.arange(P), torch.arange(first, first + T))).to(device)[None]
-    chunks = None
-    if memory is not None and chunks_BT is not None:
-        chunks = torch.cat((torch.full((B, P), -1, device=device), chunks_BT), dim=1)
-    hidden, _ = model.hidden(ids, positions, memory=memory if chunks is not None else None, chunk_BT=chunks)
-    return hidden[:, P:]
 
 
 def read_loss(model: Decoder, batch: Batch, prefix: Sequence[int], memory: MemoryBatch | None) -> Tensor:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +224,7 @@ class Tuner:
         if not path.is_file():
             return False
         state = torch.load(path, map_location="cpu", weights_only=True)
-        # A run of an older version lacks the fields that came later: it had their defaults.
-        own = asdict(self.plan)
-        changed = [f.name for f in fields(TuningPlan) if state["plan"].get(f.name, f.default) != own[f.name]]
+        changed = [name for name, value in asdict(self.plan).items() if state["plan"].get(name) != value]
         if changed:
             raise InvalidInput(
                 f"{self.folder} holds a run with other settings ({', '.join(changed)}): use another --out"

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from memory_service.access.authorization import tenant_of
-from memory_service.errors import DiskWatermarkReached, QuotaExceeded, RateExceeded
+from memory_service.errors import QuotaExceeded, RateExceeded
 from memory_service.ops.metrics import REFUSED, TENANT_QUOTA, TENANT_USE
 
 if TYPE_CHECKING:
-    from memory_service.ops.disk_watermark import DiskWatermark
     from memory_service.stores import KnowledgeBase, NewDocument, Store
 
 _COUNTED_S = 60.0
@@ -70,17 +69,15 @@ class Use(NamedTuple):
 
 
 class WriteGuard:
-    """Disk and quotas, checked before a batch is written. Thread-safe.
+    """Quotas of what tenants store, checked before a batch is written. Thread-safe.
 
     What tenants store is counted by the store once a minute at most, and added up in between.
     """
 
     def __init__(
-        self, store: Store, disk: DiskWatermark, quota_of: Callable[[str], Quota],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self, store: Store, quota_of: Callable[[str], Quota], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
-        self._disk = disk
         self._quota_of = quota_of
         self._clock = clock
         self._lock = threading.Lock()
@@ -88,13 +85,7 @@ class WriteGuard:
 
     @contextlib.contextmanager
     def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
-        """Around `Store.write` of these documents; raises DiskWatermarkReached, QuotaExceeded before it."""
-        if self._disk.look():
-            REFUSED.labels(DiskWatermarkReached.reason).inc()
-            raise DiskWatermarkReached(
-                f"the store's disk has less than {self._disk.stop_bytes >> 20} MiB left: writing goes on when"
-                f" {self._disk.resume_bytes >> 20} MiB are free"
-            )
+        """Around `Store.write` of these documents; raises QuotaExceeded before it."""
         tenant, more = tenant_of(base.name), _use_of(documents)
         self._admit(tenant, more, base, documents)
         yield

@@ -1,33 +1,33 @@
-"""Health that follows the store, the disk, warm-up and draining, looked at again and again."""
+"""Health that follows the store and draining, looked at again and again."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health
 
 from memory_service.access.authorization import Catalogue
 from memory_service.api.interceptors import SERVICES
-from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
-from memory_service.ops.metrics import KNOWLEDGE_BASES, READY, STORE_UP
+from memory_service.ops.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
 from memory_service.stores import Store
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 RETRIEVAL = "memory.v1.Retrieval"
-INGESTION = "memory.v1.Ingestion"
 MODELS = "memory.v1.Models"
 
 
 class Health:
     """Statuses of the services. NOT_SERVING until `watch` has seen a store that answers; for good after `drain`.
 
-    Models: SERVING once the model is loaded. Ingestion: the store answers and the disk has room. All others and "":
-    the store answers. A damaged knowledge base stops nothing but itself.
+    Models: SERVING. All others and "": the store answers. A damaged knowledge base stops nothing but itself.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -39,20 +39,15 @@ class Health:
         self._up: bool | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """NOT_SERVING: the service listens, its store and model are being loaded."""
-        for service in ("", *SERVICES):
-            await self.servicer.set(service, NOT_SERVING)
-
-    async def watch(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
-        """Looks once, then keeps looking until `close`."""
-        await self._look(store, disk, catalogue)
+    async def watch(self, store: Store, catalogue: Catalogue, folder: Path | None) -> None:
+        """Looks once, then keeps looking until `close`. folder: of an embedded store, whose free space is measured."""
+        await self._look(store, catalogue, folder)
 
         async def keep_looking() -> None:
             while True:
                 await asyncio.sleep(self._interval_s)
                 try:
-                    await self._look(store, disk, catalogue)
+                    await self._look(store, catalogue, folder)
                 except Exception as error:
                     logger().error("health_not_looked_at", exc_info=error)
 
@@ -70,7 +65,7 @@ class Health:
             await asyncio.gather(self._watching, return_exceptions=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    async def _look(self, store: Store, disk: DiskWatermark, catalogue: Catalogue) -> None:
+    async def _look(self, store: Store, catalogue: Catalogue, folder: Path | None) -> None:
         problem = await self._problem(store)
         up = problem == ""
         if up != self._up:
@@ -78,7 +73,10 @@ class Health:
             logger().log(20 if up else 30, "store_state", answers=up, problem=problem)
         STORE_UP.set(up)
         READY.set(up)
-        serving = {"": up, **dict.fromkeys(SERVICES, up), INGESTION: up and not disk.look(), MODELS: True}
+        if folder is not None:
+            with contextlib.suppress(OSError):  # the store itself says what is wrong with its folder
+                DISK_FREE_BYTES.set(shutil.disk_usage(folder).free)
+        serving = {"": up, **dict.fromkeys(SERVICES, up), MODELS: True}
         for service, serves in serving.items():
             await self.servicer.set(service, SERVING if serves else NOT_SERVING)
         if up:

@@ -12,7 +12,6 @@ from memory_service.access.authorization import Scope
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, retryable, to_status
 from memory_service.ops.metrics import DOCUMENTS
-from memory_service.ops.tracing import span
 from memory_service.read.query import read_filter
 from memory_service.stores import KnowledgeBase, StoredVersion
 from memory_service.write.cold_start import LateMemories
@@ -94,10 +93,9 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
             deleted.references_deleted += references
             return page[-1] if condition else None
 
-        with span("store.delete"):
-            last = await self._runtime.run("write", delete_page, None)
-            while last is not None:
-                last = await self._runtime.run("write", delete_page, last)
+        last = await self._runtime.run("write", delete_page, None)
+        while last is not None:
+            last = await self._runtime.run("write", delete_page, last)
         return deleted
 
     async def GetDocument(self, request: pb.GetDocumentRequest, call: Call) -> pb.GetDocumentResponse:

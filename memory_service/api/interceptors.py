@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 import structlog
@@ -28,7 +28,6 @@ from memory_service.access.tls import identities
 from memory_service.errors import (
     DeadlineExceeded,
     MalformedRequest,
-    NotReady,
     ServiceError,
     ShuttingDown,
     Unauthenticated,
@@ -37,7 +36,6 @@ from memory_service.errors import (
 )
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import CALL_SECONDS, CALLS, UNDER_WAY
-from memory_service.ops.tracing import annotate
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
 
 _SERVICES = [
@@ -136,7 +134,6 @@ class Accounting(grpc.aio.ServerInterceptor):
     ) -> AsyncIterator[Call]:
         call, code, started = Call(context), "OK", time.perf_counter()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        annotate(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         self._under_way += 1
         self._idle.clear()
@@ -189,11 +186,11 @@ class Accounting(grpc.aio.ServerInterceptor):
 
 
 class AccessControl(grpc.aio.ServerInterceptor):
-    """Lets calls of known callers in, within their rates, while `state` is open. turned_away: refused as closed."""
+    """Lets calls of known callers in, within their rates, until `closed` is set. turned_away: refused since then."""
 
     def __init__(self, keys: KeyRing | None, rates: Rates, *, certificates: bool) -> None:
         """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS)."""
-        self.state: Literal["loading", "open", "closed"] = "loading"
+        self.closed = False
         self.turned_away = 0
         self._keys = keys
         self._rates = rates
@@ -237,9 +234,7 @@ class AccessControl(grpc.aio.ServerInterceptor):
         return handler._replace(**{kind: streaming if handler.response_streaming else unary})
 
     def _require_open(self) -> None:
-        if self.state == "loading":
-            raise NotReady("the service loads its store and model: try again in some seconds")
-        if self.state == "closed":
+        if self.closed:
             self.turned_away += 1
             raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
 

@@ -9,7 +9,6 @@ import numpy as np
 from memory_service.api.interceptors import Call
 from memory_service.errors import Overloaded
 from memory_service.ops.metrics import REFUSED, WAITING, observe_retrieval
-from memory_service.ops.tracing import span
 from memory_service.read.query import read_query
 from memory_service.stores import KnowledgeBase, Query, Retrieved
 from memory_service.write.cold_start import LateMemories
@@ -40,8 +39,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             base = await runtime.open(call.access, request.knowledge_base)
             per_chunk = runtime.encoder.description.memories_per_chunk
             query = await read_query(request, base.identity, runtime.settings, per_chunk, self._embedded)
-            with span("store.retrieve", queries=len(query.vectors)):
-                retrieved, queue_us = await self._search(base, query)
+            retrieved, queue_us = await self._search(base, query)
             if b"" in retrieved.payloads.values():
                 retrieved = await self._late.complete(base, query, retrieved, call.time_remaining_s())
         finally:

@@ -1,4 +1,4 @@
-"""The service: listening at once, loaded, ready, draining, closed."""
+"""The service: loaded, listening, draining, closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import grpc
@@ -30,7 +29,6 @@ from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
-from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import MetricsPort
 from memory_service.ops.tracing import Tracing
@@ -75,8 +73,6 @@ class Server:
         audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
         if audit is not None:
             self._closing.callback(audit.close)
-        address = parse_address(settings.store)
-        self.disk = DiskWatermark(None if address.host else address.path, settings.disk_stop_bytes)
         self._health = Health(settings.health_interval_s)
         self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
         self._access = AccessControl(
@@ -98,34 +94,19 @@ class Server:
             requests_per_s=settings.quota_requests_per_s,
         )  # fmt: skip
 
-    async def listen(self) -> None:
-        """Opens the ports; health is answered, everything else refused. Raises StoreUnavailable when one is taken."""
-        settings, server = self._settings, self._grpc
-        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
-        if settings.reflection:
-            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-            reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
-        try:
-            self.port = self._security.add_port(server, settings.listen)
-        except RuntimeError as error:
-            raise StoreUnavailable(
-                f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
-            ) from error
-        if settings.metrics_listen:
-            metrics = self._closing.enter_context(contextlib.closing(MetricsPort(settings.metrics_listen)))
+    def open_metrics(self) -> None:
+        """Opens the metrics port, whose `/live` answers while the store is opened and the model is loaded."""
+        if self._settings.metrics_listen and not self.metrics_port:
+            metrics = MetricsPort(self._settings.metrics_listen, asyncio.get_running_loop())
+            self._closing.callback(metrics.close)
             self.metrics_port = metrics.port
-        await self._health.begin()
-        await server.start()
-        logger().info("listening", listen=settings.listen, port=self.port)
 
     async def start(self, encoder: Encoder, store: Store) -> None:
-        """Answers calls when it returns; listens if it did not yet. The store is closed by `stop`."""
-        if not self.port:
-            await self.listen()
-        settings = self._settings
+        """Answers calls when it returns. The store is closed by `stop`. Raises StoreUnavailable for a taken address."""
+        settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
         catalogue = Catalogue(store, encoder.description)
-        guard = WriteGuard(store, self.disk, self._quota_of)
+        guard = WriteGuard(store, self._quota_of)
         runtime = Runtime(settings, catalogue, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
         there = {base.name for base in store.knowledge_bases()}
@@ -133,27 +114,33 @@ class Server:
             with contextlib.suppress(KnowledgeBaseExists):  # another pod starts, too
                 store.create(DEFAULT_KNOWLEDGE_BASE, "", encoder.description.identity)
         late = self._late = LateMemories(runtime)
-        # A server that has started takes generic handlers only; the others, for the same methods, are left out.
-        services = SimpleNamespace(
-            add_generic_rpc_handlers=self._grpc.add_generic_rpc_handlers,
-            add_registered_method_handlers=lambda service, handlers: None,
-        )
-        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late), services)
-        ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), services)
-        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime), services)
-        models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), services)
-        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), services)
+        retrieval_pb2_grpc.add_RetrievalServicer_to_server(Retrieval(runtime, late), server)
+        ingestion_pb2_grpc.add_IngestionServicer_to_server(Ingestion(runtime, late), server)
+        knowledge_bases_pb2_grpc.add_KnowledgeBasesServicer_to_server(KnowledgeBases(runtime), server)
+        models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
+        operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
+        if settings.reflection:
+            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+            reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
         await self._warm_up(runtime)
         late.start()
-        self._access.state = "open"
-        await self._health.watch(store, self.disk, catalogue)
+        try:
+            self.port = self._security.add_port(server, settings.listen)
+        except RuntimeError as error:
+            raise StoreUnavailable(
+                f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
+            ) from error
+        self.open_metrics()
+        await self._health.watch(store, catalogue, None if address.host else address.path)
+        await server.start()
         if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
             temporary = file.with_name(f".{file.name}.{os.getpid()}")
             temporary.write_text(f"{self.port}\n", encoding="utf-8")
             temporary.replace(file)
         logger().info(
-            "serving", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
-            store=str(parse_address(settings.store)),  # shown without its password
+            "listening", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
+            store=str(address),  # shown without its password
             keys=self._security.keys is not None, tls=self._security.certificates is not None,
         )  # fmt: skip
 
@@ -182,7 +169,7 @@ class Server:
         await self._health.drain()
         await asyncio.sleep(self._settings.shutdown_delay_s)
         # New calls are refused until clients pause: gRPC cancels what arrives while a connection closes, unretryably.
-        self._access.state = "closed"
+        self._access.closed = True
         refused, pause_s = -1, _FIRST_PAUSE_S
         for _ in range(_MOST_PAUSES):
             if self._access.turned_away == refused:
@@ -252,9 +239,9 @@ def keep_what_is_loaded() -> None:
 
 
 async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Encoder]) -> None:
-    """Opens the store, listens, loads the model, serves until SIGTERM or SIGINT, then stops gracefully.
+    """Opens the store, loads the model, listens and serves until SIGTERM or SIGINT, then stops gracefully.
 
-    Raises what `open_store` and `load_encoder` raise; without a store it does not listen.
+    Raises what `open_store` and `load_encoder` raise; without either only the metrics port was open.
     """
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -262,10 +249,10 @@ async def serve_until_signal(settings: Settings, load_encoder: Callable[[], Enco
         loop.add_signal_handler(number, signalled.set)
     server = Server(settings)
     with contextlib.ExitStack() as closing:
+        server.open_metrics()
         store = await asyncio.to_thread(open_store, settings.store, settings.store_options())
         closing.callback(store.close)
         try:
-            await server.listen()
             encoder = await asyncio.to_thread(load_encoder)
             if not signalled.is_set():
                 closing.pop_all()

@@ -6,23 +6,20 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from memory_service.cli.terminal import Address, errors_for_people
-from memory_service.client.connection import connected
 from memory_service.settings import DEFAULT_ADDRESS
 
 
 @contextlib.contextmanager
-def _with_bar(what: str, address: str) -> Iterator[tuple[grpc.Channel, Callable[[int, int], None]]]:
-    """A channel to the service, and what shows how far the work is."""
+def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """What shows how far the work is."""
     with errors_for_people(), Progress(console=Console(stderr=True, highlight=False)) as progress:
         task = progress.add_task(what, total=None)
-        with connected(address) as channel:
-            yield channel, lambda done, total: progress.update(task, completed=done, total=total)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def backup(
@@ -33,10 +30,10 @@ def backup(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Save a knowledge base while it is served; run again to go on after an interruption, or to save what is new."""
-    from memory_service.ops.backup import Archive, Backup
+    from memory_service.ops.backup import Archive, back_up
 
-    with _with_bar("memories", address) as (channel, show):
-        made = Backup(channel, address, name, Archive(target), show).run()
+    with _with_bar("memories") as show:
+        made = back_up(address, name, Archive(target), show)
     typer.echo(f"saved {made.document_count} documents, {made.memory_count} memories of {name} to {target}")
 
 
@@ -49,8 +46,8 @@ def restore(
     ] = False,
 ) -> None:
     """Restore a backup into a new knowledge base; every checksum is compared."""
-    from memory_service.ops.backup import Archive, Restore
+    from memory_service.ops import backup
 
-    with _with_bar("documents", address) as (channel, show):
-        made = Restore(channel, address, name, Archive(source), show).run(resume=resume)
+    with _with_bar("documents") as show:
+        made = backup.restore(address, name, backup.Archive(source), show, resume=resume)
     typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")

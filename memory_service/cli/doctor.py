@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -34,21 +33,17 @@ def doctor(
 
     "look" is said of what works but will need something done. Exits with 1 when something is wrong.
     """
-    from memory_service.ops.doctor import bundle_ids, check_files, check_service, check_store
+    from memory_service.ops.doctor import check_files, check_service, check_store
     from memory_service.ops.logs import configure_logs
 
     with errors_for_people():
         settings = load_settings(config, {"store": store} if store else {})
         configure_logs("warning")  # on stderr: what is printed here is for programs too
         findings = check_files(settings)
-        ids: Mapping[str, str] = {}
-        if settings.bundle is not None:
-            finding, ids = bundle_ids(settings.bundle)
-            findings.append(finding)
         if store:
-            findings += check_store(store, settings.store_options(), deep=deep, ids=ids)
+            findings += check_store(store, settings.store_options(), deep=deep)
         else:
-            findings += check_service(address, ids)
+            findings += check_service(address)
     if as_json:
         typer.echo(
             json.dumps([{"state": finding.state, **asdict(finding)} for finding in findings], indent=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,29 +19,18 @@ if TYPE_CHECKING:
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
-_FILE_HELP, _AUDIT_HELP = "the key file that the service reads", "file that gets a line about the change"
+_FILE_HELP = "the key file that the service reads"
 File = Annotated[Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help=_FILE_HELP)]
-Audit = Annotated[
-    Path | None, typer.Option("--audit-log", envvar="MEMORY_SERVICE_AUDIT_LOG", help=_AUDIT_HELP)
-]
 Tenant = Annotated[str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")]
 
 
 @contextlib.contextmanager
-def _changing(keys: Path, audit_log: Path | None, event: str, what: dict[str, object]) -> Iterator[KeyFile]:
-    """The file's content to be changed, and a line in the audit log once it was: no log, no change.
-
-    what: goes into the line, as it is at the end.
-    """
-    from memory_service.access.audit import AuditLog
-    from memory_service.access.authorization import Access
+def _changing(keys: Path) -> Iterator[KeyFile]:
+    """The file's content to be changed; our errors as one line."""
     from memory_service.access.keys import changing
 
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(contextlib.closing(AuditLog(audit_log))) if audit_log is not None else None
-        yield stack.enter_context(changing(keys))
-        if log is not None:
-            log.write(event, Access(key_id="", tenant=""), by=f"uid {os.getuid()}", **what)
+    with errors_for_people(), changing(keys) as file:
+        yield file
 
 
 @keys_app.command("create")
@@ -57,7 +45,6 @@ def create(
     ],
     tenant: Tenant = "",
     expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
-    audit_log: Audit = None,
 ) -> None:
     """Make a key and print it: nobody can read it again.
 
@@ -66,10 +53,8 @@ def create(
     with errors_for_people():
         grants = _grants(grant)
         expires = timedelta(days=expires_days) if expires_days is not None else None
-        what: dict[str, object] = {"name": name, "of_tenant": tenant, "grants": grants}
-        with _changing(keys, audit_log, "CreateKey", what) as file:
+        with _changing(keys) as file:
             file, key, secret = file.with_new(name, tenant, grants, expires)
-            what["key_id"] = key.id
             file.write(keys)
     Console(stderr=True, highlight=False).print(
         f"key {key.id} for {plain(name)}; keep what follows, it is not stored", soft_wrap=True
@@ -102,13 +87,11 @@ def certificate(
         ),
     ] = None,
     tenant: Tenant = "",
-    audit_log: Audit = None,
 ) -> None:
     """Set what clients with a certificate of this identity may do without an API key (mTLS)."""
     with errors_for_people():
         grants = _grants(grant or [])
-        what: dict[str, object] = {"identity": identity, "of_tenant": tenant, "grants": grants}
-        with _changing(keys, audit_log, "SetCertificate", what) as file:
+        with _changing(keys) as file:
             file.with_certificate(identity, tenant, grants).write(keys)
     typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
 
@@ -135,9 +118,9 @@ def show(keys: File) -> None:
 
 
 @keys_app.command("revoke")
-def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File, audit_log: Audit = None) -> None:
+def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> None:
     """End a key; running services refuse it within a second."""
-    with errors_for_people(), _changing(keys, audit_log, "RevokeKey", {"key_id": key_id}) as file:
+    with _changing(keys) as file:
         file.with_revoked(key_id).write(keys)
     typer.echo(f"revoked {key_id}")
 
@@ -151,12 +134,8 @@ def quota(
         int, typer.Option("--bytes", min=0, help="most bytes of texts, vectors and memories; 0: no limit")
     ] = 0,
     requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
-    audit_log: Audit = None,
 ) -> None:
     """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
-    what: dict[str, object] = {
-        "of_tenant": tenant, "references": references, "bytes": size_bytes, "requests_per_s": requests_per_s,
-    }  # fmt: skip
-    with errors_for_people(), _changing(keys, audit_log, "SetQuota", what) as file:
+    with _changing(keys) as file:
         file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
     typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

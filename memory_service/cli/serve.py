@@ -38,7 +38,7 @@ def serve(
     """Serve until SIGTERM. Every setting can also be given as MEMORY_SERVICE_<NAME> or in the file."""
     from memory_service.api.server import run, serve_until_signal
     from memory_service.ops.logs import configure_logs, logger
-    from memory_service.write.encoder import ModelEncoder, require_files
+    from memory_service.write.encoder import ModelEncoder
 
     given = {
         "listen": listen, "store": store, "port_file": port_file, "bundle": bundle, "embedder": embedder,
@@ -48,7 +48,6 @@ def serve(
         settings = load_settings(config, {name: value for name, value in given.items() if value is not None})
         configure_logs(settings.log_level)
         address = parse_address(settings.store)
-        require_files(settings)  # before it listens: what is missing is said at once
         logger().info(
             "loading", model=str(settings.model or "packaged"), store=str(address)
         )  # takes seconds: do not be silent

@@ -126,7 +126,7 @@ class Send:
 
     def __call__(self, rows: Sequence[Row]) -> list[Row]:
         """One batch, one stream; raises RemoteError."""
-        return list(Ingestion(self._to, leave_out_unchanged=False).run(rows))
+        return list(Ingestion(self._to).run(rows))
 
 
 class Store:

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Literal
 
 import grpc
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from memory_model.bundle import Bundle
-from memory_model.errors import IdentityMismatch, Memory3Error
+from memory_model.errors import Memory3Error
 from memory_service.access.keys import KeyFile
 from memory_service.access.tls import Security
-from memory_service.api.health import INGESTION, MODELS, RETRIEVAL
+from memory_service.api.health import RETRIEVAL
 from memory_service.client.connection import RemoteError, connected
 from memory_service.settings import Settings
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
-from memory_service.stores.address import StoreAddress, parse_address
-from memory_service.stores.identity import require_readable
+from memory_service.stores.address import parse_address
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc, models_pb2, models_pb2_grpc
 
-IDS = ("model_id", "codec_id", "memory_format_id", "embedder_id")
 SOON = timedelta(days=30)
 """What ends within this time is reported."""
 _REMEDY_BASE = "restore it from a backup under a new name, or `memory-service kb delete` it and ingest again"
-_REMEDY_IDENTITY = "name the bundle it was written with, or ingest its documents anew"
+_REMEDY_IDENTITY = "serve it with the model it was written with, or ingest its documents anew"
 _REMEDY_FOLDER = "if a service has it open: stop the service, or use `memory-service doctor --address …`"
 _REMEDY_SERVER = "are server, address and password (MEMORY_SERVICE_STORE_PASSWORD) right? then as it says"
 _NEW_KEY = "`memory-service keys create` makes a new one; give it to its users, then revoke the old one"
 _NEW_CERTIFICATE = "replace the files in place: the next handshake uses the new ones"
 _NOT_SERVING = {
-    "": "look at its log: it is loading, stopping, or its store does not answer",
+    "": "look at its log: it is stopping, or its store does not answer",
     RETRIEVAL: "look for `store_state` in its log: the store does not answer",
-    INGESTION: "free space on the store's disk, or lower disk_stop_bytes; writing goes on by itself",
-    MODELS: "wait: the model is being loaded",
 }
 _NOT_ANSWERED = {
     grpc.StatusCode.UNAUTHENTICATED: "set MEMORY_SERVICE_CLIENT_API_KEY to a key with the scope `read`",
@@ -64,46 +56,13 @@ class Finding:
         return ("look" if self.remedy else "ok") if self.sound else "bad"
 
 
-def _short(ids: Mapping[str, str]) -> str:
-    return ", ".join(f"{name.removesuffix('_id').replace('_', ' ')} {ids[name][:12]}" for name in ids)
-
-
-# What the settings name
-
-
-def bundle_ids(bundle: Path) -> tuple[Finding, Mapping[str, str]]:
-    """What a bundle is for, and its ids by their names; none where it cannot be read."""
-    try:
-        manifest = Bundle.open(bundle).manifest
-    except Memory3Error as error:
-        return Finding(False, f"bundle {bundle}", str(error), "`memory-model export` makes a new one"), {}
-    ids = {name: str(getattr(manifest, name)) for name in IDS}
-    return Finding(True, f"bundle {bundle}", _short(ids)), ids
-
-
 def check_files(settings: Settings) -> list[Finding]:
     """Whether `serve` would start with these settings, and what in their files ends soon."""
-    findings = []
     try:
         Security.of(settings)
     except Memory3Error as error:
-        findings.append(Finding(False, "keys and TLS", str(error), "name files that fit together"))
-    else:
-        findings += _check_ends(settings)
-    if (log := settings.audit_log) is not None:
-        place = log if log.exists() else log.parent
-        if log.is_dir() or not os.access(place, os.W_OK):
-            remedy = f"make {log.parent} and let the service's user write there"
-            findings.append(
-                Finding(False, f"audit log {log}", "cannot be written: it will not start", remedy)
-            )
-    if "store" in settings.model_fields_set and not (address := parse_address(settings.store)).host:
-        place = next((one for one in (address.path, *address.path.parents) if one.exists()), Path("/"))
-        free, stop = shutil.disk_usage(place).free, settings.disk_stop_bytes
-        found = f"{free >> 20} MiB free, writing stops below {stop >> 20} MiB"
-        remedy = "free space or move the store to a larger disk" if free < 2 * stop else ""
-        findings.append(Finding(free >= stop, f"disk of {address.path}", found, remedy))
-    return findings
+        return [Finding(False, "keys and TLS", str(error), "name files that fit together")]
+    return list(_check_ends(settings))
 
 
 def _check_ends(settings: Settings) -> Iterator[Finding]:
@@ -131,61 +90,34 @@ def _check_ends(settings: Settings) -> Iterator[Finding]:
 # A store that no service has open
 
 
-def check_store(
-    url: str, options: StoreOptions | None = None, *, deep: bool = False, ids: Mapping[str, str] | None = None
-) -> list[Finding]:
-    """Opens the store and checks every knowledge base, against the `ids` of a bundle too; `deep` reads all payloads.
+def check_store(url: str, options: StoreOptions | None = None, *, deep: bool = False) -> list[Finding]:
+    """Opens the store and checks every knowledge base; `deep` reads all payloads.
 
-    No service may have it open. A store that is not there is not made, and one of an older version is left as it is.
+    No service may have it open. A store that is not there is not made.
     """
     address, options = parse_address(url), options or StoreOptions()
     what = f"store {address}"
     if not address.host and not address.path.exists():
         return [Finding(False, what, "there is none", "`memory-service serve` makes one; is the path right?")]
     try:
-        if lacking := _migrations_to_come(address, options):
-            remedy = "back up, then `memory-service migrate` applies them; nothing else was looked at"
-            return [Finding(True, what, f"of an older version, lacks {', '.join(lacking)}", remedy)]
         store = open_store(url, options)
     except Memory3Error as error:
         return [Finding(False, what, str(error), _REMEDY_SERVER if address.host else _REMEDY_FOLDER)]
     try:
-        findings = [Finding(True, what, "opened, no migration is missing")]
-        return findings + [_check_base(store, base, deep, ids or {}) for base in store.knowledge_bases()]
+        findings = [Finding(True, what, "opened")]
+        return findings + [_check_base(store, base, deep) for base in store.knowledge_bases()]
     finally:
         store.close()
 
 
-def _migrations_to_come(address: StoreAddress, options: StoreOptions) -> list[str]:
-    """Names of the migrations that opening the store would apply; files (`file://`) have none."""
-    if address.engine == "file":
-        return []
-    from memory_service.stores.clickhouse.engine import Engine, engine_errors  # takes a second to import
-    from memory_service.stores.clickhouse.migrations import missing
-
-    engine = Engine(address, options)
-    try:
-        with engine_errors("looking for migrations"):
-            tables = engine.rows("SELECT name FROM system.tables WHERE database = currentDatabase()")
-            if ("migrations",) not in [tuple(row) for row in tables]:
-                return []  # an empty one
-            rows = engine.rows("SELECT DISTINCT dimension FROM migrations WHERE dimension > 0")
-            return [migration.name for migration, _ in missing(engine, {int(row[0]) for row in rows})]
-    finally:
-        engine.close()
-
-
-def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str, str]) -> Finding:
+def _check_base(store: Store, base: KnowledgeBase, deep: bool) -> Finding:
     what = f"knowledge base {base.name}"
     try:
         if problem := base.problem or "; ".join(store.check(base, deep=deep)[:20]):
             return Finding(False, what, problem, _REMEDY_BASE)
-        if ids:
-            require_readable(base.identity, **ids)
         counts = store.statistics(base)
     except Memory3Error as error:
-        remedy = _REMEDY_IDENTITY if isinstance(error, IdentityMismatch) else _REMEDY_BASE
-        return Finding(False, what, str(error), remedy)
+        return Finding(False, what, str(error), _REMEDY_BASE)
     depth = "every checksum compared" if deep else "counts and ids agree"
     return Finding(True, what, f"{counts.documents} documents, {counts.references} memories: {depth}")
 
@@ -193,8 +125,8 @@ def _check_base(store: Store, base: KnowledgeBase, deep: bool, ids: Mapping[str,
 # A running service
 
 
-def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Finding]:
-    """Asks a service for its health, its model and the state of its knowledge bases; `ids`: of a bundle to compare."""
+def check_service(address: str) -> list[Finding]:
+    """Asks a service for its health, its model and the state of its knowledge bases."""
     findings: list[Finding] = []
     try:
         with connected(address) as channel:
@@ -208,7 +140,8 @@ def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Fi
                 )
             describe = models_pb2.DescribeRequest()
             model = models_pb2_grpc.ModelsStub(channel).Describe(describe, timeout=_TIMEOUT_S)
-            findings.append(_compare_model(model, ids or {}))
+            found = f"model {model.model_id[:12]}, vectors of {model.dimension}"
+            findings.append(Finding(True, "model", found))
             stub = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
             listed = stub.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=_TIMEOUT_S)
             findings += [_ask_about(stub, base) for base in listed.knowledge_bases]
@@ -216,15 +149,6 @@ def check_service(address: str, ids: Mapping[str, str] | None = None) -> list[Fi
         remedy = _NOT_ANSWERED.get(error.code, "look at the service's log")
         findings.append(Finding(False, f"service {address}", str(error), remedy))
     return findings
-
-
-def _compare_model(model: models_pb2.DescribeResponse, ids: Mapping[str, str]) -> Finding:
-    runs = {name: str(getattr(model, name)) for name in IDS}
-    found = f"{_short(runs)}, vectors of {model.dimension}"
-    if other := [name for name in ids if ids[name] != runs[name]]:
-        remedy = "start it with that bundle, or give devices the one that it runs (`edge-client pull`)"
-        return Finding(False, "model", f"{found}: not the bundle's {', '.join(other)}", remedy)
-    return Finding(True, "model", found)
 
 
 def _ask_about(stub: knowledge_bases_pb2_grpc.KnowledgeBasesStub, base: kb_pb.KnowledgeBase) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIServer
@@ -42,13 +44,13 @@ READY = Gauge("ready", "1 when retrieval is served", **_OURS)
 STORE_UP = Gauge("store_up", "1 when the store answers", **_OURS)
 KNOWLEDGE_BASES = Gauge("knowledge_bases", "Knowledge bases by state", ["state"], **_OURS)
 DISK_FREE_BYTES = Gauge("disk_free_bytes", "Free space where the store is", **_OURS)
-WRITES_STOPPED = Gauge("writes_stopped", "1 while the disk is too full to write", **_OURS)
 TENANT_USE = Gauge("tenant_use", "What a tenant stores", ["tenant", "quantity"], **_OURS)
 TENANT_QUOTA = Gauge("tenant_quota", "What it may store", ["tenant", "quantity"], **_OURS)
 _STAGE_SECONDS = Histogram(
     "retrieval_stage_seconds", "Stages of a retrieval", ["stage"], buckets=_STAGE_BUCKETS, **_OURS
 )
 _OF_STAGES = {stage: _STAGE_SECONDS.labels(stage) for stage in _STAGES}
+_STUCK_AFTER_S = 5.0
 
 
 def observe_retrieval(times: retrieval_pb2.ServerTimes) -> None:
@@ -58,17 +60,18 @@ def observe_retrieval(times: retrieval_pb2.ServerTimes) -> None:
 
 
 class MetricsPort:
-    """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`) ask, in a thread of its own."""
+    """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`, `/live`) ask, in a thread of its own."""
 
-    def __init__(self, listen: str) -> None:
-        """listen: host:port; port 0 takes a free one. Raises InvalidInput when it cannot be opened."""
+    def __init__(self, listen: str, loop: asyncio.AbstractEventLoop) -> None:
+        """listen: host:port; port 0 takes a free one. loop: of the service. Raises InvalidInput without a port."""
         host, _, port = listen.rpartition(":")
+        self._loop = loop
         try:
             self._server: WSGIServer
             self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
         except OSError as error:
             raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
-        self._server.set_app(_answer)
+        self._server.set_app(self._answer)
         self.port: int = self._server.server_port
 
     def close(self) -> None:
@@ -77,14 +80,19 @@ class MetricsPort:
         self._server.server_close()
         self._thread.join()
 
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """`/ready`: what gRPC's health says. `/live`: whether the event loop turns, whatever the store does."""
+        path = environ.get("PATH_INFO")
+        if path == "/ready":
+            good = REGISTRY.get_sample_value("memory_service_ready") == 1
+        elif path == "/live":
+            turned = threading.Event()
+            self._loop.call_soon_threadsafe(turned.set)
+            good = turned.wait(_STUCK_AFTER_S)
+        else:
+            return _metrics(environ, start)
+        start("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"ok\n" if good else b"failed\n"]
+
 
 _metrics = make_wsgi_app(REGISTRY)
-
-
-def _answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-    """`/ready` says what gRPC's health says, for probes that know no TLS; everything else is the metrics."""
-    if environ.get("PATH_INFO") != "/ready":
-        return _metrics(environ, start)
-    ready = REGISTRY.get_sample_value("memory_service_ready") == 1
-    start("200 OK" if ready else "503 Service Unavailable", [("Content-Type", "text/plain")])
-    return [b"ready\n" if ready else b"not ready\n"]

@@ -1,14 +1,8 @@
-"""OpenTelemetry traces: its gRPC instrumentation for calls, and spans of our own for what they do with the store.
-
-Without an endpoint nothing is imported and nothing is measured. A span is opened on the event loop, around the wait
-for a thread, so that no context has to follow the work.
-"""
+"""OpenTelemetry traces by its gRPC instrumentation: a span for each call. Without an endpoint nothing is imported."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -16,17 +10,13 @@ import grpc
 from memory_model.errors import InvalidInput
 from memory_service import __version__
 
-_tracer: Any = None
-
 
 class Tracing:
     """Where the spans of this process go; one at a time."""
 
     def __init__(self, endpoint: str) -> None:
         """endpoint: http[s]://host:port of a collector that speaks OTLP over gRPC; empty: none. Raises InvalidInput."""
-        global _tracer
         self._provider: Any = None
-        _tracer = None
         if not endpoint:
             return
         try:
@@ -42,7 +32,6 @@ class Tracing:
         self._provider = TracerProvider(resource=resource)
         exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        _tracer = self._provider.get_tracer("memory_service", __version__)
 
     def interceptors(
         self, traced: Callable[[grpc.HandlerCallDetails], bool]
@@ -61,18 +50,3 @@ class Tracing:
         """Sends what waits."""
         if self._provider is not None:
             self._provider.shutdown()
-
-
-def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
-    """A span within the current one."""
-    if _tracer is None:
-        return contextlib.nullcontext()
-    return _tracer.start_as_current_span(name, attributes=attributes)
-
-
-def annotate(**attributes: str) -> None:
-    """Adds attributes to the current span."""
-    if _tracer is not None:
-        from opentelemetry import trace
-
-        trace.get_current_span().set_attributes(attributes)

@@ -313,16 +313,15 @@ class StoreOptions:
     """What an address does not say; all of it is for engines.
 
     password: in place of the address's own. cluster: name of a cluster in the server's configuration; tables are then
-    replicated and distributed over it. vector_index: type of MyScale's vector index. max_threads: of one search, 0
-    for 1 embedded and 4 on a server. insert_quorum: replicas of a cluster that have an insert before it is
-    acknowledged, 'auto' for most of them. sweep_after_s: age at which rows of replaced, deleted and unfinished
-    documents are removed; a write that takes longer than half of it fails.
+    replicated and distributed over it. max_threads: of one search, 0 for 1 embedded and 4 on a server. insert_quorum:
+    replicas of a cluster that have an insert before it is acknowledged, 'auto' for most of them. sweep_after_s: age at
+    which rows of replaced, deleted and unfinished documents are removed; a write that takes longer than half of it
+    fails.
     """
 
     read_connections: int = 2
     password: str = field(default="", repr=False)
     cluster: str = ""
-    vector_index: str = ""
     timeout_s: float = 30.0
     max_threads: int = 0
     insert_quorum: str = "auto"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from memory_model.codec.codec import MemoryCodec
 from memory_model.errors import CorruptFile, MissingFile
 from memory_model.references import split
 from memory_service.errors import PayloadCorrupt
@@ -24,7 +23,6 @@ from memory_service.write.vectors import read_vectors
 
 if TYPE_CHECKING:
     from memory_model.codec.payload import ExplicitMemory
-    from memory_model.models.folder import ModelFolder
     from memory_service.settings import Settings
 
 
@@ -101,6 +99,7 @@ class ModelEncoder:
         import torch
 
         from memory_model.bundle import Bundle
+        from memory_model.codec.faiss import FaissCodec
         from memory_model.codec.payload import MemoryFormat
         from memory_model.embedder import Embedder
         from memory_model.models.folder import ModelFolder
@@ -108,7 +107,10 @@ class ModelEncoder:
         from memory_model.nn.writing import MemoryWriter, writing_device
 
         folder = ModelFolder.open(settings.model)
-        codec = _codec(settings, folder)  # refused before anything large is loaded
+        # Refused before anything large is loaded.
+        made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
+        codec = FaissCodec.load_encoder(settings.codec or folder.need_codec())
+        self._embedder = Embedder(_embedder_folder(settings), threads=torch.get_num_threads())
         loaded = load_model(folder)
         device = writing_device(settings.writing_device)
         loaded.model.to(device)
@@ -119,7 +121,6 @@ class ModelEncoder:
         )  # fmt: skip
         self._tokenizer = loaded.tokenizer
         self._format = MemoryFormat(loaded.config, loaded.model_id, codec)
-        self._embedder = Embedder(_embedder_folder(settings), threads=torch.get_num_threads())
         ids, memory = self._format.identity, loaded.config.memory
         embedder_id, dimension = self._embedder.embedder_id, self._embedder.dim
         self.description = EncoderDescription(
@@ -128,9 +129,8 @@ class ModelEncoder:
             chunk_tokens=memory.chunk_tokens, model_config_json=json.dumps(loaded.config.to_dict(), sort_keys=True),
             payload_bytes=self._format.payload_bytes(memory.reference_tokens),
         )  # fmt: skip
-        if settings.bundle is not None:
+        if made is not None:
             # Devices would fetch a bundle whose every request is refused: better not to start.
-            made = Bundle.open(settings.bundle).manifest
             own = f"--model {settings.model} " if settings.model else ""
             require_same(
                 WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, dimension),
@@ -182,26 +182,6 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
-
-
-def require_files(settings: Settings) -> None:
-    """What ModelEncoder will load is there and whole; raises MissingFile, CorruptFile. Hashes the bundle."""
-    from memory_model.bundle import Bundle
-    from memory_model.embedder import CONFIG, EmbedderConfig
-    from memory_model.models.folder import ModelFolder
-
-    folder = ModelFolder.open(settings.model)
-    _codec(settings, folder)
-    _ = folder.checkpoint
-    if settings.bundle is not None:
-        Bundle.open(settings.bundle)
-    EmbedderConfig.read(_embedder_folder(settings) / CONFIG)
-
-
-def _codec(settings: Settings, folder: ModelFolder) -> MemoryCodec:
-    from memory_model.codec.faiss import FaissCodec
-
-    return FaissCodec.load_encoder(settings.codec or folder.need_codec())
 
 
 def _embedder_folder(settings: Settings) -> Path:

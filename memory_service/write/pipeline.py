@@ -26,7 +26,6 @@ from memory_service.errors import (
     ShuttingDown,
 )
 from memory_service.ops.logs import logger
-from memory_service.ops.tracing import span
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from memory_service.stores import KnowledgeBase, Written
 from memory_service.write.document import Document, DocumentReader, StreamOptions
@@ -251,8 +250,7 @@ class IngestStream:
         new = [document for document in batch if document.to_write]
         if new:
             try:
-                with span("store.write", documents=len(new)):
-                    outcome = await self._runtime.run("write", self._write, base, new)
+                outcome = await self._runtime.run("write", self._write, base, new)
                 written = {one.key: one for one in outcome}
                 for document in new:
                     document.written = written[document.key]
@@ -264,7 +262,7 @@ class IngestStream:
         self._on_the_way -= Counter(document.key for document in batch)
 
     def _write(self, base: KnowledgeBase, new: Batch) -> list[Written]:
-        """In the writer's thread; raises QuotaExceeded, DiskWatermarkReached before anything is written."""
+        """In the writer's thread; raises QuotaExceeded before anything is written."""
         documents = [document.finished() for document in new]
         with self._runtime.guard.writing(base, documents):
             return self._runtime.store.write(base, documents)

@@ -6,8 +6,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 # A download address of a package registry, in whatever file: installs must follow the user's own settings.
 REGISTRY = re.compile(
@@ -75,10 +82,18 @@ def test_make_help_lists_every_target() -> None:
 def test_ci_runs_the_two_targets_of_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert "set -euo pipefail" in script
-    assert [line for line in script.splitlines() if line.startswith("make ")] == ["make lint", "make test"]
+    assert re.findall(r"^make (\S+)", script, re.M) == ["lint", "test"]
     readme = (ROOT / "README.md").read_text()
     assert "make demo" in readme
     assert "make test" in readme
+
+
+def test_the_forge_runs_ci_and_nightly_all_that_ci_leaves_out() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    commands = {name: " ; ".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    assert "bash .ci/run" in commands["ci"]
+    targets = set(re.findall(r"make ([a-z-]+)", commands["nightly"]))
+    assert {"test-slow", "test-browser", "test-alerts"} <= targets <= makefile_targets()
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from deploy.app_process import AppProcess
 from tests.browser.day import ROOT, Day
+from tests.edge_client.tiny_bundle import tiny_bundle
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 # The background talk of a browser is no part of these tests; a container has no sandbox for root.
@@ -53,9 +56,33 @@ def day(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Day]
 OpenPage = Callable[..., Page]
 
 
+@pytest.fixture(scope="session")
+def small_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
+    """An app with a model of random weights and no service, for what does not depend on what is answered."""
+    folder = tmp_path_factory.mktemp("small")
+    with AppProcess.start(folder, tiny_bundle(folder).folder, "127.0.0.1:1") as running:
+        yield running
+    assert "Traceback" not in running.log.read_text()
+
+
 @pytest.fixture
 def open_page(browser: Browser, day: Day) -> Iterator[OpenPage]:
     """Opens the page, each time as another person unless `context` is given; checks all of them at the end."""
+    with pages(browser, day.app) as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_small(browser: Browser, small_app: AppProcess) -> Iterator[OpenPage]:
+    """The same with the small app."""
+    with pages(browser, small_app) as opened:
+        yield opened
+
+
+@contextmanager
+def pages(browser: Browser, app: AppProcess, url: str = "") -> Iterator[OpenPage]:
+    """Opens pages of an app, by default at its own address, and checks that nothing went wrong in any of them."""
+    url = url or app.url
     contexts: list[BrowserContext] = []
     troubles: list[str] = []
 
@@ -66,21 +93,21 @@ def open_page(browser: Browser, day: Day) -> Iterator[OpenPage]:
                 troubles.append(message.text)
 
         def asked(request: Request) -> None:
-            if not request.url.startswith((day.app.url, "data:", "blob:")):
+            if not request.url.startswith((url, "data:", "blob:")):
                 troubles.append(f"asked {request.url}")
 
         page.on("console", console)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", asked)
 
-    def opened(*, context: BrowserContext | None = None, path: str = "/", **options: Any) -> Page:
+    def opened(*, context: BrowserContext | None = None, path: str = "", **options: Any) -> Page:
         if context is None:
             context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}, **options})
             context.set_default_timeout(TIMEOUT_MS)
             contexts.append(context)
         page = context.new_page()
         watch(page)
-        page.goto(f"{day.app.url}{path}")
+        page.goto(f"{url}/{path or f'#key={app.key}'}")
         return page
 
     yield opened

@@ -62,8 +62,8 @@ def test_hostile_markdown_in_answers_memories_and_titles_does_nothing(open_page:
 def test_a_hostile_upload_is_shown_as_text(open_page: OpenPage) -> None:
     page = open_page()
     set_settings(page, max_tokens="24")
-    page.get_by_role("button", name="Add a document").click()
-    page.get_by_label("Into the knowledge base").fill("hostile")
+    page.get_by_role("button", name="Documents").click()
+    page.get_by_label("Knowledge base, or the name of a new one").fill("hostile")
     name = "<img src=x onerror=window.hacked=1>.md"
     text = "Motto: " + "\n".join(HOSTILE)
     page.locator("#u-files").set_input_files(
@@ -117,9 +117,18 @@ def test_a_page_of_another_site_can_neither_read_nor_write(
     assert "evil" not in (day.folder / "service.log").read_text(errors="replace")
 
 
+PAGE = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"
+
+
+def test_the_whole_page_has_less_than_200_kilobytes() -> None:
+    assert (
+        sum(file.stat().st_size for file in PAGE.rglob("*") if file.suffix not in (".md", ".LICENSE"))
+        < 200_000
+    )
+
+
 def test_no_file_of_the_page_names_another_site() -> None:
-    page = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"
-    for file in page.iterdir():
+    for file in PAGE.iterdir():
         if file.is_file():
             text = file.read_text().replace("http://www.w3.org/", "")
             assert "http://" not in text, file

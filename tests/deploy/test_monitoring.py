@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import promql_parser
 import pytest
@@ -16,8 +19,11 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.helm_docs import CHART
 from deploy.kube_tools import ROOT
+from memory_service.api import server
+from memory_service.errors import StoreUnavailable
 from memory_service.ops import metrics
-from memory_service.ops.metrics import REGISTRY, MetricsPort
+from memory_service.ops.metrics import REGISTRY
+from memory_service.settings import Settings
 
 SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
 RULES = CHART / "files" / "alerts.yaml"
@@ -103,15 +109,38 @@ def test_promtool_is_given_a_case_in_which_each_alert_fires_and_one_in_which_it_
             assert alert["exp_annotations"]["runbook"] == runbook
 
 
-def test_the_metrics_port_tells_probes_whether_the_service_is_ready() -> None:
-    port = MetricsPort("127.0.0.1:0")
-    address = f"http://127.0.0.1:{port.port}"
-    try:
-        metrics.READY.set(1)
-        assert urllib.request.urlopen(f"{address}/ready", timeout=10).read() == b"ready\n"
-        metrics.READY.set(0)
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{address}/ready", timeout=10)
-        assert b"memory_service_ready 0.0" in urllib.request.urlopen(f"{address}/metrics", timeout=10).read()
-    finally:
-        port.close()
+async def test_probes_tell_a_service_that_opens_its_store_from_one_that_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_STUCK_AFTER_S", 1.0)
+    opened = threading.Event()
+
+    def slow_store(*_: object) -> NoReturn:
+        opened.wait(60)
+        raise StoreUnavailable("no store today")
+
+    monkeypatch.setattr(server, "open_store", slow_store)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    async def serve() -> None:
+        await server.serve_until_signal(Settings(metrics_listen=f"127.0.0.1:{port}"), lambda: None)  # type: ignore[arg-type,return-value]
+
+    serving = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    metrics.READY.set(0)
+    assert await asyncio.to_thread(status, "/live") == 200
+    assert await asyncio.to_thread(status, "/ready") == 503
+    assert await asyncio.to_thread(status, "/metrics") == 200
+    assert status("/live") == 503, "the event loop is busy with this very line"
+    opened.set()
+    with pytest.raises(StoreUnavailable):
+        await serving

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +59,7 @@ def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> 
             assert wanted is None or any(w.has(wanted) for w in reachable), f"{path} imports {module}"
 
 
-@pytest.mark.parametrize("name", ["memory3-edge", "memory3-model", "memory3-protos"])
+@pytest.mark.parametrize("name", ["memory3-edge", "memory3-formats"])
 def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> None:
     heavy = {"torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf"}
     assert not heavy & {re.split(r"[^\w-]", requirement)[0] for requirement in requirements(ALL[name])}
@@ -70,7 +72,7 @@ def test_what_builds_a_wheel_is_read_as_it_was_meant(wheel: Wheel) -> None:
 
 
 def test_the_wheels_of_a_release_ask_for_each_other_in_the_same_version() -> None:
-    version = PYPROJECT["project"]["version"]
+    version = wheels.version()
     for wheel in ALL.values():
         ours = [r for r in requirements(wheel) if r.startswith("memory3-")]
         assert ours == [f"{name}=={version}" for name in sorted(wheel.ours)]
@@ -101,18 +103,22 @@ def test_the_build_hook_of_the_repository_is_that_of_one_wheel() -> None:
         for w in ALL.values()
         if "hooks" in described(w, build)["tool"]["hatch"]["build"]["targets"]["wheel"]
     ]
-    assert having == ["memory3-model"]
+    assert having == ["memory3-formats"]
+
+
+def test_the_package_of_the_contract_has_a_name_of_its_own_in_a_wheel(tmp_path: Path) -> None:
+    wheels._lay_out(ALL["memory3-formats"], PYPROJECT, FILES, tmp_path, ROOT)
+    assert not (tmp_path / "protos").exists()
+    code = "from memory3_protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc; print(ingestion_pb2.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": ""}, capture_output=True, text=True
+    )
+    assert done.stdout == "memory3_protos.memory.v1.ingestion_pb2\n", done.stderr
+    left = [p for p in tmp_path.rglob("*.py") if re.search(r"(?<!memory3_)\bprotos\.memory", p.read_text())]
+    assert left == []
 
 
 def test_one_version_stands_everywhere() -> None:
-    version = PYPROJECT["project"]["version"]
     chart = yaml.safe_load((ROOT / "deploy/helm/memory-service/Chart.yaml").read_text())
-    found = {
-        "the chart": chart["appVersion"],
-        "the Makefile": re.findall(r"^TAG \?= (\S+)$", (ROOT / "Makefile").read_text(), re.M)[0],
-        "memory_service": re.findall(
-            r'__version__ = "(.+)"', Path(ROOT / "memory_service/__init__.py").read_text()
-        )[0],
-        "the changelog": re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0],
-    }
-    assert found == dict.fromkeys(found, version)
+    changelog = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
+    assert [chart["appVersion"], chart["version"], changelog] == [wheels.version()] * 3

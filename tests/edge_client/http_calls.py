@@ -27,10 +27,11 @@ class Reply:
 
 
 def call(
-    port: int, method: str, path: str, body: str | bytes | Iterable[bytes] | None = None, **headers: str
-) -> Reply:
+    port: int, method: str, path: str, body: str | bytes | Iterable[bytes] | None = None, *,
+    host: str = "127.0.0.1", **headers: str,
+) -> Reply:  # fmt: skip
     """One request to this machine."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         content = body.encode() if isinstance(body, str) else body
         sent = {"Content-Type": "application/json", **headers}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from deploy.app_process import AppProcess
 from memory_model.bundle import Bundle
@@ -43,6 +46,27 @@ def test_the_openai_client_reads_text_and_what_it_is_from(
         done = run("through_openai.py", f"http://127.0.0.1:{app.port}/v1")
     assert done.returncode == 0, done.stderr
     assert "[chunk 0: fetched]" in done.stderr
+
+
+def test_the_tutorial_runs_from_its_first_block_to_its_last(
+    tiny: Bundle, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("EDGE_CLIENT_BUNDLE", str(tiny.folder))
+    monkeypatch.setenv("EDGE_CLIENT_SERVICE", service.address)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (GUIDES / "tutorial.md").read_text(), re.M | re.S)
+    exec(compile("\n".join(blocks), "tutorial.md", "exec"), {})
+    said = capsys.readouterr().out
+    for words in (
+        "Title",
+        "tokens/s",
+        "chunk 0: ",
+        "ended by length",
+        "assistant said the last word",
+        "CONTEXT_FULL",
+    ):
+        assert words in said
 
 
 def test_the_page_names_every_program() -> None:

@@ -101,7 +101,7 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
         + [int(owner[-1])] * len(tokens)
     )
     with torch.no_grad():
-        hidden, _ = loaded.model.hidden(
+        hidden = loaded.model.hidden(
             torch.tensor([ids]), positions[None], memory=batch, chunk_BT=torch.tensor([chunk_of])
         )
         want = loaded.model.head(hidden)[0].argmax(-1).tolist()

@@ -212,7 +212,7 @@ def test_windows_are_full_and_follow_the_texts() -> None:
 def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first() -> None:
     loaded = tiny_loaded()
     text, subject = [5, 9, 30, 7, 12], Subject(MemoryBank(loaded, format_of(loaded)), (256,))
-    hidden, _ = loaded.model.hidden(
+    hidden = loaded.model.hidden(
         torch.tensor([[256, *text]]), torch.tensor([[0, *range(33, 38)]])
     )  # text follows the 32 positions of references
     logits = loaded.model.head(hidden)[0].log_softmax(-1)

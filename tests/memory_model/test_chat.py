@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +47,8 @@ def test_a_spelled_out_special_token_stays_text() -> None:
 def test_any_text_makes_a_prompt_with_one_mark_a_token(turns: list[tuple[str, str]]) -> None:
     prompt = CHAT.prompt([{"role": role, "content": text} for role, text in turns])
     assert len(prompt.ids) == len(prompt.content) > 0
-    assert prompt.ids.count(TOKENIZER.bos_id) == len(turns) + 1
+    # The prompt ends with the beginning of an answer, or in one that was begun.
+    assert prompt.ids.count(TOKENIZER.bos_id) == len(turns) + (turns[-1][0] != "assistant")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +73,3 @@ def test_broken_and_hostile_templates_are_refused() -> None:
     ):
         with pytest.raises(InvalidInput):
             ChatTemplate(source, TOKENIZER).prompt(hello)
-
-
-def test_a_dropped_template_leaves_nothing_to_pythons_collector() -> None:
-    tokenizer = Tokenizer.from_json(byte_tokenizer())
-    ask = [{"role": "user", "content": "Who?"}]
-    ChatTemplate(TEMPLATE, tokenizer).prompt(ask)
-    gc.collect()
-    gc.disable()
-    try:
-        ChatTemplate(TEMPLATE, tokenizer).prompt(ask)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()

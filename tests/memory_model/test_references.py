@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
-from memory_model.references import split
+from memory_model.references import split, turn_references
 
 
 def words(text: str) -> int:
@@ -57,10 +57,14 @@ def test_an_overlap_repeats_whole_sentences_but_no_sentence_is_lost() -> None:
         split(text, "", words, limit=7, overlap=4)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(0, 6))
-def test_with_any_overlap_every_sentence_is_there_in_order(lengths: list[int], overlap: int) -> None:
-    sentences = [" ".join(f"S{n}x{i}" for i in range(length)) + "." for n, length in enumerate(lengths)]
-    references = split(" ".join(sentences), "", words, limit=12, overlap=overlap)
-    assert all(words(reference) <= 12 for reference in references)
-    first_place = [next(r for r, text in enumerate(references) if s in text) for s in sentences]
-    assert first_place == sorted(first_place)
+def test_remembered_turns_share_references_and_each_part_names_its_speaker() -> None:
+    turns = [
+        ("user", "My sister is Anna."),
+        ("assistant", "Good to know!"),
+        ("user", "She is five. She likes red."),
+    ]
+    assert turn_references(turns, words, limit=10) == [
+        "User: My sister is Anna.\nAssistant: Good to know!", "User: She is five. She likes red.",
+    ]  # fmt: skip
+    assert turn_references(turns[2:], words, limit=5) == ["User: She is five.", "User: She likes red."]
+    assert turn_references([("user", " ")], words) == []

@@ -46,19 +46,6 @@ def test_an_empty_title_is_not_named() -> None:
     assert named([1, 2], [[], [1], [1, 3], [2, 1]]).tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_word_that_all_candidates_share_decides_nothing() -> None:
-    scores = lexical_scores(query_words("Benin"), [text_words("Benin a"), text_words("Benin b")])
-    assert scores[0] == pytest.approx(scores[1])
-
-
-@given(st.lists(st.text(max_size=30), max_size=8), st.text(max_size=30))
-def test_every_candidate_is_placed_once(texts: list[str], query: str) -> None:
-    counts = [text_words(t) for t in texts]
-    placed = order(query_words(query), [0.5] * len(texts), counts)
-    assert sorted(placed) == list(range(len(texts)))
-    assert np.isfinite(lexical_scores(query_words(query), counts)).all()
-
-
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:
     """BM25 as the textbook has it, a candidate and a word at a time."""
     mean = max(1.0, sum(map(len, candidates)) / len(candidates))

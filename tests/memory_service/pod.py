@@ -21,7 +21,7 @@ from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.logs import configure_logs
 from memory_service.stores import KnowledgeBase, NewDocument, Query, StoreOptions, open_store
-from memory_service.stores.clickhouse import migrations
+from memory_service.stores.clickhouse.migrations import MIGRATIONS, Migration
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, PASSWORD, document
 
@@ -38,10 +38,8 @@ def version_of(key: str, value: int) -> NewDocument:
 
 def later_release() -> None:
     """One more migration, as a later release would bring."""
-    released = migrations.migrations()
     statement = "ALTER TABLE documents ADD COLUMN IF NOT EXISTS note String"
-    added = migrations.Migration(len(released) + 1, "m999_note", (statement,), (statement,), False)
-    migrations.migrations = lambda: [*released, added]
+    MIGRATIONS.append(Migration(len(MIGRATIONS) + 1, "note", (statement,)))
 
 
 def main(url: str, seed: str, timeout_s: str, sweep_after_s: str, release: str = "") -> None:

@@ -138,17 +138,16 @@ def test_one_process_migrates_while_others_serve(
     old, _ = stores
     base = old.create("migrated", "", IDENTITY)
     statements = ("ALTER TABLE documents ADD COLUMN IF NOT EXISTS later String",)
-    released = migrations.migrations()
-    later = migrations.Migration(len(released) + 1, "m003_later", statements, statements, False)
+    later = migrations.Migration(len(migrations.MIGRATIONS) + 1, "later", statements)
     with monkeypatch.context() as newer:
-        newer.setattr(migrations, "migrations", lambda: [*released, later])
+        newer.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, later])
         with ThreadPoolExecutor(2) as pool:
             opened = [pool.submit(open_store, url, OPTIONS) for _ in range(2)]
             for n in range(5):
                 old.write(base, [document(f"d{n}", f"text {n}")])
             for one in opened:
                 one.result(120).close()
-    rows = old._engine.rows("SELECT DISTINCT number FROM migrations WHERE name = 'm003_later'")
+    rows = old._engine.rows("SELECT DISTINCT number FROM migrations WHERE name = 'later'")
     assert [tuple(row) for row in rows] == [(later.number,)]
     old.write(base, [document("after", "after")])
     with contextlib.closing(open_store(url, OPTIONS)) as restarted:  # of the old release

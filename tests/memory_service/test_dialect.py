@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
-from memory_service.errors import StoreUnavailable
 from memory_service.stores.address import parse_address
 from memory_service.stores.clickhouse.dialect import Dialect, vector_literal
-from memory_service.stores.clickhouse.migrations import RECORDS, migrations, require_vector_index
+from memory_service.stores.clickhouse.migrations import MIGRATIONS, RECORDS
 
 
 def statements(dialect: Dialect) -> list[str]:
     """All that the migrations say to a new store, with single spaces."""
-    said = [s for m in migrations() for s in m.rendered(dialect, 1024)]
+    said = [s for m in MIGRATIONS for s in m.rendered(dialect, 1024)]
     return [" ".join(s.split()) for s in [*dialect.statements(RECORDS), *said]]
 
 
@@ -105,9 +104,8 @@ def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:
     assert "embedding Array(Float32), INDEX" in table
     assert "CONSTRAINT length CHECK length(embedding) = 1024" in table
     assert "vector_similarity" not in " ".join(said)
-    index = "ALTER TABLE references_1024 ADD VECTOR INDEX IF NOT EXISTS nearest embedding TYPE {}('metric_type=Cosine')"
-    assert index.format("SCANN") in said
-    assert index.format("MSTG") in statements(Dialect("myscale", vector_index="MSTG"))
+    index = "ADD VECTOR INDEX IF NOT EXISTS nearest embedding TYPE SCANN('metric_type=Cosine')"
+    assert f"ALTER TABLE references_1024 {index}" in said
     cluster = statements(Dialect("myscale", cluster="c"))
     assert any(
         s.startswith("ALTER TABLE references_1024_local ON CLUSTER 'c' ADD VECTOR INDEX") for s in cluster
@@ -123,33 +121,9 @@ def test_a_vector_as_text_reads_back_as_the_same_numbers(numbers: list[float]) -
     assert np.array([np.float32(part) for part in text], np.float32).tobytes() == vector.tobytes()
 
 
-@pytest.mark.parametrize("options", [{"cluster": "a b"}, {"vector_index": "SCANN"}])
-def test_options_that_do_not_go_with_an_engine_are_refused(options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("engine", "options"), [("chdb", {"cluster": "c"}), ("clickhouse", {"cluster": "a b"})]
+)
+def test_options_that_do_not_go_with_an_engine_are_refused(engine: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
-        Dialect("chdb", **options)
-    with pytest.raises(InvalidInput):
-        Dialect("myscale", vector_index="BEST")
-
-
-class Indices:
-    """Answers what MyScale says of its vector indices."""
-
-    dialect = Dialect("myscale")
-
-    def __init__(self, *answer: tuple[str, str]) -> None:
-        self.answer = answer
-
-    def rows(self, sql: str, parameters: dict[str, str]) -> tuple[tuple[str, str], ...]:
-        assert "system.vector_indices" in sql
-        assert parameters == {"table": "references_1024"}
-        return self.answer
-
-
-def test_myscales_index_must_be_of_the_type_that_is_set() -> None:
-    require_vector_index(Indices(("SCANN", "")), 1024)  # type: ignore[arg-type]
-    for answer, said in (
-        ([("MSTG", "")], "of type MSTG , the setting says SCANN"),
-        ([("SCANN", "no memory")], "no memory"),
-    ):
-        with pytest.raises(StoreUnavailable, match=said):
-            require_vector_index(Indices(*answer), 1024)  # type: ignore[arg-type]
+        Dialect(engine, **options)  # type: ignore[arg-type]

@@ -86,7 +86,6 @@ def test_a_full_disk_loses_nothing_and_what_is_freed_is_used(disk: Path, kind: s
 def test_each_document_that_found_no_room_is_told_so_and_may_come_again(disk: Path, kind: str) -> None:
     settings = {
         "store": f"{kind}://{disk}/store",
-        "disk_stop_bytes": 0,
         "warm_up": False,
     }
     ballast, documents = disk / "ballast", [document(f"d{n}", f"Text {n}. " * 600) for n in range(60)]

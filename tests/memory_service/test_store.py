@@ -18,7 +18,7 @@ from memory_service.errors import (
 )
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.clickhouse.migrations import migrate, migrations
+from memory_service.stores.clickhouse.migrations import MIGRATIONS, migrate
 from tests.memory_service.encoders import DIMENSION, vector_of
 from tests.memory_service.stored import IDENTITY, document, keys_near
 
@@ -301,9 +301,9 @@ def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
 def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
     store.create("kb", "", IDENTITY)
     engine = store._engine  # type: ignore[attr-defined]
-    assert [migration.number for migration in migrations()] == list(range(1, len(migrations()) + 1))
+    assert [migration.number for migration in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
     recorded = engine.rows("SELECT number, dimension FROM migrations ORDER BY number")
-    expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in migrations()]
+    expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in MIGRATIONS]
     assert [tuple(row) for row in recorded] == expected
     assert migrate(engine, {DIMENSION}) == []
 

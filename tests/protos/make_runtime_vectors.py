@@ -151,7 +151,7 @@ class Reference:
         positions = torch.tensor([[*range(P), *range(first, first + len(self.tokens))]])
         with torch.inference_mode():
             ids = torch.tensor([[*self.prefix, *self.tokens]])
-            hidden, _ = loaded().model.hidden(ids, positions, memory=MemoryBatch(*sides), chunk_BT=chunk)
+            hidden = loaded().model.hidden(ids, positions, memory=MemoryBatch(*sides), chunk_BT=chunk)
             return loaded().model.head(hidden[0, -1]).numpy()
 
 

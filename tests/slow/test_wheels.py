@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -51,8 +52,7 @@ def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = folder / "venv" / "bin"
     install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     ours = [
-        wheel(dist, "memory3_protos"),
-        wheel(dist, "memory3_model"),
+        wheel(dist, "memory3_formats"),
         f"{wheel(dist, 'memory3_edge')}[serve]",
     ]
     subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
@@ -70,7 +70,7 @@ def run(*command: str | Path, cwd: Path, path: Path | None = None) -> subprocess
 def test_the_sums_are_those_of_the_wheels(dist: Path) -> None:
     sums = dict(reversed(line.split("  ")) for line in (dist / wheels.SUMS).read_text().splitlines())
     assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in dist.glob("*.whl")}
-    assert len(sums) == 4
+    assert len(sums) == 3
 
 
 def test_a_wheel_holds_the_files_of_the_repository_that_are_its_own(dist: Path) -> None:
@@ -78,14 +78,14 @@ def test_a_wheel_holds_the_files_of_the_repository_that_are_its_own(dist: Path) 
     for described in wheels.wheels(wheels.read_pyproject()["project"]):
         with zipfile.ZipFile(wheel(dist, described.name.replace("-", "_"))) as archive:
             held = {name for name in archive.namelist() if ".dist-info/" not in name}
-        assert held >= {path for path in files if described.has(path)}
-        assert {path for path in held - set(files) if not path.endswith((".so", ".dylib"))} == set()
+        own = {re.sub("^protos/", "memory3_protos/", path) for path in files if described.has(path)}
+        assert {path for path in held ^ own if not path.endswith((".so", ".dylib"))} == set()
 
 
 def test_an_environment_of_the_device_holds_no_torch_no_faiss_and_no_database(device: Path) -> None:
     listed = run(device / "python", "-m", "pip", "list", "--format=json", cwd=device)
     installed = {package["name"].lower().replace("_", "-") for package in json.loads(listed.stdout)}
-    assert {"onnxruntime", "memory3-edge", "memory3-model", "memory3-protos"} <= installed
+    assert {"onnxruntime", "memory3-edge", "memory3-formats"} <= installed
     assert installed.isdisjoint(FORBIDDEN)
     code = "import sys, importlib.util as i; sys.exit(any(i.find_spec(name) for name in sys.argv[1:]))"
     assert run(device / "python", "-c", code, *UNIMPORTABLE, cwd=device).returncode == 0
@@ -94,7 +94,7 @@ def test_an_environment_of_the_device_holds_no_torch_no_faiss_and_no_database(de
 
 def test_every_module_of_the_device_can_be_imported_there(dist: Path, device: Path) -> None:
     names = []
-    for part in ("memory3_protos", "memory3_model", "memory3_edge"):
+    for part in ("memory3_formats", "memory3_edge"):
         with zipfile.ZipFile(wheel(dist, part)) as archive:
             names += [n[:-3].replace("/", ".") for n in archive.namelist() if n.endswith(".py")]
     modules = [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
@@ -115,7 +115,7 @@ def test_the_device_generates_a_token(device: Path, bundle: Path, tmp_path: Path
 
 def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path: Path) -> None:
     """Beside the requirements of this environment: they are gigabytes."""
-    for name in ("memory3_protos", "memory3_model", "memory3_service"):
+    for name in ("memory3_formats", "memory3_service"):
         with zipfile.ZipFile(wheel(dist, name)) as archive:
             archive.extractall(tmp_path)
     for module in ("memory_service.cli", "memory_model.cli"):

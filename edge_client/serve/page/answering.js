@@ -2,12 +2,6 @@
 
 import * as api from "./api.js";
 
-/** A new, empty answer. */
-export const begun = () => ({
-  role: "assistant", content: "", status: "waiting", error: "", chunks: [], timings: null, usage: null,
-  without: false, speed: 0,
-});
-
 /** What the model is told: system message, and every turn of which something is left. */
 export function conversationFor(messages, system) {
   const said = system.trim() ? [{ role: "system", content: system.trim() }] : [];
@@ -23,10 +17,8 @@ export function conversationFor(messages, system) {
 /** The request for an answer by these settings. */
 export function requestFor(messages, settings, mode, bases) {
   const body = {
-    messages: conversationFor(messages, settings.system),
-    temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
-    repetition_penalty: settings.repetition_penalty,
-    memory: { mode, texts: true },
+    messages, temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
+    repetition_penalty: settings.repetition_penalty, memory: { mode, texts: true },
   };
   if (bases.length) body.memory.knowledge_bases = bases;
   if (settings.seed !== "") body.seed = Number(settings.seed);
@@ -35,11 +27,12 @@ export function requestFor(messages, settings, mode, bases) {
 
 /** Fill `answer` until it is over, whatever ends it; `changed` is called after every step. Never throws. */
 export async function fill(answer, body, signal, changed) {
+  const before = answer.chunks.length; // those of an answer that goes on
   let tokens = 0;
   let first = 0;
   try {
     for await (const event of api.chat(body, signal)) {
-      for (const chunk of event.memory?.chunks ?? []) take(answer, chunk);
+      for (const chunk of event.memory?.chunks ?? []) take(answer, { ...chunk, chunk: before + chunk.chunk });
       const choice = event.choices[0];
       if (choice?.delta.content) {
         first ||= performance.now();
@@ -53,6 +46,7 @@ export async function fill(answer, body, signal, changed) {
         answer.status = choice.finish_reason === "length" ? "cut" : "done";
         answer.timings = event.timings;
         answer.without = event.memory.without_memory;
+        answer.refused = event.memory.refused;
         answer.speed = event.timings.tokens_per_s;
       }
       if (event.usage) answer.usage = event.usage;
@@ -68,6 +62,6 @@ export async function fill(answer, body, signal, changed) {
 /** A chunk's memories; one that is told again was late the first time. */
 function take(answer, chunk) {
   const place = answer.chunks.findIndex((known) => known.chunk === chunk.chunk);
-  if (place >= 0) answer.chunks[place] = { ...chunk, from: answer.chunks[place].from };
-  else answer.chunks.push({ ...chunk, from: answer.content.length });
+  if (place >= 0) answer.chunks[place] = chunk;
+  else answer.chunks.push(chunk);
 }

@@ -3,6 +3,14 @@
 import { byId } from "./dom.js";
 
 const KEY = "memory3.api-key";
+const GONE = "the app on this device does not answer: start it again with `edge-client serve`, then press Again";
+
+// The address that `edge-client serve` prints holds the key, which is not to stay there.
+const given = /^#key=(.+)$/.exec(location.hash);
+if (given) {
+  sessionStorage.setItem(KEY, given[1]);
+  history.replaceState(null, "", location.pathname);
+}
 
 /** What the server refused, in its own words. */
 export class Refused extends Error {
@@ -17,7 +25,9 @@ async function call(path, options = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
-    const response = await fetch(path, { ...options, headers, cache: "no-store" });
+    const response = await fetch(path, { ...options, headers, cache: "no-store" }).catch((error) => {
+      throw error.name === "AbortError" ? error : new Refused(0, { message: GONE, code: "gone" });
+    });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
     if (response.status !== 401) throw new Refused(response.status, body.error);
@@ -49,7 +59,7 @@ async function* events(response) {
   try {
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) throw new Refused(0, { message: "the connection ended before the answer did", code: "cut" });
+      if (done) throw new Refused(0, { message: "the connection ended before the answer did: press Again", code: "cut" });
       rest += value;
       const lines = rest.split("\n\n");
       rest = lines.pop();
@@ -78,13 +88,15 @@ export async function* chat(body, signal) {
   yield* events(response);
 }
 
+const place = (base, query) => `/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams(query)}`;
+
 /** The steps of writing a document into a knowledge base. */
 export async function* upload(base, file) {
-  const query = new URLSearchParams({ key: file.name, title: file.name.replace(/\.[^.]*$/, "").slice(0, 200) });
-  const response = await call(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${query}`, {
-    method: "POST",
-    headers: { "Content-Type": "text/plain" },
-    body: file,
-  });
-  yield* events(response);
+  const path = place(base, { key: file.name, title: file.name.replace(/\.[^.]*$/, "").slice(0, 200) });
+  yield* events(await call(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }));
 }
+
+/** A page of a knowledge base's documents: {data: [{key, title, references}], next: where the next page begins}. */
+export const documents = (base, page = "", count = 20) => getJson(place(base, { page, count }));
+
+export const remove = async (base, key) => (await call(place(base, { key }), { method: "DELETE" })).json();

@@ -2,41 +2,50 @@
 
 import * as answering from "./answering.js";
 import * as api from "./api.js";
-import { byId, h, toast } from "./dom.js";
+import { add, begun, branch, fresh, turnTo } from "./conversation.js";
+import * as documents from "./documents.js";
+import { byId, plain, round, toast } from "./dom.js";
 import * as preferences from "./preferences.js";
 import * as service from "./service.js";
 import * as sidebar from "./sidebar.js";
 import * as store from "./store.js";
 import * as thread from "./thread.js";
 import * as timeline from "./timeline.js";
-import * as uploads from "./uploads.js";
 
-const IDEAS = [
-  "What is the highest point of Benin?",
-  "What are the national symbols of Maldives?",
-  "What is the population of Turkey?",
-];
 const SAVE_MS = 1000;
+const DRAWERS = { conversations: ["menu", "(max-width: 760px)"], memories: ["show-memories", "(max-width: 1100px)"] };
 
 let conversation = fresh();
 let views = new Map();
 let shown = { answer: null, chunk: null }; // in the panel of memories
-let running = null; // AbortController of the answers under way
+let editing = null; // place of the question that is edited
+let context = 0; // tokens that a conversation may have
+const running = new Map(); // by id: conversations that are being answered, each with what ends its answer
 
-function fresh() {
-  return { id: crypto.randomUUID(), title: "New chat", created: Date.now(), changed: Date.now(), messages: [] };
-}
+const isRunning = () => running.has(conversation.id);
+const last = () => conversation.messages[conversation.leaf];
 
 // Drawing
 
 function draw() {
-  views = thread.draw(conversation, { select, retry });
-  const last = conversation.messages.at(-1);
-  panel(last?.role === "assistant" ? last : null);
+  views = thread.draw(conversation, { select, retry, goOn, edit, turn });
+  panel(last()?.role === "assistant" ? last() : null);
+  byId("send").hidden = isRunning();
+  byId("stop").hidden = !isRunning();
+  byId("speed").textContent = "";
+  drawContext();
   list();
 }
 
-const list = () => sidebar.draw(conversation.id, { open, removed });
+const list = () => sidebar.draw(conversation.id, { busy: (id) => running.has(id), open, changed: renamed, removed });
+
+function drawContext() {
+  const usage = branch(conversation).map((at) => conversation.messages[at].usage).findLast(Boolean);
+  const used = usage?.total_tokens ?? 0;
+  byId("context").hidden = !used || !context;
+  byId("context-bar").value = context ? used / context : 0;
+  byId("context-text").textContent = `${round(used)} of ${round(context)} tokens`;
+}
 
 function panel(answer, chunk = null) {
   shown = { answer, chunk };
@@ -49,119 +58,153 @@ function select(answer, chunk) {
   reveal("memories");
 }
 
-function follow() {
+/** Whether the end of the text is in sight. */
+function atBottom() {
   const place = byId("thread");
-  if (place.scrollHeight - place.scrollTop - place.clientHeight < 160) place.scrollTop = place.scrollHeight;
+  return place.scrollHeight - place.scrollTop - place.clientHeight < 160;
 }
 
-function busy(is) {
-  byId("send").hidden = is;
-  byId("stop").hidden = !is;
+function toBottom() {
+  byId("thread").scrollTop = byId("thread").scrollHeight;
 }
 
 // Conversations
 
 async function open(id) {
-  running?.abort();
-  const found = await store.get(id);
+  const live = running.get(id)?.conversation;
+  const found = live ?? (await store.get(id));
   if (!found) return;
-  conversation = found;
-  for (const message of conversation.messages) {
-    for (const answer of [message, message.plain]) {
+  found.messages.forEach((message, place) => {
+    message.parent ??= place - 1; // of a page that knew no branches
+    for (const answer of live ? [] : [message, message.plain]) {
       if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
     }
-  }
-  location.hash = id;
-  draw();
-  byId("thread").scrollTop = byId("thread").scrollHeight;
-  conceal();
-  byId("question").focus();
+  });
+  found.leaf ??= found.messages.length - 1;
+  enter(found, `#${id}`);
+  toBottom();
 }
 
-function begin() {
-  running?.abort();
-  conversation = fresh();
-  history.replaceState(null, "", location.pathname);
+const begin = () => enter(fresh(), location.pathname);
+
+function enter(found, address) {
+  conversation = found;
+  history.replaceState(null, "", address);
+  stopEditing();
   draw();
   conceal();
   byId("question").focus();
 }
 
 function removed(id) {
+  running.get(id)?.control.abort();
   if (id === conversation.id) begin();
   else list();
 }
 
+function renamed(id, title) {
+  if (running.has(id)) running.get(id).conversation.title = title;
+  changedElsewhere(id);
+}
+
 /** Another tab changed a conversation. */
 async function changedElsewhere(id) {
-  if (id === conversation.id && !running) {
-    const found = await store.get(id);
-    if (found) {
-      conversation = found;
-      draw();
-    }
-  }
-  list();
+  const found = id === conversation.id && !isRunning() ? await store.get(id) : null;
+  if (found) {
+    conversation = found;
+    draw();
+  } else list();
 }
 
 // Answers
 
 function send() {
   const question = byId("question").value.trim();
-  if (!question || running) return;
+  if (!question || isRunning()) return;
+  const parent = editing === null ? conversation.leaf : conversation.messages[editing].parent;
   byId("question").value = "";
+  stopEditing();
   grow();
-  const messages = [...conversation.messages, { role: "user", content: question }];
-  answer(messages);
+  answer(parent, question);
 }
 
 function retry() {
-  if (running || conversation.messages.at(-1)?.role !== "assistant") return;
-  answer(conversation.messages.slice(0, -1));
+  if (!isRunning() && last()?.role === "assistant") answer(last().parent);
 }
 
-/** Answer the last of `messages`, and make them the conversation's. */
-async function answer(messages) {
+/** Go on with the answer at `at`, which was cut. */
+function goOn(at) {
+  if (!isRunning()) answer(at, null, conversation.messages[at]);
+}
+
+function edit(at) {
+  editing = at;
+  byId("question").value = conversation.messages[at].content;
+  byId("editing").hidden = false;
+  grow();
+  byId("question").focus();
+}
+
+function stopEditing() {
+  if (editing !== null) byId("question").value = "";
+  editing = null;
+  byId("editing").hidden = true;
+}
+
+function turn(at) {
+  if (isRunning()) return;
+  turnTo(conversation, at);
+  draw();
+  keep(conversation);
+}
+
+/** Answer the message at `parent`, or a question after it; or go on with an answer that is there. */
+async function answer(parent, question = null, begunOne = null) {
   const mine = conversation;
   const control = new AbortController();
-  running = control;
-  busy(true);
+  running.set(mine.id, { conversation: mine, control });
   const ran = await store.alone(mine.id, async () => {
     const known = await store.get(mine.id); // another tab may have gone on meanwhile
     if (known && known.changed > mine.changed) {
       toast("This conversation went on in another tab; here it is. Send again.");
-      conversation = known;
-      byId("question").value = messages.at(-1).content;
-      draw();
-      return;
-    }
-    await run(mine, messages, control.signal);
-  });
-  if (!ran) {
+      running.delete(mine.id);
+      await changedElsewhere(mine.id);
+      byId("question").value = question ?? "";
+    } else await run(mine, parent, question, begunOne, control.signal);
+  }).catch((error) => toast(plain(error.message), "error"));
+  if (ran === false) {
     toast("This conversation is being answered in another tab.", "error");
-    byId("question").value = messages.at(-1).content;
+    byId("question").value = question ?? "";
   }
-  if (running === control) running = null;
-  busy(false);
-  byId("speed").textContent = "";
+  running.delete(mine.id);
+  if (conversation === mine) draw();
+  else list();
 }
 
-async function run(mine, messages, signal) {
+async function run(mine, parent, question, begunOne, signal) {
   const settings = store.settings();
   const bases = service.chosenBases();
-  const made = answering.begun();
-  if (settings.compare && settings.mode !== "off") made.plain = answering.begun();
-  mine.messages = [...messages, made];
-  if (mine.title === "New chat") mine.title = messages[0].content.slice(0, 60);
+  if (question !== null) {
+    add(mine, parent, { role: "user", content: question });
+    parent = mine.leaf;
+    mine.title ||= question.slice(0, 60);
+  }
+  const made = begunOne ?? add(mine, parent, begun());
+  made.status = "waiting";
+  made.error = "";
+  if (!begunOne && settings.compare && settings.mode !== "off") made.plain = begun();
+  const said = branch(mine, parent).map((at) => mine.messages[at]);
+  const messages = answering.conversationFor(said, mine.system);
   await keep(mine);
   if (conversation === mine) {
-    location.hash = mine.id;
+    history.replaceState(null, "", `#${mine.id}`);
     draw();
-    byId("thread").scrollTop = byId("thread").scrollHeight;
+    toBottom();
   }
   let saved = performance.now();
   const changed = (answer) => () => {
     if (conversation === mine) {
+      const follow = atBottom();
       views.get(answer)?.soon();
       const now = [answer.status === "waiting", ...answer.chunks.map((chunk) => chunk.state)].join();
       if (shown.answer === answer && shown.drawn !== now) {
@@ -169,27 +212,25 @@ async function run(mine, messages, signal) {
         timeline.draw(answer, shown.chunk);
       }
       if (answer === made && made.speed) byId("speed").textContent = `${made.speed.toFixed(0)} tokens/s`;
-      follow();
+      if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {
       saved = performance.now();
       keep(mine);
     }
   };
-  const ask = (target, mode) =>
-    answering.fill(target, answering.requestFor(messages.map(asSaid), settings, mode, bases), signal, changed(target));
-  await Promise.all([ask(made, settings.mode), ...(made.plain ? [ask(made.plain, "off")] : [])]);
-  await keep(mine);
-  if (conversation === mine) {
-    timeline.draw(shown.answer, shown.chunk);
-    list();
-    announce(made);
+  // One after the other, so that each has the device to itself and the speeds are true.
+  for (const [target, mode] of [...(made.plain && !begunOne ? [[made.plain, "off"]] : []), [made, settings.mode]]) {
+    if (signal.aborted) target.status = "stopped";
+    else await answering.fill(target, answering.requestFor(messages, settings, mode, bases), signal, changed(target));
   }
+  await keep(mine);
+  if (conversation === mine) announce(made);
+  else toast(`Answered: ${mine.title}`);
 }
 
-const asSaid = (message) => ({ role: message.role, content: message.content });
-
 async function keep(mine) {
+  if (!mine.messages.length) return;
   mine.changed = Date.now();
   await store.put(structuredClone(mine));
 }
@@ -197,19 +238,34 @@ async function keep(mine) {
 /** Tell those who cannot see it that the answer is there. */
 function announce(answer) {
   byId("end").textContent = "";
-  byId("end").textContent = answer.status === "failed" ? answer.error : `Answer: ${answer.content}`;
+  byId("end").textContent = answer.status === "failed" ? plain(answer.error) : `Answer: ${answer.content}`;
 }
 
-// The narrow page's drawers
+// The narrow page's drawers: what is out of sight cannot be reached, and an open one has the page to itself
 
 function reveal(id) {
   byId(id).classList.add("open");
-  byId("shade").hidden = !matchMedia("(max-width: 1100px)").matches;
+  settle();
+  if (!byId("shade").hidden) byId(id).querySelector("[data-close]").focus();
 }
 
 function conceal() {
-  for (const id of ["conversations", "memories"]) byId(id).classList.remove("open");
-  byId("shade").hidden = true;
+  const open = Object.keys(DRAWERS).find((id) => byId(id).classList.contains("open") && !byId("shade").hidden);
+  for (const id of Object.keys(DRAWERS)) byId(id).classList.remove("open");
+  settle();
+  if (open) byId(DRAWERS[open][0]).focus();
+}
+
+function settle() {
+  let over = false;
+  for (const [id, [opener, narrow]] of Object.entries(DRAWERS)) {
+    const [is, open] = [matchMedia(narrow).matches, byId(id).classList.contains("open")];
+    byId(id).inert = is && !open;
+    byId(opener).setAttribute("aria-expanded", String(open));
+    over ||= is && open;
+  }
+  byId("shade").hidden = !over;
+  document.querySelector("main").inert = over;
 }
 
 // Keys and buttons
@@ -226,7 +282,7 @@ const KEYS = {
   r: retry,
   c: () => byId("compare").click(),
   m: () => (reveal("memories"), byId("timeline").focus()),
-  u: () => byId("upload").hidden || uploads.open(),
+  u: () => byId("upload").hidden || documents.open(),
   ",": () => byId("settings").click(),
   "?": () => byId("help-dialog").showModal(),
 };
@@ -234,19 +290,35 @@ const KEYS = {
 function key(event) {
   const typing = event.target.closest?.("input, textarea, select, dialog[open]");
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-    if (running) running.abort();
+    if (editing !== null) stopEditing();
+    else if (isRunning()) running.get(conversation.id).control.abort();
     else conceal();
     return;
   }
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !store.settings().shortcuts) return;
   event.preventDefault();
   KEYS[event.key]();
 }
 
 async function start() {
-  preferences.prepare();
-  uploads.prepare();
-  service.watch();
+  const tell = (system) => {
+    conversation.system = system;
+    keep(conversation);
+  };
+  preferences.prepare({ told: () => conversation.system, tell });
+  documents.prepare();
+  sidebar.prepare({ drawn: list, open });
+  service.watch((question) => {
+    byId("question").value = question;
+    send();
+  });
+  const clicks = {
+    stop: () => running.get(conversation.id)?.control.abort(), new: begin, upload: documents.open, editing: stopEditing,
+    help: KEYS["?"], menu: () => reveal("conversations"), "show-memories": () => reveal("memories"), shade: conceal,
+    bottom: toBottom,
+  };
+  for (const [id, click] of Object.entries(clicks)) byId(id).addEventListener("click", click);
+  for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", conceal);
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
     send();
@@ -258,29 +330,23 @@ async function start() {
       send();
     }
   });
-  byId("stop").addEventListener("click", () => running?.abort());
-  byId("new").addEventListener("click", begin);
-  byId("upload").addEventListener("click", uploads.open);
-  byId("help").addEventListener("click", () => byId("help-dialog").showModal());
-  byId("menu").addEventListener("click", () => reveal("conversations"));
-  byId("show-memories").addEventListener("click", () => reveal("memories"));
-  byId("shade").addEventListener("click", conceal);
-  for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", conceal);
+  byId("thread").addEventListener("scroll", () => { byId("bottom").hidden = atBottom(); });
   document.addEventListener("keydown", key);
+  window.addEventListener("resize", settle);
+  settle();
   store.onChange(changedElsewhere);
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);
     if (id && id !== conversation.id) open(id);
   });
-  byId("ideas").replaceChildren(...IDEAS.map((idea) =>
-    h("button", { type: "button", onclick: () => ((byId("question").value = idea), send()) }, idea)));
-  const id = location.hash.slice(1);
-  if (id && (await store.get(id))) await open(id);
-  else draw();
+  draw();
+  if (location.hash.slice(1)) await open(location.hash.slice(1));
   const health = await api.getJson("/health").catch(() => null);
   if (health) {
-    const { name, precision, context } = health.model;
+    const { name, precision } = health.model;
+    ({ context } = health.model);
     byId("model").textContent = `${name}, ${precision}, ${context.toLocaleString("en")} tokens`;
+    drawContext();
   }
 }
 

@@ -1,4 +1,4 @@
-// Makes elements. Text is always text here: the one place where HTML is made of strings is markdown.js.
+// Makes elements. Text is always text here.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ export function h(name, attributes = {}, ...children) {
     else if (key === "class") element.className = value;
     else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }
 
@@ -26,6 +26,39 @@ export function icon(name) {
   svg.append(use);
   svg.setAttribute("aria-hidden", "true");
   return svg;
+}
+
+/** A button with an icon. text: beside it; without, `title` alone says what it does. */
+export const button = (name, title, onclick, text = "") =>
+  h("button", { type: "button", class: text ? "small" : "icon", title, "aria-label": text ? null : title, onclick }, icon(name), text || null);
+
+/** A button that copies what `text` returns. Plain HTTP has no clipboard, so the old way stands behind it. */
+export function copyButton(text, what) {
+  const made = button("copy", `Copy the ${what}`, () => copy(text()), "Copy");
+  made.setAttribute("aria-label", made.title);
+  return made;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = h("textarea", { class: "hidden" });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  toast("Copied.");
+}
+
+/** Hand a value out as a JSON file. */
+export function download(name, value) {
+  const content = new Blob([JSON.stringify(value, null, 2)], { type: "application/json" });
+  const link = h("a", { href: URL.createObjectURL(content), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 /** A short message at the edge that goes away by itself. */
@@ -40,3 +73,9 @@ export const memories = (number) => `${number} ${number === 1 ? "memory" : "memo
 
 export const round = (value, digits = 0) =>
   Number(value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+
+/** An error without the name of its class and what the connection library said of it; commands in quotes. */
+export function plain(error) {
+  const text = error.replace(/^\w+: /, "").replace(/`([^`]*)`/g, "“$1”").replace(/\s*\([^()]*(\([^()]*\)[^()]*)*\)/, "");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -5,8 +5,8 @@ import * as store from "./store.js";
 
 const NUMBERS = ["temperature", "top_p", "repetition_penalty", "max_tokens"];
 
-/** Make the dialog and the theme's button work. */
-export function prepare() {
+/** Make the dialog and the theme's button work. told, tell: get and set what the model is told first in this chat. */
+export function prepare({ told, tell }) {
   const form = byId("settings-dialog").querySelector("form");
   const fields = [...form.elements].filter((field) => field.name);
   const draw = () => {
@@ -15,7 +15,9 @@ export function prepare() {
       field.value = chosen[field.name];
       output(field);
     }
+    byId("s-system").value = told();
   };
+  byId("s-system").addEventListener("input", () => tell(byId("s-system").value));
   for (const field of fields) {
     field.addEventListener("input", () => {
       output(field);
@@ -31,8 +33,10 @@ export function prepare() {
     draw();
     byId("settings-dialog").showModal();
   });
-  byId("compare").checked = store.settings().compare;
-  byId("compare").addEventListener("change", () => store.setSettings({ compare: byId("compare").checked }));
+  for (const name of ["compare", "shortcuts"]) {
+    byId(name).checked = store.settings()[name];
+    byId(name).addEventListener("change", () => store.setSettings({ [name]: byId(name).checked }));
+  }
   byId("theme").addEventListener("click", () => {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = store.settings().theme || (dark ? "dark" : "light");

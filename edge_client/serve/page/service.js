@@ -1,17 +1,16 @@
 // The service behind the memories: whether it answers, and its knowledge bases.
 
 import * as api from "./api.js";
-import { byId, h } from "./dom.js";
+import { byId, h, plain } from "./dom.js";
 import * as store from "./store.js";
-import { plain } from "./timeline.js";
 
 const EVERY_MS = 5000;
 const MOST = 8; // that the app reads together
 let bases = [];
 let reachable = null;
+let suggested = () => {};
 let usual = { base: "", also: [] }; // what the app reads unless a request says otherwise
 
-export const knownBases = () => bases.map((base) => base.name);
 export const chosenBase = () => byId("base").value || store.settings().base;
 
 const alsoWanted = () => store.settings().also ?? usual.also;
@@ -22,14 +21,16 @@ export function chosenBases() {
   return chosenBase() ? [chosenBase(), ...also].slice(0, MOST) : [];
 }
 
-/** Look now, then again and again while the page is seen. */
-export function watch() {
+/** Look now, then again and again while the page is seen. ask: called with a suggestion that was chosen. */
+export function watch(ask) {
+  suggested = ask;
   look();
   setInterval(() => document.hidden || look(), EVERY_MS);
   document.addEventListener("visibilitychange", () => document.hidden || look());
   byId("base").addEventListener("change", () => {
     store.setSettings({ base: byId("base").value });
     drawAlso();
+    suggest();
   });
   byId("also").addEventListener("click", () => byId("settings").click());
   byId("s-reset").addEventListener("click", () => {
@@ -44,7 +45,7 @@ export async function look() {
   try {
     told = await api.getJson("/v1/service");
   } catch {
-    tell("gone", "app not running", "The app on this device does not answer: start it again with edge-client serve.");
+    tell("gone", "app not running", "The app on this device does not answer: start it again with “edge-client serve”.");
     reachable = null;
     return;
   }
@@ -69,6 +70,16 @@ export async function refresh(choose = "") {
   }
   if (choose) store.setSettings({ base: choose });
   drawBases();
+  suggest();
+}
+
+/** Questions about documents of the chosen knowledge base. */
+async function suggest() {
+  const found = await api.documents(chosenBase(), "", 3).catch(() => ({ data: [] }));
+  byId("ideas").replaceChildren(...found.data.map((document) => {
+    const idea = `What is known about ${document.title || document.key}?`;
+    return h("button", { type: "button", onclick: () => suggested(idea) }, idea);
+  }));
 }
 
 function drawBases() {

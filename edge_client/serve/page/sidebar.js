@@ -1,38 +1,53 @@
-// The list of conversations: open, export, delete.
+// The list of conversations: search, open, rename, export, delete.
 
-import { byId, h, icon, toast } from "./dom.js";
+import { imported } from "./conversation.js";
+import { button, byId, download, h, plain, toast } from "./dom.js";
 import * as store from "./store.js";
 
-/** Draw the list. current: id of the open one; open, removed: called with an id. */
-export async function draw(current, { open, removed }) {
-  const found = await store.all();
-  const items = found.map((conversation) => {
-    const mine = conversation.id === current;
-    return h(
-      "li", { class: mine ? "current" : null },
-      h("button", { class: "open", "aria-current": mine ? "true" : null, onclick: () => open(conversation.id) }, conversation.title),
-      h("button", { class: "icon", "aria-label": `Export ${conversation.title}`, title: "Export", onclick: () => save(conversation.id) }, icon("down")),
-      h("button", {
-        class: "icon", "aria-label": `Delete ${conversation.title}`, title: "Delete",
-        onclick: async () => {
-          if (!confirm(`Delete “${conversation.title}”?`)) return;
-          await store.remove(conversation.id);
-          removed(conversation.id);
-        },
-      }, icon("trash")),
-    );
-  });
-  byId("list").replaceChildren(...items);
-}
-
-/** Hand the conversation out as a file. */
-async function save(id) {
-  const conversation = await store.get(id);
-  const content = new Blob([JSON.stringify(conversation, null, 2)], { type: "application/json" });
-  const link = h("a", { href: URL.createObjectURL(content), download: `${fileName(conversation.title)}.json` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  toast("Exported.");
-}
-
 const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
+
+/** Draw the list. current: id of the open one; busy: whether one is being answered; open, changed, removed: called with an id. */
+export async function draw(current, { busy, open, changed, removed }) {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = (await store.all()).filter((conversation) => {
+    const text = [conversation.title, ...conversation.messages.map((message) => message.content)].join("\n").toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+  byId("list").replaceChildren(...found.map((conversation) => {
+    const { id, title } = conversation;
+    const mine = id === current;
+    return h(
+      "li", { class: `${mine ? "current" : ""} ${busy(id) ? "busy" : ""}` },
+      h("button", { class: "open", "aria-current": mine ? "true" : null, onclick: () => open(id) }, title),
+      button("pen", `Rename ${title}`, async () => {
+        const name = prompt("Name of the conversation", title)?.trim();
+        if (!name) return;
+        await store.put({ ...await store.get(id), title: name });
+        changed(id, name);
+      }),
+      button("down", `Export ${title}`, async () => download(`${fileName(title)}.json`, await store.get(id))),
+      button("trash", `Delete ${title}`, async () => {
+        if (!confirm(`Delete “${title}”?`)) return;
+        await store.remove(id);
+        removed(id);
+      }),
+    );
+  }));
+}
+
+/** Make search and import work. drawn: draws the list; open: called with the id of what was imported. */
+export function prepare({ drawn, open }) {
+  byId("search").addEventListener("input", drawn);
+  byId("import").addEventListener("click", () => byId("import-file").click());
+  byId("import-file").addEventListener("change", async (event) => {
+    const [file] = event.target.files;
+    event.target.value = "";
+    try {
+      const conversation = imported(JSON.parse(await file.text()));
+      await store.put(conversation);
+      open(conversation.id);
+    } catch (error) {
+      toast(`Not imported: ${plain(error.message)}`, "error");
+    }
+  });
+}

@@ -1,5 +1,7 @@
 // Conversations in this browser (IndexedDB), told to its other tabs; settings in localStorage.
 
+import { toast } from "./dom.js";
+
 const channel = new BroadcastChannel("memory3");
 const opened = new Promise((resolve, reject) => {
   const request = indexedDB.open("memory3", 1);
@@ -7,6 +9,9 @@ const opened = new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
   request.onerror = () => reject(request.error);
 });
+opened.catch(() => {}); // whoever uses it hears of it
+const unsaved = new Map(); // conversations that the browser refused to keep
+let complained = false;
 
 async function run(mode, work) {
   const database = await opened;
@@ -19,19 +24,30 @@ async function run(mode, work) {
 }
 
 /** All conversations, the last used first. */
-export const all = async () =>
-  (await run("readonly", (store) => store.getAll())).sort((a, b) => b.changed - a.changed);
+export async function all() {
+  const kept = await run("readonly", (store) => store.getAll()).catch(() => []);
+  const found = new Map([...kept, ...unsaved.values()].map((conversation) => [conversation.id, conversation]));
+  return [...found.values()].sort((a, b) => b.changed - a.changed);
+}
 
-export const get = (id) => run("readonly", (store) => store.get(id));
+export const get = async (id) => unsaved.get(id) ?? run("readonly", (store) => store.get(id)).catch(() => undefined);
 
-/** Keep a conversation. */
+/** Keep a conversation; where the browser refuses, until the page is closed. */
 export async function put(conversation) {
-  await run("readwrite", (store) => store.put(conversation));
+  try {
+    await run("readwrite", (store) => store.put(conversation));
+    unsaved.delete(conversation.id);
+  } catch (error) {
+    unsaved.set(conversation.id, conversation);
+    if (!complained) toast(`This browser keeps no conversations (${error?.message ?? "storage is off"}): export what you need.`, "error");
+    complained = true;
+  }
   channel.postMessage({ id: conversation.id });
 }
 
 export async function remove(id) {
-  await run("readwrite", (store) => store.delete(id));
+  unsaved.delete(id);
+  await run("readwrite", (store) => store.delete(id)).catch(() => {});
   channel.postMessage({ id });
 }
 
@@ -39,25 +55,42 @@ export async function remove(id) {
 export const onChange = (told) => channel.addEventListener("message", (event) => told(event.data.id));
 
 /** Runs work if no other tab answers in this conversation; returns whether it ran. A closed tab lets go. */
-export const alone = (id, work) =>
-  navigator.locks.request(`memory3.${id}`, { ifAvailable: true }, async (lock) => {
-    if (lock) await work();
-    return Boolean(lock);
-  });
-
-export const DEFAULTS = {
-  mode: "overlap", temperature: 0, top_p: 1, repetition_penalty: 1, max_tokens: 256, seed: "", system: "",
-  base: "", also: null, compare: false, theme: "",
-};
-const SETTINGS = "memory3.settings";
-
-export function settings() {
-  try {
-    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(SETTINGS) ?? "{}") };
-  } catch {
-    return { ...DEFAULTS };
+export async function alone(id, work) {
+  if (navigator.locks) {
+    return navigator.locks.request(`memory3.${id}`, { ifAvailable: true }, async (lock) => {
+      if (lock) await work();
+      return Boolean(lock);
+    });
   }
+  // Plain HTTP has no locks: a mark that is renewed every second, and means nothing once it is old.
+  const [key, mark] = [`memory3.lock.${id}`, () => write(key, Date.now())];
+  if (Date.now() - Number(read(key)) < 3000) return false;
+  mark();
+  const renewing = setInterval(mark, 1000);
+  try {
+    await work();
+  } finally {
+    clearInterval(renewing);
+    write(key, 0);
+  }
+  return true;
 }
 
-export const setSettings = (changed) =>
-  localStorage.setItem(SETTINGS, JSON.stringify({ ...settings(), ...changed }));
+// localStorage throws where the browser forbids it.
+const read = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+const write = (key, value) => { try { localStorage.setItem(key, value); } catch { /* until the page is closed */ } };
+
+export const DEFAULTS = {
+  mode: "overlap", temperature: 0, top_p: 1, repetition_penalty: 1, max_tokens: 512, seed: "",
+  base: "", also: null, compare: false, theme: "", shortcuts: true,
+};
+const SETTINGS = "memory3.settings";
+let chosen = DEFAULTS;
+try { chosen = { ...DEFAULTS, ...JSON.parse(read(SETTINGS)) }; } catch { /* another program's */ }
+
+export const settings = () => chosen;
+
+export function setSettings(changed) {
+  chosen = { ...chosen, ...changed };
+  write(SETTINGS, JSON.stringify(chosen));
+}

@@ -1,32 +1,32 @@
 // The conversation as it is read: questions, answers, and under each answer its chunks and what it cost.
 
-import { byId, h, icon, memories, round, toast } from "./dom.js";
+import { branch, versions } from "./conversation.js";
+import { button, byId, copyButton, h, memories, plain, round } from "./dom.js";
 import { show } from "./markdown.js";
-import { names, plain, stateOf } from "./timeline.js";
+import { names, stateOf } from "./timeline.js";
 
 const ENDINGS = {
   stopped: "Stopped.",
-  cut: "Cut at the longest length; settings have it.",
-  broken: "The page was closed in the middle of this answer.",
+  cut: "Cut at the longest length, which the settings hold: “Continue” goes on.",
+  broken: "The page was closed in the middle of this answer: “Continue” goes on.",
 };
 
 /** One answer on the page. select: called with a chunk's number when the reader wants its memories. */
 export class AnswerView {
-  constructor(answer, { label = "", select, retry }) {
+  constructor(answer, { label = "", select, tools }) {
     this.answer = answer;
     this.text = h("div", { class: "markdown" });
     this.strip = h("div", { class: "strip" });
     this.note = h("p", { class: "note", hidden: true });
     this.cost = h("span", { class: "cost dim" });
-    this.again = h("button", { class: "small", title: "Answer again (r)", onclick: retry }, icon("retry"), "Again");
-    this.copy = h("button", { class: "small", title: "Copy the answer", onclick: () => this.toClipboard() }, icon("copy"), "Copy");
+    this.tools = h("span", { class: "tools" }, tools, copyButton(() => answer.content, "answer"));
     this.select = select;
     this.drawn = null;
     this.element = h(
       "div", { class: "answer" },
-      label ? h("h3", { class: "column" }, label) : null,
+      label ? h("h2", { class: "column" }, label) : null,
       this.text, this.note,
-      h("div", { class: "below" }, this.strip, this.cost, h("span", { class: "grow" }), this.copy, this.again),
+      h("div", { class: "below" }, this.strip, this.cost, h("span", { class: "grow" }), this.tools),
     );
     this.update();
   }
@@ -49,8 +49,9 @@ export class AnswerView {
     this.drawNote(busy);
     this.drawStrip();
     this.cost.textContent = cost(answer);
-    this.copy.hidden = this.again.hidden = busy;
-    this.copy.disabled = !answer.content;
+    this.tools.hidden = busy;
+    const goOn = this.tools.querySelector(".go-on");
+    if (goOn) goOn.hidden = !answer.content || !["cut", "stopped", "broken", "failed"].includes(answer.status);
   }
 
   drawNote(busy) {
@@ -63,8 +64,10 @@ export class AnswerView {
       text = `${without(answer.chunks)}: ${
         failed ? plain(failed.error).replace(/[.:]$/, "") : "the service did not answer"}.`;
       kind = "warn";
+    } else if (answer.refused && answer.chunks.length && !busy) {
+      text = "Not in the knowledge base: choose another one above, or add a document.";
     } else if (answer.chunks.some((chunk) => chunk.state === "offline")) {
-      [text, kind] = ["The service did not answer; read from the pack on this device.", "warn"];
+      [text, kind] = ["The service did not answer; read from this device.", "warn"];
     }
     this.note.textContent = text;
     this.note.className = `note ${kind}`;
@@ -81,11 +84,6 @@ export class AnswerView {
           String(chunk.read.filter((memory) => !memory.refused).length));
       }));
     }
-  }
-
-  async toClipboard() {
-    await navigator.clipboard.writeText(this.answer.content);
-    toast("Copied.");
   }
 }
 
@@ -105,31 +103,44 @@ function cost(answer) {
   return parts.join(" · ");
 }
 
-/** Draw a whole conversation; returns the views of its answers: {answer: view}. */
-export function draw(conversation, { select, retry }) {
+/** Which of the versions of a message this is, with the way to the others; nothing where it is the only one. */
+function turner(conversation, at, turn) {
+  const all = versions(conversation, at);
+  if (all.length < 2) return null;
+  const number = all.indexOf(at);
+  const step = (name, title, to) => {
+    const made = button(name, title, () => turn(all[to]));
+    made.disabled = all[to] === undefined;
+    return made;
+  };
+  return h("span", { class: "turner" }, step("left", "Version before", number - 1), `${number + 1}/${all.length}`,
+    step("right", "Next version", number + 1));
+}
+
+/** Draw the branch of a conversation that is shown; returns the views of its answers: {answer: view}. */
+export function draw(conversation, { select, retry, goOn, edit, turn }) {
   const views = new Map();
-  const items = [];
-  const { messages } = conversation;
-  for (let i = 0; i < messages.length; i += 1) {
-    const message = messages[i];
+  const places = branch(conversation);
+  const items = places.map((at, number) => {
+    const message = conversation.messages[at];
+    const turning = turner(conversation, at, turn);
     if (message.role === "user") {
-      items.push(h("li", { class: "user" }, h("div", { class: "said" }, message.content)));
-      continue;
+      return h("li", { class: "user" }, h("div", { class: "said" }, message.content),
+        h("div", { class: "tools" }, turning, button("pen", "Edit the question", () => edit(at))));
     }
-    const last = i === messages.length - 1;
-    const again = last ? retry : null;
-    const columns = [];
-    if (message.plain) columns.push([message.plain, "Without memory"]);
-    columns.push([message, message.plain ? "With memory" : ""]);
+    const last = number === places.length - 1;
+    const columns = message.plain ? [[message.plain, "Without memory"], [message, "With memory"]] : [[message, ""]];
     const made = columns.map(([answer, label]) => {
-      const view = new AnswerView(answer, { label, select: (chunk) => select(answer, chunk), retry: again });
-      if (!last || (message.plain && answer !== message)) view.again.remove();
+      const again = last && answer === message;
+      const more = again && h("span", { class: "go-on" }, button("right", "Continue the answer", () => goOn(at), "Continue"));
+      const tools = answer === message ? [turning, more || null, again ? button("retry", "Answer again (r)", retry, "Again") : null] : [];
+      const view = new AnswerView(answer, { label, select: (chunk) => select(answer, chunk), tools });
       views.set(answer, view);
       return view.element;
     });
-    items.push(h("li", { class: `assistant${message.plain ? " compared" : ""}` }, made));
-  }
+    return h("li", { class: `assistant${message.plain ? " compared" : ""}` }, made);
+  });
   byId("messages").replaceChildren(...items);
-  byId("welcome").hidden = messages.length > 0;
+  byId("welcome").hidden = places.length > 0;
   return views;
 }

@@ -1,12 +1,12 @@
 // The panel beside the text: for every 64-token chunk the memories it read, from where, and what that cost.
 
-import { byId, h, memories, round } from "./dom.js";
+import { byId, h, memories, plain, round } from "./dom.js";
 
 const MEANINGS = {
   fetched: "from the service",
   held: "were on the device already",
   late: "came after the chunk had begun",
-  offline: "from the device's own pack",
+  offline: "from this device itself",
   failed: "could not be had",
   skipped: "not asked for",
   off: "not wanted",
@@ -93,6 +93,7 @@ function memoryRow(chunk, memory) {
   const head = h(
     "summary", {},
     h("span", { class: "title" }, title, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
+    memory.knowledge_base === "conversation" ? h("span", { class: "tiny", title: "from a turn of this conversation that left the context" }, "earlier turn") : null,
     memory.held ? h("span", { class: "tiny", title: "was on the device already" }, "held") : null,
     memory.refused ? h("span", { class: "tiny bad" }, "refused") : null,
     meter,
@@ -116,12 +117,6 @@ function problem(chunk) {
   if (chunk.service_error) return h("p", { class: "problem" }, plain(chunk.service_error));
   if (!chunk.read.length) return h("p", { class: "dim" }, "Nothing in the knowledge base is near.");
   return null;
-}
-
-/** An error without the name of its class and what the connection library said of it; commands in quotes. */
-export function plain(error) {
-  const text = error.replace(/^\w+: /, "").replace(/`([^`]*)`/g, "“$1”").replace(/\s*\([^()]*(\([^()]*\)[^()]*)*\)/, "");
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function times(chunk) {

@@ -56,7 +56,18 @@ def compile_library(target: Path) -> str:
 
 
 def wheel_tag() -> str:
-    """The tag of a wheel with the library: any Python 3 on this platform."""
+    """The tag of a wheel with the library: any Python 3, on the machine that the compiler compiles for.
+
+    Any Linux, for it needs no C library; with CC=aarch64-linux-gnu-gcc one for that processor. Elsewhere this platform.
+    """
+    command = compiler()
+    machine = (
+        subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout.strip()
+        if command
+        else ""
+    )
+    if "linux" in machine:
+        return f"py3-none-manylinux_2_17_{machine.split('-')[0]}"
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 

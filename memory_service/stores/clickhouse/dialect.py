@@ -17,8 +17,6 @@ import numpy as np
 from memory_model.errors import InvalidInput
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
 
-MYSCALE_INDEX = "SCANN"
-_MYSCALE_INDEXES = ("SCANN", "MSTG", "HNSWFLAT", "HNSWSQ", "HNSWPQ", "IVFFLAT", "IVFSQ", "IVFPQ", "FLAT")
 _SHARDED_BY = {"payloads": "id", "references_": "id", "documents": "kb"}
 _CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 _ALTER = re.compile(r"ALTER TABLE (\w+)")
@@ -38,7 +36,6 @@ class Dialect:
 
     engine: str
     cluster: str = ""
-    vector_index: str = ""
     max_threads: int = 0
     insert_quorum: str = "auto"
 
@@ -46,10 +43,6 @@ class Dialect:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
             raise InvalidInput(
                 f"store cluster {self.cluster!r}: expected a cluster's name, for a store on a server"
-            )
-        if self.vector_index and (not self.myscale or self.vector_index not in _MYSCALE_INDEXES):
-            raise InvalidInput(
-                f"vector index {self.vector_index!r}: expected one of {', '.join(_MYSCALE_INDEXES)}, for myscale://"
             )
         if not _QUORUM.fullmatch(self.insert_quorum):
             raise InvalidInput(
@@ -65,11 +58,6 @@ class Dialect:
     def shared(self) -> bool:
         """Whether other processes may use the store at the same time."""
         return self.engine != "chdb"
-
-    @property
-    def index_type(self) -> str:
-        """Type of MyScale's vector index."""
-        return self.vector_index or MYSCALE_INDEX
 
     # Tables
 

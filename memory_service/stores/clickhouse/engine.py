@@ -57,9 +57,7 @@ class Engine:
 
     def __init__(self, address: StoreAddress, options: StoreOptions) -> None:
         """Connects; raises StoreUnavailable when the folder is taken or the server does not answer."""
-        self.dialect = Dialect(
-            address.engine, options.cluster, options.vector_index, options.max_threads, options.insert_quorum
-        )
+        self.dialect = Dialect(address.engine, options.cluster, options.max_threads, options.insert_quorum)
         self._address = address
         self._options = options
         self._lock = threading.Lock()

@@ -66,7 +66,7 @@ def test_without_memory_nothing_is_asked_for(client: OpenAI, memories: FakeServi
         model=MODEL, messages=MESSAGES, max_tokens=8, extra_body={"memory": {"mode": "off"}}
     )
     assert answer.model_extra is not None
-    assert answer.model_extra["memory"] == {"without_memory": False, "chunks": []}
+    assert answer.model_extra["memory"] == {"without_memory": False, "refused": False, "chunks": []}
     assert len(memories.requests) == before
 
 
@@ -173,8 +173,6 @@ def test_models_and_embeddings(client: OpenAI, tiny: Bundle) -> None:
     found = client.embeddings.create(model=names[1], input=["Lima", "Rome"])  # base64 on the wire
     vectors = tiny.embedder().embed(["Lima", "Rome"])
     assert found.data[1].embedding == pytest.approx([float(x) for x in vectors[1]], abs=1e-6)
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-4")
 
 
 def test_health_and_metrics(server: AppProcess, client: OpenAI) -> None:

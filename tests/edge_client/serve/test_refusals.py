@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import socket
+import ssl
+import urllib.request
 from pathlib import Path
 
 import openai
 import pytest
 from openai import OpenAI
-from typer.testing import CliRunner
 
 from deploy.app_process import AppProcess
-from edge_client.cli.main import app
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused
@@ -22,9 +24,9 @@ def test_bad_input_is_refused_by_name_and_the_server_lives_on(server: AppProcess
     def chat(**fields: object) -> tuple[int, str | None]:
         return refused(post(server, {"messages": MESSAGES, **fields}))
 
-    assert chat(tools=[]) == (400, "invalid_value")
     assert chat(messages=[]) == (400, "invalid_value")
-    assert chat(messages=[{"role": "assistant", "content": "x"}]) == (400, "invalid_value")
+    assert chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]) == (400, "invalid_value")
+    assert chat(tools=[], tool_choice="required") == (400, "invalid_value")
     assert chat(messages=[{"role": "king", "content": "x"}]) == (400, "invalid_value")
     assert chat(temperature=-1) == (400, "invalid_value")
     assert chat(n=2) == (400, "invalid_value")
@@ -34,7 +36,6 @@ def test_bad_input_is_refused_by_name_and_the_server_lives_on(server: AppProcess
     assert chat(memory={"knowledge_bases": []}) == (400, "invalid_value")
     assert chat(memory={"knowledge_bases": ["a", "b,c"]}) == (400, "invalid_value")
     assert chat(memory={"knowledge_bases": ["a"], "knowledge_base": "a"}) == (400, "invalid_value")
-    assert chat(model="gpt-4") == (404, "model_not_found")
     assert chat(messages=[{"role": "user", "content": "x" * 5000}]) == (400, "context_length_exceeded")
     for text in ("", "{", "[" * 100_000, "null", '{"messages": "\ud800"}'.encode("utf-8", "surrogatepass")):
         assert call(server.port, "POST", "/v1/chat/completions", text).status == 400
@@ -107,10 +108,44 @@ def test_with_a_key_nobody_gets_in_without(tiny: Bundle, memories: FakeService, 
     assert "s3cret" not in server.log.read_text()
 
 
-def test_it_does_not_open_itself_to_a_network_without_a_key(tiny: Bundle) -> None:
-    result = CliRunner().invoke(app, ["serve", "--bundle", str(tiny.folder), "--host", "0.0.0.0"])
-    assert result.exit_code == 1
-    assert "EDGE_CLIENT_SERVE_API_KEY" in result.output
+def test_without_a_key_of_its_own_this_machine_reads_freely_and_writes_with_the_key_that_was_printed(
+    server: AppProcess,
+) -> None:
+    path = "/v1/knowledge_bases/default/documents?key=a"
+    assert call(server.port, "GET", "/v1/models").status == 200
+    assert refused(call(server.port, "POST", path, "text")) == (401, "invalid_api_key")
+    assert refused(call(server.port, "DELETE", path)) == (401, "invalid_api_key")
+    assert refused(call(server.port, "POST", "/v1/knowledge_bases", "{}")) == (401, "invalid_api_key")
+    assert f"/#key={server.key}" in server.log.read_text()
+    key_file = server.log.parent / "memory3-edge" / "serve-key"
+    assert key_file.stat().st_mode & 0o077 == 0
+
+
+def test_in_a_network_it_wants_its_key_and_knows_its_own_address(
+    tiny: Bundle, nobody: str, tmp_path: Path
+) -> None:
+    with AppProcess.start(tmp_path, tiny.folder, nobody, "--lan") as server:
+        shown = re.search(r"chat at http://(\S+):\d+/#key=(\S+),", server.log.read_text())
+        assert shown is not None
+        assert shown[2] == server.key
+        assert "\u2588" in server.log.read_text()  # the QR code
+        right = {"Authorization": f"Bearer {server.key}"}
+        assert call(server.port, "GET", "/v1/models").status == 401
+        assert call(server.port, "GET", "/v1/models", **right).status == 200
+        own = call(server.port, "GET", "/v1/models", host=shown[1], **right)
+        assert own.status == 200
+        assert refused(call(server.port, "GET", "/", Host="evil.test"))[1] == "host_not_allowed"
+        assert refused(call(server.port, "GET", "/", Host="10.1.2.3"))[1] == "host_not_allowed"
+
+
+def test_tls_makes_a_certificate_for_its_names(tiny: Bundle, nobody: str, tmp_path: Path) -> None:
+    with AppProcess.start(tmp_path, tiny.folder, nobody, "--tls") as server:
+        made = tmp_path / "memory3-edge" / "serve.crt"
+        trusting = ssl.create_default_context(cafile=str(made))
+        with urllib.request.urlopen(f"https://localhost:{server.port}/health", context=trusting) as answer:
+            assert answer.status == 200
+        shown = hashlib.sha256(ssl.PEM_cert_to_DER_cert(made.read_text())).hexdigest()
+        assert shown in server.log.read_text().replace(":", "").lower()
 
 
 def test_when_the_service_is_away_answers_go_on_and_say_so(tiny: Bundle, nobody: str, tmp_path: Path) -> None:
@@ -123,13 +158,17 @@ def test_when_the_service_is_away_answers_go_on_and_say_so(tiny: Bundle, nobody:
         told = call(server.port, "GET", "/v1/service").json()
         assert not told["reachable"]
         assert refused(call(server.port, "GET", "/v1/knowledge_bases"))[0] == 503
-        upload = call(server.port, "POST", "/v1/knowledge_bases/default/documents?key=a", "some text")
+        upload = call(
+            server.port, "POST", "/v1/knowledge_bases/default/documents?key=a", "some text",
+            Authorization=f"Bearer {server.key}",
+        )  # fmt: skip
         assert '"error"' in upload.text
 
 
 def test_an_upload_must_be_text_of_a_bounded_size_with_a_proper_name(server: AppProcess) -> None:
     def upload(path: str, body: bytes) -> tuple[int, str | None]:
-        return refused(call(server.port, "POST", f"/v1/knowledge_bases/{path}", body))
+        key = {"Authorization": f"Bearer {server.key}"}
+        return refused(call(server.port, "POST", f"/v1/knowledge_bases/{path}", body, **key))
 
     assert upload("default/documents?key=a", b"\xff\xfe\x00") == (415, "not_text")
     assert upload("default/documents?key=a", b"  \n") == (400, "invalid_value")

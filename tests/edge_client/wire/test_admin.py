@@ -21,6 +21,20 @@ from protos.memory.v1 import ingestion_pb2
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import running
 
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>endobj
+4 0 obj<</Length 40>>stream
+BT /F 9 Tf (Paid leave: 31 days) Tj ET
+endstream endobj
+5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+trailer<</Root 1 0 R/Size 6>>
+startxref
+0
+%%EOF
+"""
+
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> list[ServiceError]:
@@ -107,3 +121,31 @@ def test_what_is_no_document_is_refused_before_it_is_read_whole(tmp_path: Path) 
         with pytest.raises(InvalidInput):
             text_of(content)
     assert text_of(b"\xef\xbb\xbfmarked") == "marked"
+
+
+def test_documents_are_listed_by_pages_and_deleted(address: str) -> None:
+    async def used() -> list[dict[str, Any]]:
+        settings = ChannelSettings(address=address)
+        link = ServiceLink(settings, settings)
+        try:
+            for key in ("a", "b", "c"):
+                _ = [step async for step in link.ingest("kb", OwnDocument(key, f"Title {key}", "Some text."))]
+            first = await link.documents("kb", count=2)
+            second = await link.documents("kb", first["next"], count=2)
+            assert second["next"] == ""
+            assert await link.delete_document("kb", "b") == 1
+            assert [d["key"] for d in (await link.documents("kb"))["data"]] == ["a", "c"]
+            return [*first["data"], *second["data"]]
+        finally:
+            await link.close()
+
+    found = asyncio.run(used())
+    assert found == [{"key": key, "title": f"Title {key}", "references": 1} for key in ("a", "b", "c")]
+
+
+def test_a_pdf_is_read_and_one_without_text_is_refused() -> None:
+    assert text_of(PDF).strip() == "Paid leave: 31 days"
+    with pytest.raises(InvalidInput, match="no text"):
+        text_of(PDF.replace(b"Tj", b"  "))
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        text_of(b"%PDF-1.7 ...")

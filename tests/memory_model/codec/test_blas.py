@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from memory_model.codec.blas import ON_ONE_THREAD
@@ -12,24 +11,6 @@ from memory_model.codec.blas import ON_ONE_THREAD
 
 def threads() -> set[int]:
     return {e["num_threads"] for e in threadpool_info() if e.get("threading_layer") == "pthreads"}
-
-
-def test_within_there_is_one_thread_and_after_it_what_was_before() -> None:
-    with threadpool_limits(2, user_api="blas"):
-        before = threads()
-        with ON_ONE_THREAD:
-            assert threads() == {1}
-            with ON_ONE_THREAD:
-                pass
-            assert threads() == {1}
-        assert threads() == before == {2}
-
-
-def test_an_error_within_gives_the_threads_back() -> None:
-    with threadpool_limits(2, user_api="blas"):
-        with pytest.raises(ZeroDivisionError), ON_ONE_THREAD:
-            raise ZeroDivisionError
-        assert threads() == {2}
 
 
 def test_threads_that_overlap_give_back_what_was_before_all_of_them() -> None:

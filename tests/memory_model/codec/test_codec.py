@@ -44,11 +44,6 @@ def test_decoding_equals_faiss(factory: str) -> None:
         assert np.linalg.norm(error) < TOLERANCE * np.linalg.norm(index.sa_decode(theirs))
 
 
-def test_the_papers_factory_string_is_fourteen_bytes() -> None:
-    index = faiss.index_factory(80, "OPQ20_80,Residual2x14,PQ8x10")
-    assert index.sa_code_size() == 14
-
-
 def test_groups_keep_their_own_tables_in_one_batch(tmp_path: Path) -> None:
     groups = [vectors(2000, seed=s) * (1 + 3 * s) + 5 * s for s in range(3)]
     codec = fit_groups(groups, parts=4, bits=6, iterations=5)

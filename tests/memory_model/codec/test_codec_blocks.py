@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_model.codec.codec import MemoryCodec, ProductCodec, unpack_bits
 from memory_model.codec.faiss import FaissCodec, unexplained_variance
-from memory_model.codec.fit import dealt_axes, fit_groups
+from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables
 from memory_model.config import MemoryConfig, MemoryHead
@@ -56,19 +54,6 @@ def test_a_group_whose_errors_count_more_gets_more_of_the_bits() -> None:
     even = fit_groups([both], 4, 6, [np.eye(8), np.eye(8)], together=2, iterations=8)
     uneven = fit_groups([both], 4, 6, [np.eye(8), 20 * np.eye(8)], together=2, iterations=8)
     assert unexplained_variance(uneven, both, 0)[1] < 0.8 * unexplained_variance(even, both, 0)[1]
-
-
-def test_strong_axes_stand_alone_and_worthless_ones_are_left_out() -> None:
-    rng = np.random.default_rng(0)
-    scales = np.array([100.0, *[1.0] * 6, 1e-4])
-    centred = rng.normal(size=(5000, 8)) * scales
-    axes = dealt_axes(centred, parts=3, bits=8)
-    flat = axes.reshape(8, -1)
-    used = flat[:, flat.any(axis=0)]
-    np.testing.assert_allclose(used.T @ used, np.eye(used.shape[1]), atol=1e-9)
-    assert used.shape[1] == 7
-    strongest = np.abs(axes[0]).max(axis=1).argmax()
-    assert axes[:, strongest].any(axis=0).sum() == 1
 
 
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32))
@@ -180,18 +165,9 @@ def test_too_few_vectors_for_the_codewords_are_refused() -> None:
         fit_groups(alike(200, 1), 2, 8)
 
 
-def test_the_same_seed_gives_the_same_codec_in_another_process() -> None:
-    script = (
-        "from tests.memory_model.codec.test_codec_blocks import alike, joint;"
-        "print(joint(alike(400, 2), 5, 5, iterations=4, seed=3).codec_id)"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
-        cwd=Path(__file__).resolve().parents[3],
-    )  # fmt: skip
-    ours = joint(alike(400, 2), 5, 5, iterations=4, seed=3)
-    assert there.stdout.strip() == ours.codec_id
-    assert joint(alike(400, 2), 5, 5, iterations=4, seed=4).codec_id != ours.codec_id
+def test_the_same_seed_gives_the_same_codec() -> None:
+    ids = [joint(alike(400, 2), 5, 5, iterations=4, seed=seed).codec_id for seed in (3, 3, 4)]
+    assert ids[0] == ids[1] != ids[2]
 
 
 TOKEN_CODEC = joint(alike(2000, 4), 10, 7, iterations=6)

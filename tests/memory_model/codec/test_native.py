@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.codec.codec import MemoryCodec, ProductCodec
-from memory_model.codec.faiss import FaissCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
 from memory_model.codec.native.decoder import TOLERANCE, BfloatProduct, FoldedTables
-from memory_model.codec.native.library import Library
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import PlacedCodes, ProductTables
-from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import InvalidInput
 from tests.memory_model.codec.native_libraries import libraries
-from tests.memory_model.tiny import tiny_config
 
 SIZES = (0, 1, 2, 7, 8, 9, 33)
 
@@ -86,27 +80,6 @@ def test_the_papers_codec_has_a_loop_of_its_own_that_gives_the_same() -> None:
         assert np.linalg.norm(found - wanted) < TOLERANCE * np.linalg.norm(wanted)
         np.testing.assert_array_equal(codec.decode(codes[:1], 0), found[:1])
         np.testing.assert_array_equal(codec.decode(codes[500:], 0), found[500:])
-
-
-def test_memories_are_the_same_whoever_decodes_them_and_rows_without_a_vector_are_zero() -> None:
-    rng = np.random.default_rng(0)
-    heads = (MemoryHead(0, 1, 16), MemoryHead(2, 0, 9))
-    config = tiny_config(memory=MemoryConfig(heads=heads, reference_tokens=16))
-    tables = random_tables(rng, 4, 4, 6, 2, config.head_dim, None, 1)
-    by_numpy = MemoryFormat(config, "ab" * 32, FaissCodec(tables))
-    written = []
-    for tokens in (16, 3, 11):
-        sides = rng.normal(size=(2, config.memory.budget, config.head_dim)).astype(np.float32)
-        written.append(ExplicitMemory(*sides, tokens))
-    payloads = by_numpy.encode(written)
-    for library in libraries():
-        ours = MemoryFormat(config, "ab" * 32, ProductCodec(tables, library))
-        for one, other in zip(by_numpy.decode(payloads), ours.decode(payloads), strict=True):
-            assert one.tokens == other.tokens
-            for theirs, found in ((one.keys, other.keys), (one.values, other.values)):
-                np.testing.assert_allclose(found, theirs, atol=1e-3)
-                assert not found[~theirs.any(axis=1)].any()
-        assert ours.decode([]) == []
 
 
 def test_tables_with_a_number_far_larger_than_the_others_are_left_to_numpy() -> None:
@@ -197,20 +170,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         assert not piece.rows.any()
 
 
-def test_threads_share_a_codec_whose_tables_are_made_once() -> None:
-    rng = np.random.default_rng(0)
-    tables = random_tables(rng, 1, 8, 8, 2, 16, 8, 1)
-    codes = rng.integers(0, 256, (5000, tables.code_bytes), np.uint8)
-    for library in libraries():
-        codec = ProductCodec(tables, library)
-        with ThreadPoolExecutor(4) as pool:
-            natives = list(pool.map(lambda codec: codec.native(), [codec] * 8))
-            found = list(pool.map(lambda codec: codec.decode(codes, 0), [codec] * 16))
-        assert len({id(native) for native in natives}) == 1
-        for vectors in found[1:]:
-            np.testing.assert_array_equal(vectors, found[0])
-
-
 def test_without_a_library_a_codec_file_is_decoded_by_numpy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,9 +221,3 @@ def test_compiling_needs_nothing_but_the_standard_library() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("py3-none-")
-
-
-def test_a_level_that_the_processor_does_not_run_is_refused() -> None:
-    for library in libraries()[-1:]:
-        with pytest.raises(InvalidInput, match="processor"):
-            Library(Path(library.path), 9)

@@ -10,12 +10,16 @@ import pytest
 from memory_model.data.alike import AlikeShares, Articles, HardFacts, read_questions
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import REFUSAL, Sizes, references_of
+from memory_model.data.dialogue import Dialogues
 from memory_model.errors import CorruptFile, InvalidInput
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.data.test_conversations import pieces
 
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
+TOWNS = [
+    {**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"}
+    for n, d in enumerate(COUNTRIES)
+]
 SIZES = Sizes(written=8, conversations=12)
 NO_TEXT = AlikeShares(refused=0.5, refused_articles=0.5, all_as_text=0.0, ramp=0)
 ROWS = [
@@ -34,11 +38,15 @@ ROWS = [
 
 def hard(shares: AlikeShares = NO_TEXT) -> HardFacts:
     references = references_of(COUNTRIES, tiny_loaded().tokenizer, limit=32)
-    return HardFacts(references, pieces(), 1, SIZES, distil=False, longest=32, shares=shares)
+    return HardFacts(references, tiny_loaded().chat, 1, SIZES, distil=False, longest=32, shares=shares)
 
 
 def articles(shares: AlikeShares = NO_TEXT) -> Articles:
-    return Articles(ROWS, pieces(), 1, SIZES, distil=False, longest=64, shares=shares)
+    return Articles(ROWS, tiny_loaded().chat, 1, SIZES, distil=False, longest=64, shares=shares)
+
+
+def dialogues(shares: AlikeShares = NO_TEXT) -> Dialogues:
+    return Dialogues(TOWNS, tiny_loaded().chat, 1, SIZES, distil=False, longest=128, shares=shares)
 
 
 def texts(batch: Batch) -> list[str]:
@@ -68,7 +76,7 @@ def test_every_answer_of_hard_facts_is_in_one_of_the_references_read() -> None:
             assert any(answer in texts(batch)[n] for n in read)
 
 
-@pytest.mark.parametrize("make", [hard, articles])
+@pytest.mark.parametrize("make", [hard, articles, dialogues])
 def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(make) -> None:  # type: ignore[no-untyped-def]
     refused = 0
     source = make()
@@ -116,8 +124,8 @@ def test_all_that_a_conversation_would_read_can_stand_in_its_question_as_text() 
     assert all(sum(text in row for text in texts(batch)) >= 4 for row in decoded)
 
 
-def test_both_kinds_resume_exactly() -> None:
-    for make in (hard, articles):
+def test_every_kind_resumes_exactly() -> None:
+    for make in (hard, articles, dialogues):
         first, second = make(), make()
         first.next()
         second.restore(first.state())
@@ -125,12 +133,28 @@ def test_both_kinds_resume_exactly() -> None:
         assert second.next().ids.equal(first.next().ids)
 
 
+def test_a_dialogue_says_the_same_field_of_different_people_and_of_the_user() -> None:
+    source = dialogues()
+    written = [reference for _ in range(10) for reference in source.draw()]
+    said = "\n".join(reference.text for reference in written)
+    assert "User: I live in C" in said
+    assert re.search("User: My [a-z]+ [A-Z][a-z]+ lives in C[a-n]ton", said)
+    assert re.search("User: .*\nAssistant: .*(L[0-9]+).*", said), "the assistant answers too"
+    for reference in written:
+        assert reference.text.startswith("User: ")
+        assert reference.questions
+        for ways in reference.questions:
+            assert all(way.answer in reference.text and way.question.endswith("?") for way in ways)
+
+
 def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Path) -> None:
     references = references_of(COUNTRIES[:5], tiny_loaded().tokenizer, limit=32)
     with pytest.raises(InvalidInput, match="12 documents"):
-        HardFacts(references, pieces(), 1, SIZES)
+        HardFacts(references, tiny_loaded().chat, 1, SIZES)
+    with pytest.raises(InvalidInput, match="12 short values"):
+        Dialogues(COUNTRIES[:5], tiny_loaded().chat, 1, SIZES)
     with pytest.raises(InvalidInput, match="four paragraphs"):
-        Articles(ROWS[:4], pieces(), 1, SIZES)
+        Articles(ROWS[:4], tiny_loaded().chat, 1, SIZES)
     (tmp_path / "rows.json").write_text('[{"question": "why?"}]')
     with pytest.raises(CorruptFile, match="split-questions"):
         read_questions(tmp_path / "rows.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,6 @@ def test_a_broken_line_of_a_knowledge_base_is_named(tmp_path: Path) -> None:
         factbook.read_jsonl(path)
 
 
-def test_a_fact_reads_as_a_sentence() -> None:
-    spoken = factbook.sentence("Norway", "Area - total: 323,802 sq km", random.Random(0))
-    assert "Norway" in spoken
-    assert "area (total)" in spoken
-    assert spoken.endswith("323,802 sq km.")
-
-
 @pytest.fixture(scope="module")
 def titles() -> factbook.HeldOutTitles:
     return factbook.HeldOutTitles(factbook.read_jsonl(ROOT / "data" / "factbook.jsonl"))
@@ -67,8 +59,3 @@ def test_a_text_about_a_held_out_country_is_found_by_any_of_its_names(
 )
 def test_a_text_about_something_else_is_not_held_out(titles: factbook.HeldOutTitles, title: str) -> None:
     assert title not in titles
-
-
-def test_names_are_of_held_out_documents_alone() -> None:
-    documents = [{"key": "no", "title": "Norway", "text": "Country name - local short form: Norge"}]
-    assert list(factbook.HeldOutTitles(documents)) == []

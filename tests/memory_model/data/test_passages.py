@@ -11,11 +11,6 @@ from memory_model.data.passages import Asked, Passage, held_out, read_rows
 from memory_model.errors import CorruptFile, MissingFile
 
 
-def test_about_three_percent_of_the_documents_are_held_out() -> None:
-    share = sum(held_out("gcide", f"word {n}") for n in range(10_000)) / 10_000
-    assert 0.025 < share < 0.035
-
-
 def test_the_passages_of_a_document_fall_on_one_side() -> None:
     keys = [f"document {n}" for n in range(200)]
     assert any(held_out("foldoc", key) for key in keys)

@@ -96,12 +96,6 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
     assert result["memory_retrieved"].nll == pytest.approx(result["memory"].nll, abs=1e-4)
 
 
-def test_recall_counts_the_rows_whose_reference_was_found(loaded: LoadedModel, tmp_path: Path) -> None:
-    rows = [ROWS[0], Row("Nowhere\nArea: 9 km", "Nowhere?", "9 km")]
-    found = evaluation(loaded, ("rag_retrieved",), rows, knowledge_base=knowledge_base(tmp_path)).run()
-    assert found["rag_retrieved"].recall_at_5 == [1.0, 0.0]
-
-
 def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(
     loaded: LoadedModel, tmp_path: Path
 ) -> None:
@@ -117,7 +111,9 @@ def test_text_conditions_put_the_references_that_memory_reads_before_the_questio
 ) -> None:
     rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
-    monkeypatch.setattr(run, "prompt", lambda text: prompts.append(text) or loaded.tokenizer.encode(text))
+    monkeypatch.setattr(
+        Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text)
+    )
     run.run()
     five = run.given[0]
     assert sorted(five) == ["T\nbody", "T\nother", "T\nthird"]
@@ -166,9 +162,7 @@ def test_memories_are_written_once_for_all_conditions(
         loaded.writer, "write", lambda texts, **options: written.extend(texts) or write(texts, **options)
     )
     run = evaluation(loaded, ("memory", "memory_exact"))
-    assert run.unwritten() == len(ROWS)
     run.run()
-    assert run.unwritten() == 0
     run.run()
     assert sorted(written) == sorted({row.knowledge for row in ROWS})
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from memory_model.embedder import Embedder
-from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
 from tests.memory_model.encoder_folders import (
@@ -192,78 +192,17 @@ def change_tokenizer(folder: Path) -> None:
 
 BAD = {
     "no config": ("bin", lambda f: (f / "config.json").unlink(), MissingFile, r"no config\.json"),
-    "config of no shape": (
-        "bin",
-        lambda f: (f / "config.json").write_text('{"model_type": "bert"}'),
-        CorruptFile,
-        "shape",
-    ),
-    "unknown architecture": (
-        "bin",
-        lambda f: change_config(f, model_type="gpt2"),
-        InvalidInput,
-        "'gpt2', supported: bert",
-    ),
-    "relative positions": (
-        "bin",
-        lambda f: change_config(f, position_embedding_type="relative_key"),
-        InvalidInput,
-        "relative_key",
-    ),
-    "no weights": ("bin", lambda f: (f / "pytorch_model.bin").unlink(), MissingFile, "no weights in"),
-    "truncated bin": ("bin", lambda f: cut(f / "pytorch_model.bin"), CorruptFile, "truncated, damaged"),
-    "truncated safetensors": (
-        "safetensors",
-        lambda f: cut(f / "model.safetensors"),
-        CorruptFile,
-        "truncated or damaged",
-    ),
-    "missing shard": (
-        "sharded-bin",
-        lambda f: (f / "pytorch_model-00002-of-00002.bin").unlink(),
-        MissingFile,
-        "lacks pytorch_model-00002",
-    ),
-    "truncated shard": (
-        "sharded-bin",
-        lambda f: cut(f / "pytorch_model-00002-of-00002.bin"),
-        CorruptFile,
-        "00002.*truncated",
-    ),
-    "damaged index": (
-        "sharded",
-        lambda f: (f / "model.safetensors.index.json").write_text("{}"),
-        CorruptFile,
-        "index of shards",
-    ),
-    "more layers than weights": (
-        "bin",
-        lambda f: change_config(f, num_hidden_layers=3),
-        CorruptFile,
-        r"encoder\.layer\.2.* is missing",
-    ),
-    "short position table": (
-        "bin",
-        lambda f: change_config(f, max_position_embeddings=8194),
-        CorruptFile,
-        r"position_embeddings.*\[66, 32\], .* \[8194, 32\]",
-    ),
+    "no shape": ("bin", lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), CorruptFile, "shape"),
+    "architecture": ("bin", lambda f: change_config(f, model_type="gpt2"), InvalidInput, "'gpt2', supported: bert"),
+    "positions": ("bin", lambda f: change_config(f, position_embedding_type="relative_key"), InvalidInput, "relative"),
+    "damaged index": ("sharded", lambda f: (f / "model.safetensors.index.json").write_text("{}"), CorruptFile, "index"),
+    "truncated": ("bin", lambda f: cut(f / "pytorch_model.bin"), CorruptFile, "truncated, damaged"),
+    "more layers": ("bin", lambda f: change_config(f, num_hidden_layers=3), CorruptFile, r"layer\.2.* is missing"),
     "other tokenizer": ("bin", change_tokenizer, InvalidInput, "another model's tokenizer"),
     "no tokenizer": ("bin", lambda f: (f / "tokenizer.json").unlink(), MissingFile, r"no tokenizer\.json"),
-    "damaged tokenizer": ("bin", lambda f: cut(f / "tokenizer.json"), CorruptFile, "not a tokenizer"),
-    "max pooling": (
-        "bin",
-        lambda f: say_pooling(f, pooling_mode_max_tokens=True),
-        InvalidInput,
-        "pooling_mode_max_tokens, supported: mean or cls",
-    ),
-    "a dense layer": (
-        "bin",
-        lambda f: (f / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense"}]'),
-        InvalidInput,
-        "Dense",
-    ),
-}
+    "max pooling": ("bin", lambda f: say_pooling(f, pooling_mode_max_tokens=True), InvalidInput, "mean or cls"),
+    "dense": ("bin", lambda f: (f / "modules.json").write_text('[{"type": "m.Dense"}]'), InvalidInput, "Dense"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -279,11 +218,6 @@ def test_what_cannot_be_exported_is_refused_before_a_tensor_is_read(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="int3"):
-        export_embedder(save(xlm_r(), tmp_path / "tiny"), tmp_path / "out", "int3")
-
-
 def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> None:
     published = published_onnx(save(xlm_r(), tmp_path / "tiny"), tmp_path / "bge", "token_embeddings")
     data = published / "onnx" / "model.onnx_data"
@@ -296,15 +230,3 @@ def test_a_published_graph_without_its_weights_is_refused(tmp_path: Path) -> Non
     (published / "onnx" / "model.onnx").write_bytes(b"garbage")
     with pytest.raises(CorruptFile, match="not an ONNX file"):
         export_embedder(published, tmp_path / "out")
-
-
-def test_a_pickle_that_runs_code_is_not_run(tmp_path: Path) -> None:
-    class Attack:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (tmp_path / "run",)  # type: ignore[return-value]
-
-    source = save(xlm_r(), tmp_path / "tiny", "bin")
-    torch.save({"weights": Attack()}, source / "pytorch_model.bin")
-    with pytest.raises(Memory3Error, match="more than tensors"):
-        export_embedder(source, tmp_path / "out")
-    assert not (tmp_path / "run").exists()

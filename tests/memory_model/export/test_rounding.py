@@ -44,12 +44,6 @@ def test_calibrated_codes_keep_outputs_better_than_the_nearest(block: int) -> No
     assert found.codes.max() <= 7
 
 
-def test_eight_bits_are_rounded_to_the_nearest() -> None:
-    weight = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
-    moment = np.diag(np.arange(1, 65)).astype(np.float32)
-    np.testing.assert_array_equal(quantize(weight, 8, 32, moment).codes, quantize(weight, 8).codes)
-
-
 def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
     loaded = tiny_loaded()
     graph = decoder_graphs(loaded.model.state_dict(), loaded.config, "int4")["standard"].model().graph

@@ -79,7 +79,7 @@ def test_the_torch_decoder_has_transformers_logits(pair: Pair) -> None:
     ids = pair.loaded.tokenizer.encode(TEXT)
     positions = [*range(20), *range(90, 70 + len(ids))]
     with torch.inference_mode():
-        hidden, _ = pair.loaded.model.hidden(torch.tensor([ids]), torch.tensor([positions]))
+        hidden = pair.loaded.model.hidden(torch.tensor([ids]), torch.tensor([positions]))
         ours = pair.loaded.model.head(hidden)[0].numpy()
     close(ours, their_logits(pair.theirs, ids, positions))
 
@@ -92,7 +92,7 @@ def test_a_memory_of_all_tokens_is_read_as_transformers_reads_the_text(pair: Pai
     chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
     own = positions[: len(prefix)] + positions[-len(text) :]
     with torch.inference_mode():
-        hidden, _ = loaded.model.hidden(
+        hidden = loaded.model.hidden(
             torch.tensor([prefix + text]), torch.tensor([own]), memory=read, chunk_BT=chunk
         )
         ours = loaded.model.head(hidden)[0, len(prefix) :].numpy()

@@ -12,20 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from experiments.random_base import write_random_folder
 from memory_model.codec.codec import ExactCodec
 from memory_model.config import parse_budget, smollm2_135m
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.bundle import export_bundle
 from memory_model.models.folder import DEFAULT, ModelFolder
 from memory_model.models.gguf import GgufFile
-from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
 from memory_model.tokenizer import SpecialTokens
 from tests.edge_client.tiny_bundle import tiny_bert
 from tests.memory_model.models.published import add_tokenizer, published
-from tests.memory_model.tiny import tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -233,18 +230,6 @@ def test_the_packaged_folder_is_whole() -> None:
     assert folder.codec
     assert folder.calibration
     assert folder.checkpoint.config("smollm2-135m") == smollm2_135m()
-
-
-def test_a_random_base_goes_the_same_way(tmp_path: Path) -> None:
-    config = tiny_config(vocabulary=49152)
-    write_random_folder(config, tmp_path / "base", ModelFolder.open().checkpoint)
-    folder = new(tmp_path / "base", tmp_path / "model")
-    assert folder.config().parameters() == config.parameters()
-    assert HuggingFaceFolder(tmp_path / "base").special_tokens == ModelFolder.open().checkpoint.special_tokens
-    with pytest.raises(InvalidInput, match="not empty"):
-        write_random_folder(config, tmp_path / "base", ModelFolder.open().checkpoint)
-    with pytest.raises(InvalidInput, match="49152 tokens"):
-        write_random_folder(tiny_config(), tmp_path / "small", ModelFolder.open().checkpoint)
 
 
 def test_a_truncated_gguf_file_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate
-from memory_model.data.batches import IGNORE, ChatPieces
+from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.errors import InvalidInput
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.tokenizer import SpecialTokens, Tokenizer
@@ -61,22 +61,14 @@ def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(
 def test_a_conversation_to_train_on_is_what_the_template_spells(kind: tuple[Backend, str, Tokenizer]) -> None:
     _, template, tokenizer = kind
     chat = ChatTemplate(template, tokenizer)
-    pieces = ChatPieces(tokenizer, chat.text)
-    ids, labels = pieces.conversation([("Is Paris in France?", "Yes, it is."), ("And Berlin?", "No.")])
-    whole = [*CONVERSATION, {"role": "assistant", "content": "No."}]
-    space = tokenizer.encode_next(" ")
-    spelled = chat.prompt(
-        whole, False
-    ).ids  # Llama 2 has a space before the end of an answer; the answer has none
-    spelled = [
-        i
-        for i, after in zip(spelled, [*spelled[1:], -1], strict=True)
-        if [i] != space or after != tokenizer.eos_id
-    ]
-    assert ids == spelled[: len(ids)]
-    assert tokenizer.decode([i for i in labels if i != IGNORE]) == "Yes, it is.No."
-    with pytest.raises(InvalidInput, match="turn by turn"):
-        ChatPieces(tokenizer, lambda messages, prompt: "nothing")
+    turns = [("Is Paris in France?", "Yes, it is."), ("And Berlin?", "No.")]
+    ids, labels = conversation_tokens(chat, turns)
+    spelled = chat.prompt([*CONVERSATION, {"role": "assistant", "content": "No."}], False).ids
+    assert ids[-1] == tokenizer.end_of_turn_id
+    assert ids[:-1] == spelled[: len(ids) - 1]
+    assert tokenizer.decode([i for i in labels if i != IGNORE]).replace(" ", "") == "Yes,itis.No."
+    with pytest.raises(InvalidInput, match="wrote 0 of 4"):
+        conversation_tokens(ChatTemplate("nothing", tokenizer), turns)
 
 
 def test_a_streamed_answer_is_the_decoded_answer(kind: tuple[Backend, str, Tokenizer]) -> None:

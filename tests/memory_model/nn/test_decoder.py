@@ -1,18 +1,18 @@
-"""The torch decoder equals transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
+"""The packaged GGUF is transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from memory_model.config import MemoryConfig, ModelConfig, uniform_budget
-from memory_model.errors import InvalidInput
+from memory_model.config import ModelConfig
 from memory_model.models.load import load_base
-from memory_model.nn.decoder import Decoder, MemoryBatch, rotate
+from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
+from memory_model.nn.fused import rotate
+from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids, write_memories
-from tests.memory_model.tiny import PREFIX, random_model, tiny_config, tiny_model
+from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 
 def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
@@ -36,18 +36,7 @@ def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
 
 def logits(model: Decoder, ids: torch.Tensor, positions: torch.Tensor, **reading: object) -> torch.Tensor:
     with torch.inference_mode():
-        return model.head(model.hidden(ids, positions, **reading)[0])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_decoder_equals_transformers_llama(tied: bool) -> None:
-    config = tiny_config(tied_embeddings=tied)
-    model = tiny_model(config)
-    ids = torch.randint(0, config.vocabulary, (2, 20))
-    positions = torch.cat((torch.arange(4), torch.arange(30, 46)))[None].expand(2, -1)
-    with torch.inference_mode():
-        theirs = llama_of(config, model)(input_ids=ids, position_ids=positions).logits
-    torch.testing.assert_close(logits(model, ids, positions), theirs, atol=2e-5, rtol=1e-4)
+        return model.head(model.hidden(ids, positions, **reading))  # type: ignore[arg-type]
 
 
 def test_the_real_weights_equal_transformers_llama_and_know_berlin() -> None:
@@ -62,25 +51,12 @@ def test_the_real_weights_equal_transformers_llama_and_know_berlin() -> None:
     assert loaded.tokenizer.decode([int(ours[0, -1].argmax())]) == " Berlin"
 
 
-def test_a_cache_gives_what_one_pass_gives() -> None:
-    model = tiny_model()
-    ids = torch.randint(0, 64, (1, 12))
-    positions = torch.arange(12)[None]
-    whole = logits(model, ids, positions)
-    with torch.inference_mode():
-        _, past = model.hidden(ids[:, :7], positions[:, :7])
-        hidden, _ = model.hidden(ids[:, 7:], positions[:, 7:], past=past)
-        torch.testing.assert_close(model.head(hidden), whole[:, 7:], atol=1e-5, rtol=1e-4)
-
-
 def naive_write(model: Decoder, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Paper 3.3-3.4 for one reference, head by head, token by token."""
     config = model.config
     n, P, d = len(ids), len(PREFIX), config.head_dim
-    x = model.embed_tokens(torch.tensor([PREFIX + ids]))
-    positions = torch.arange(P + n)[None]
-    cos, sin = model.rotary(positions)
-    mask = torch.ones(P + n, P + n, dtype=torch.bool).tril()[None]
+    x = model.embed_tokens(torch.tensor(PREFIX + ids))
+    cos, sin = model.rotary(torch.arange(P + n))
     keys, values, valid = [], [], []
     for i, layer in enumerate(model.layers):
         q, k, v = layer.self_attn.project(layer.input_layernorm(x))
@@ -88,17 +64,16 @@ def naive_write(model: Decoder, ids: list[int]) -> tuple[torch.Tensor, torch.Ten
             weights = torch.zeros(n)
             for query_head in range(head.head * config.group, (head.head + 1) * config.group):
                 for a in range(n):
-                    scores = torch.stack([q[0, query_head, P + a] @ k[0, head.head, P + b] for b in range(n)])
+                    scores = torch.stack([q[query_head, P + a] @ k[head.head, P + b] for b in range(n)])
                     weights += (scores / d**0.5).softmax(0)
             kept = sorted(weights.argsort(descending=True)[: head.tokens].tolist())
-            rotated = rotate(k, cos, sin)[0, head.head, P:]
+            rotated = rotate(k, cos, sin)[head.head, P:]
             rows = torch.zeros(2, head.tokens, d)
-            rows[0, : len(kept)], rows[1, : len(kept)] = rotated[kept], v[0, head.head, P:][kept]
+            rows[0, : len(kept)], rows[1, : len(kept)] = rotated[kept], v[head.head, P:][kept]
             keys.append(rows[0])
             values.append(rows[1])
             valid.append(torch.arange(head.tokens) < len(kept))
-        attended, _ = layer.self_attn(layer.input_layernorm(x), cos, sin, mask, None, None, None)
-        x = x + attended
+        x = x + layer.self_attn(layer.input_layernorm(x), cos, sin, [Rows(1, P + n)], [None])
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     return torch.cat(keys), torch.cat(values), torch.cat(valid)
 
@@ -125,7 +100,7 @@ def random_memories(config: ModelConfig, leading: tuple[int, ...], seed: int = 0
 
 
 def test_every_chunk_reads_only_its_own_memories_as_equation_2_says() -> None:
-    """One batched pass over three chunks equals chunk after chunk with a cache, each with its memories."""
+    """One batched pass over three chunks equals reading on from a cache, chunk after chunk, each with its memories."""
     model = tiny_model()
     memory = random_memories(model.config, (2, 3, 5))
     P, T, chunk = len(PREFIX), 20, 8
@@ -133,16 +108,12 @@ def test_every_chunk_reads_only_its_own_memories_as_equation_2_says() -> None:
     positions = torch.cat((torch.arange(P), torch.arange(P + 16, P + 16 + T)))[None].expand(2, -1)
     owner = torch.cat((torch.full((P,), -1), torch.arange(T) // chunk)).expand(2, -1)
     whole = logits(model, ids, positions, memory=memory, chunk_BT=owner)
-    with torch.inference_mode():
-        _, past = model.hidden(ids[:, :P], positions[:, :P])
-        for c in range(3):
-            span = slice(P + c * chunk, P + min(T, (c + 1) * chunk))
-            own = MemoryBatch(
-                memory.keys[:, c : c + 1], memory.values[:, c : c + 1], memory.valid[:, c : c + 1]
-            )
-            zero = torch.zeros_like(ids[:, span])
-            hidden, past = model.hidden(ids[:, span], positions[:, span], None, past, own, zero)
-            torch.testing.assert_close(model.head(hidden), whole[:, span], atol=2e-5, rtol=1e-3)
+    engine = BatchedDecoder(model, PREFIX, 2, P + T)
+    for c, own in enumerate(memory.of_chunks()):
+        end = P + min(T, (c + 1) * chunk)
+        engine.inject([0, 1], own)
+        found = engine.prefill([0, 1], ids[:, P + c * chunk : end].tolist())
+        torch.testing.assert_close(found, whole[:, end - 1], atol=2e-5, rtol=1e-3)
 
 
 def test_memories_that_are_not_there_change_nothing() -> None:
@@ -169,27 +140,3 @@ def test_heads_without_a_budget_do_not_see_memory() -> None:
     chunk = torch.zeros(1, 9, dtype=torch.long)
     read = logits(model, ids, positions, memory=random_memories(config, (1, 1, 5)), chunk_BT=chunk)
     torch.testing.assert_close(read, logits(model, ids, positions), atol=1e-5, rtol=1e-4)
-
-
-def test_gradients_flow_through_writing() -> None:
-    model = tiny_model().requires_grad_(True)
-    written = write_memories(model, *pad_ids([[3, 4, 5], [6]]), PREFIX)
-    written.values.sum().backward()
-    assert model.layers[0].self_attn.v_proj.weight.grad is not None
-    assert model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
-
-
-def test_the_papers_uniform_budget_is_one_batched_operation_for_all_heads() -> None:
-    config = tiny_config(
-        memory=MemoryConfig(heads=uniform_budget(2, 3, 8), reference_tokens=16, chunk_tokens=8)
-    )
-    model = random_model(config)
-    with torch.inference_mode():
-        written = write_memories(model, *pad_ids([[5] * 16, [6, 7, 8]]), PREFIX)
-    assert written.keys.shape == (2, 48, 8)
-    assert written.valid.sum(1).tolist() == [48, 18]
-
-
-def test_query_heads_must_share_key_value_heads_evenly() -> None:
-    with pytest.raises(InvalidInput, match="evenly"):
-        tiny_config(kv_heads=4)

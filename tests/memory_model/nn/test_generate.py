@@ -26,7 +26,7 @@ def logits_of(model: Decoder, text: list[int], memory: MemoryBatch | None, row: 
     chunk = torch.tensor([[-1] * len(PREFIX) + [0] * len(text)])
     own = memory and MemoryBatch(*(t[row : row + 1] for t in (memory.keys, memory.values, memory.valid)))
     with torch.inference_mode():
-        hidden, _ = model.hidden(ids, positions, memory=own, chunk_BT=chunk if own else None)
+        hidden = model.hidden(ids, positions, memory=own, chunk_BT=chunk if own else None)
         return model.head(hidden[0, len(PREFIX) :])
 
 

@@ -7,23 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
-from memory_model.nn.writing import MemoryWriter, rows_that_fit, writing_device
+from memory_model.nn.writing import MemoryWriter, writing_device
 from tests.edge_client.tiny_bundle import tiny_loaded
-
-
-@given(st.lists(st.integers(1, 128), min_size=1), st.integers(1, 4000))
-def test_a_pass_takes_as_many_as_fit_and_at_least_one(lengths: list[int], batch_tokens: int) -> None:
-    lengths.sort()
-    rows = rows_that_fit(lengths, batch_tokens)
-    assert rows >= 1
-    assert rows == 1 or rows * lengths[rows - 1] <= batch_tokens
-    assert rows == len(lengths) or (rows + 1) * lengths[rows] > batch_tokens
-
 
 TEXTS = ["Oslo, Norway.", "Lima.", "A reference of more words."]
 

@@ -13,7 +13,7 @@ from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import write_memories
-from memory_model.train.codec_fit import Recipe, reading_metrics, sample_blocks
+from memory_model.train.codec_fit import Recipe, reading_metrics, written_blocks
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 HEADS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16, chunk_tokens=8)
@@ -74,30 +74,12 @@ class Writer:
         return made
 
 
-def sampled(points: int, seed: int, references: int = 120) -> np.ndarray:
-    texts = [str(n) for n in range(references)]
-    [block] = sample_blocks(Writer(), HEADS, texts, 4, points, seed)  # type: ignore[arg-type]
-    return block
-
-
-def test_a_sample_that_has_room_keeps_every_vector() -> None:
-    block = sampled(10_000, 0, references=16)
+def test_blocks_hold_every_vector_of_their_groups_side_by_side() -> None:
+    texts = [str(n) for n in range(16)]
+    [block] = written_blocks(Writer(), HEADS, texts, 4)  # type: ignore[arg-type]
     assert block.shape == (sum(range(1, 17)), 32)
     np.testing.assert_array_equal(np.bincount(block[:, 0].astype(int)), np.arange(1, 17))
     np.testing.assert_array_equal(block[:, :8], -block[:, 8:16])
-
-
-def test_a_bounded_sample_is_uniform_over_all_that_was_written() -> None:
-    numbers = np.concatenate([sampled(50, seed)[:, 0] for seed in range(40)])
-    assert len(numbers) == 40 * 50
-    halves = np.histogram(numbers, [0, 60, 120])[0] / len(numbers)
-    written = np.array([sum(1 + n % 16 for n in half) for half in (range(60), range(60, 120))])
-    np.testing.assert_allclose(halves, written / written.sum(), atol=0.05)
-
-
-def test_the_same_seed_keeps_the_same_vectors() -> None:
-    np.testing.assert_array_equal(sampled(50, 3), sampled(50, 3))
-    assert not np.array_equal(sampled(50, 3), sampled(50, 4))
 
 
 def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> None:

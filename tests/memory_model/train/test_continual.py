@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from experiments.corpus.preparing import write_rows
-from memory_model.cli import app
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlap, prepare
@@ -24,7 +22,6 @@ from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.tokenizer import Tokenizer
 from memory_model.train.losses import batch_gradients, read_loss
-from memory_model.train.tuner import Step, Tuner, TuningPlan
 from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_config, tiny_loaded
 from tests.memory_model.tiny import PREFIX
 
@@ -122,14 +119,10 @@ def test_each_chunk_takes_the_nearest_reference_that_does_not_leak_and_is_not_re
     assert skipped["read"] > 0
 
 
-def test_every_sequence_begins_with_the_context_bos(data: RetrievedSequences) -> None:
-    assert (data.sequences[:, 0] == TOKENIZER.bos_id).all()
-    assert not (data.sequences[:, 1:] == TOKENIZER.bos_id).any()
-
-
 def test_what_is_held_out_is_neither_read_nor_learned(data: RetrievedSequences) -> None:
     kept_out = [n for n in range(60) if held_out("tales", f"t{n}#0")]
     assert kept_out
+    assert (data.sequences[:, 0] == TOKENIZER.bos_id).all()
     everything = text_of(np.concatenate(list(data.sequences))) + "".join(map(text_of, data.references))
     assert not any(f"Tale {n}\n" in everything for n in kept_out)
     assert sum(f"Tale {n}\n" in everything for n in range(60)) > 50
@@ -252,48 +245,3 @@ def test_the_text_trains_the_writing_of_its_references_but_nothing_above_the_las
         parts = [m.get_parameter(name).grad for m in (writer, reader)]
         total = sum((g for g in parts if g is not None), torch.zeros_like(parameter))
         torch.testing.assert_close(parameter.grad, total, atol=1e-5, rtol=1e-3)
-
-
-def tuner(folder: Path, data: RetrievedSequences, steps: int = 8) -> Tuner:
-    plan = TuningPlan(
-        steps=steps, rank=4, alpha=4.0, first_layer=0, learning_rate=1e-2, warmup=2, checkpoint_every=3
-    )
-    return Tuner(tiny_loaded().model, PREFIX, ContinualBatches(data, seed=0), plan, folder, "base")
-
-
-def test_a_killed_continual_run_goes_on_with_identical_losses(
-    tmp_path: Path, data: RetrievedSequences
-) -> None:
-    losses: list[float] = []
-    tuner(tmp_path / "whole", data).run(lambda step: losses.append(step.loss))
-    assert sum(losses[-3:]) < sum(losses[:3])
-    seen: list[float] = []
-
-    def killed_after_five(step: Step) -> None:
-        seen.append(step.loss)
-        if step.step == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tuner(tmp_path / "cut", data).run(killed_after_five)
-    again = tuner(tmp_path / "cut", data)
-    assert again.resume()
-    assert again.step == 3
-    again.run(lambda step: seen.append(step.loss))
-    assert seen[:3] + seen[5:] == losses
-
-
-def test_the_command_looks_for_its_corpus_before_anything_else(tmp_path: Path) -> None:
-    arguments = [
-        "adapt",
-        "--mixture",
-        "continual:1",
-        "--corpus",
-        str(tmp_path / "none"),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 1
-    assert "prepare-data" in done.output.replace("\n", " ")
-    assert not (tmp_path / "run").exists()

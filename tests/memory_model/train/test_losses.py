@@ -13,13 +13,13 @@ from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.train.losses import batch_gradients, with_codec_noise
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.data.test_conversations import facts, keeping, prose
+from tests.memory_model.data.test_conversations import facts, keeping, people
 from tests.memory_model.tiny import PREFIX
 from tests.memory_model.train.plain import plain_losses
 
 MIXED = Sizes(written=6, conversations=12, unanswerable=0.2, as_text=0.3, taught=0.6)
 MAKERS: dict[str, Callable[[], Batch]] = {
-    "facts": lambda: facts(MIXED).next(), "prose": lambda: prose(MIXED).next(), "keeping": lambda: keeping().next(),
+    "facts": lambda: facts(MIXED).next(), "asked": lambda: people(MIXED).next(), "keeping": lambda: keeping().next(),
 }  # fmt: skip
 
 

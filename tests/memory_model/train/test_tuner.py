@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from memory_model.chat import ChatTemplate
-from memory_model.data.batches import IGNORE, ChatPieces
 from memory_model.data.conversations import FactConversations, Sizes, references_of
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, MissingFile
 from memory_model.models.load import load_model
@@ -32,10 +27,8 @@ PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
 
 def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
     loaded = tiny_loaded()
-    template = ChatTemplate(loaded.chat_template, loaded.tokenizer)
-    pieces = ChatPieces(loaded.tokenizer, lambda messages, prompt: template.text(messages, prompt))
     references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
-    return FactConversations(references, pieces, seed, sizes, whole=1.0)
+    return FactConversations(references, loaded.chat, seed, sizes, whole=1.0)
 
 
 def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: object) -> Tuner:
@@ -48,38 +41,6 @@ def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: obj
     }
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
     return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
-
-
-def test_a_conversation_is_what_the_template_spells_and_only_answers_are_learned() -> None:
-    maker = batches()
-    template = ChatTemplate(tiny_loaded().chat_template, maker.pieces.tokenizer)
-    turns = [("Where?", "There."), ("Why?", "So.")]
-    ids, labels = maker.pieces.conversation(turns)
-    messages = [
-        {"role": role, "content": text}
-        for turn in turns
-        for role, text in zip(("user", "assistant"), turn, strict=True)
-    ]
-    spelled = template.text(messages, False)
-    assert spelled.startswith(maker.pieces.tokenizer.decode(ids, skip_special=False))
-    learned = [t for t in labels if t != IGNORE]
-    assert maker.pieces.tokenizer.decode(learned, skip_special=False) == "There.<|im_end|>So.<|im_end|>"
-    assert maker.pieces.prompt("Where?") == template.prompt([messages[0]]).ids
-
-
-def test_a_question_is_asked_about_a_memory_that_is_read() -> None:
-    maker = batches()
-    for _ in range(20):
-        batch = maker.next()
-        decode = maker.pieces.tokenizer.decode
-        for ids, read in zip(batch.ids.tolist(), batch.memories[:, 0].tolist(), strict=True):
-            asked = set(re.findall(r"L\d", decode(ids)))
-            titles = {re.findall(r"L\d", decode(batch.reference_ids[m].tolist()))[0] for m in read if m >= 0}
-            assert asked
-            assert asked <= titles
-            assert len({m for m in read if m >= 0}) == len([m for m in read if m >= 0])
-            assert max(read) < len(batch.reference_lengths)
-    assert (batch.labels != IGNORE).any(dim=1).all()
 
 
 def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
@@ -121,16 +82,6 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
     assert second.finished
 
 
-def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
-    """Its state knows nothing of what came later."""
-    tuner(tmp_path, steps=1).run()
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    del state["plan"]["accumulate"]
-    state["torch_random"] = torch.get_rng_state()
-    torch.save(state, tmp_path / "state.pt")
-    assert tuner(tmp_path, steps=1).resume()
-
-
 def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
     tuner(tmp_path, steps=1).run()
     with pytest.raises(InvalidInput, match="learning_rate"):
@@ -151,8 +102,8 @@ def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Pat
     adapter.merge(merged)
     ids, positions = torch.randint(0, 64, (1, 7)), torch.arange(7)[None]
     with torch.inference_mode():
-        ours = merged.hidden(ids, positions)[0]
-        theirs = tuned.float().hidden(ids, positions)[0]
+        ours = merged.hidden(ids, positions)
+        theirs = tuned.float().hidden(ids, positions)
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=1e-2)
 
 
@@ -165,14 +116,6 @@ def test_an_adapter_that_does_not_fit_what_is_tuned_is_not_continued(tmp_path: P
         tuner(tmp_path / "c", steps=1, start=low_rank, first_layer=2)
     with pytest.raises(InvalidInput, match="--rank 4"):
         tuner(tmp_path / "c", steps=1, start=low_rank, rank=8)
-
-
-def test_a_file_without_low_rank_factors_is_no_adapter(tmp_path: Path) -> None:
-    path = tmp_path / "full.safetensors"
-    header = json.dumps({"scale": 1.0, "memory": {}, "base_sha256": "", "details": {}})
-    save_file({"norm.weight.delta": torch.zeros(2)}, path, metadata={"memory3": header})
-    with pytest.raises(CorruptFile, match="no low-rank factors"):
-        Adapter.load(path)
 
 
 def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:

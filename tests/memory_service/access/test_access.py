@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,18 +10,15 @@ from typing import Any
 
 import grpc
 import pytest
-from click.testing import Result
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
-from typer.testing import CliRunner
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.access.authorization import OPERATOR, Access, Scope
 from memory_service.access.keys import LOOK_AGAIN_S, KeyFile, KeyRing, changing
 from memory_service.access.tls import Security
-from memory_service.cli import app
 from memory_service.client.connection import Connection
 from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
@@ -183,25 +179,6 @@ def test_a_damaged_key_file_changes_nothing_until_it_is_whole(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(MissingFile, match="keys create"):
         KeyRing(path)
-
-
-def test_changes_of_keys_and_quotas_stand_in_the_audit_log(tmp_path: Path) -> None:
-    audit, options = tmp_path / "audit.log", ["--keys", str(tmp_path / "keys.json")]
-
-    def keys(*words: str, log: Path = audit) -> Result:
-        return CliRunner().invoke(app, ["keys", *words, *options, "--audit-log", str(log)])
-
-    secret = keys("create", "phones", "--tenant", "acme", "--grant", "handbook:read").stdout.split("\n")[-2]
-    assert keys("quota", "acme", "--references", "7").exit_code == 0
-    assert keys("revoke", secret.split("_")[1]).exit_code == 0
-    assert keys("revoke", "000000000000").exit_code == 1  # nothing was changed
-    assert keys("create", "x", "--grant", "*:read", log=tmp_path / "none" / "log").exit_code == 1
-    assert len(KeyFile.read(tmp_path / "keys.json").keys) == 1
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["CreateKey", "SetQuota", "RevokeKey"]
-    assert lines[0]["grants"] == {"handbook": "read"}
-    assert lines[0]["key_id"] == lines[2]["key_id"] == secret.split("_")[1]
-    assert secret.split("_", 2)[2] not in audit.read_text()
 
 
 def test_the_key_file_keeps_no_secret_and_is_its_owners_only(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import grpc
 import pytest
 
 from memory_service.access.keys import LOOK_AGAIN_S, changing
-from memory_service.api.server import Server
-from memory_service.settings import Settings
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.keyed import new_key, with_key
@@ -71,16 +69,3 @@ def test_writes_and_administration_that_are_refused_stand_in_the_audit_log(tmp_p
     assert all(line["peer"] and line["request_id"] for line in lines)
     assert lines[3]["knowledge_base"] == "kb"
     assert ended.split("_", 2)[2] not in audit.read_text()
-
-
-async def test_what_comes_before_the_service_is_ready_is_audited(tmp_path: Path) -> None:
-    server = Server(Settings(listen="127.0.0.1:0", audit_log=tmp_path / "audit.log"))
-    await server.listen()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            with pytest.raises(grpc.aio.AioRpcError):
-                await channel.unary_unary("/memory.v1.Ingestion/Delete")(b"", timeout=60)
-    finally:
-        await server.stop()
-    (line,) = lines_of(tmp_path / "audit.log")
-    assert (line["event"], line["code"], line["reason"]) == ("Delete", "UNAVAILABLE", "NOT_READY")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.errors import QuotaExceeded, RateExceeded
-from memory_service.ops.disk_watermark import DiskWatermark
 from memory_service.stores import KnowledgeBase, Store, open_store
 from tests.memory_service.stored import IDENTITY, document
 
@@ -40,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def guard_of(store: Store, now: list[float]) -> WriteGuard:
-    return WriteGuard(store, DiskWatermark(None, 0), lambda _: Quota(references=LIMIT), clock=lambda: now[0])
+    return WriteGuard(store, lambda _: Quota(references=LIMIT), clock=lambda: now[0])
 
 
 def write(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
-import grpc
 import pytest
 from moto.server import ThreadedMotoServer
 from typer.testing import CliRunner
@@ -18,8 +19,7 @@ from typer.testing import CliRunner
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.cli import app
 from memory_service.client.connection import RemoteError
-from memory_service.ops import backup
-from memory_service.ops.backup import Archive, Backup, BackupFile, Manifest, Restore
+from memory_service.ops.backup import CHECKSUM, DATABASE, Archive, back_up, restore
 from protos.memory.v1 import ingestion_pb2
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from tests.memory_service.encoders import HashEncoder, vector_of
@@ -51,20 +51,12 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.stop()
 
 
-def save(address: str, archive: Archive, name: str = "facts") -> Manifest:
-    with grpc.insecure_channel(address) as channel:
-        return Backup(channel, address, name, archive).run()
-
-
-def bring_back(address: str, archive: Archive, name: str, resume: bool = False, **more: Any) -> Manifest:
-    with grpc.insecure_channel(address) as channel:
-        return Restore(channel, address, name, archive, **more).run(resume=resume)
-
-
-def write_manifest(folder: Path, values: dict[str, Any]) -> None:
-    raw = json.dumps(values).encode()
-    (folder / "manifest.json").write_bytes(raw)
-    (folder / "manifest.sha256").write_text(hashlib.sha256(raw).hexdigest())
+def change_manifest(folder: Path, **values: Any) -> None:
+    """Another manifest in a backup that is whole otherwise."""
+    with contextlib.closing(sqlite3.connect(folder / DATABASE)) as database, database:
+        ((raw,),) = database.execute("SELECT json FROM manifest")
+        database.execute("UPDATE manifest SET json = ?", (json.dumps(json.loads(raw) | values),))
+    (folder / CHECKSUM).write_text(hashlib.sha256((folder / DATABASE).read_bytes()).hexdigest())
 
 
 def memories(client: Client, name: str) -> list[bytes]:
@@ -107,38 +99,23 @@ def test_what_is_restored_is_what_was_saved(
     assert [hit.memory_id for hit in hits[0]] == [hit.memory_id for hit in hits[1]]
 
 
-class Watched(Archive):
-    """Calls back before each part is saved."""
-
-    def __init__(self, place: Path, before_part: Callable[[int], None]) -> None:
-        super().__init__(str(place))
-        self.parts = 0
-        self._before_part = before_part
-
-    def put(self, name: str, data: bytes) -> BackupFile:
-        if name.startswith("parts/"):
-            self._before_part(self.parts)
-            self.parts += 1
-        return super().put(name, data)
-
-
 @pytest.mark.parametrize("written_meanwhile", [False, True])
 def test_an_interrupted_backup_goes_on_where_it_was(
-    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_meanwhile: bool
+    service: tuple[Client, str], tmp_path: Path, written_meanwhile: bool
 ) -> None:
     client, address = service
-    monkeypatch.setattr(backup, "_PART_BYTES", 1)  # a part for every page
-    kb = f"many-{written_meanwhile}"
+    kb, archive = f"many-{written_meanwhile}", Archive(str(tmp_path))
     client.ingest(kb, *[document(f"e{n}", f"Long {n}. " * 400) for n in range(40)])
+    pages: list[int] = []
 
-    def interrupt(part: int) -> None:
-        if part == 1:
-            raise KeyboardInterrupt
+    def interrupt(done: int, total: int) -> None:
+        pages.append(done)
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        save(address, Watched(tmp_path, interrupt), kb)
-    with pytest.raises(MissingFile):
-        Manifest.read(Archive(str(tmp_path)))
+        back_up(address, kb, archive, interrupt)
+    with pytest.raises(MissingFile, match="no whole backup"):
+        restore(address, "too-early", archive)
     if written_meanwhile:
         client.ingest(
             kb, document("e3", "Other text."), *[document(f"new{n}", f"New {n}.") for n in range(9)]
@@ -146,29 +123,29 @@ def test_an_interrupted_backup_goes_on_where_it_was(
         client.ingestion.Delete(
             ingestion_pb2.DeleteRequest(knowledge_base=kb, document_keys=["e5"]), timeout=60
         )
-    (tmp_path / "parts" / "half.pb").write_bytes(b"cut off")
-    again = Watched(tmp_path, lambda part: None)
-    saved = save(address, again, kb)
-    assert 0 < again.parts < len(saved.parts)
+    again: list[int] = []
+    saved = back_up(address, kb, archive, lambda done, total: again.append(done))
+    assert again[0] > pages[-1]
     head = next(client.bases.ExportKnowledgeBase(pb.ExportKnowledgeBaseRequest(name=kb), timeout=60)).head
     assert (saved.memory_count, saved.id_digest) == (head.memory_count, head.id_digest)
-    bring_back(address, Archive(str(tmp_path)), f"{kb}-again")
+    restore(address, f"{kb}-again", archive)
     assert memories(client, f"{kb}-again") == memories(client, kb)
 
 
 def test_a_backup_ends_whole_although_documents_change_meanwhile(
-    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: tuple[Client, str], tmp_path: Path
 ) -> None:
     client, address = service
-    monkeypatch.setattr(backup, "_PART_BYTES", 1)
     client.ingest("busy", *[document(f"b{n}", f"Text {n}. " * 400) for n in range(40)])
+    pages: list[int] = []
 
-    def write(part: int) -> None:
-        client.ingest("busy", document("b0", f"Version {part}."), document(f"c{part}", f"New {part}."))
+    def write(done: int, total: int) -> None:
+        pages.append(done)
+        client.ingest("busy", document("b0", f"Version {done}."), document(f"c{done}", f"New {done}."))
 
-    archive = Watched(tmp_path, write)
-    assert save(address, archive, "busy").document_count == 40 + archive.parts
-    bring_back(address, archive, "busy-again")
+    archive = Archive(str(tmp_path))
+    assert back_up(address, "busy", archive, write).document_count == 40 + len(pages)
+    restore(address, "busy-again", archive)
     assert memories(client, "busy-again") == memories(client, "busy")
 
 
@@ -178,45 +155,42 @@ def test_a_document_larger_than_a_message_is_saved_and_restored(tmp_path: Path) 
         text = " ".join(f"Sentence {n} has quite a few words in it." for n in range(20_000))
         client.ingest("large", document("a", text), document("b", "Small."))
         address, archive = f"127.0.0.1:{server.port}", Archive(str(tmp_path / "backup"))
-        saved = save(address, archive, "large")
-        assert sum(part.size_bytes for part in saved.parts) > 1 << 20
-        bring_back(address, archive, "again")
+        back_up(address, "large", archive)
+        assert (tmp_path / "backup" / DATABASE).stat().st_size > 1 << 20
+        restore(address, "again", archive)
         assert memories(client, "again") == memories(client, "large")
 
 
 def test_an_interrupted_restoration_goes_on_where_it_was(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     archive = Archive(str(tmp_path))
-    save(address, archive)
+    back_up(address, "facts", archive)
 
     def stop(done: int, total: int) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bring_back(address, archive, "resumed", on_progress=stop)
+        restore(address, "resumed", archive, stop)
     with pytest.raises(RemoteError, match="there already"):
-        bring_back(address, archive, "resumed")
-    assert bring_back(address, archive, "resumed", resume=True).document_count == len(DOCUMENTS)
+        restore(address, "resumed", archive)
+    assert restore(address, "resumed", archive, resume=True).document_count == len(DOCUMENTS)
     assert contents(client, "resumed") == contents(client, "facts")
 
 
 def test_a_backup_of_another_format_is_refused(service: tuple[Client, str], tmp_path: Path) -> None:
     _, address = service
-    save(address, Archive(str(tmp_path)))
-    values = json.loads((tmp_path / "manifest.json").read_text())
-    write_manifest(tmp_path, {**values, "format": 3})
+    back_up(address, "facts", Archive(str(tmp_path)))
+    change_manifest(tmp_path, format=4)
     with pytest.raises(CorruptFile, match="this release"):
-        bring_back(address, Archive(str(tmp_path)), "third")
+        restore(address, "third", Archive(str(tmp_path)))
 
 
 def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path: Path) -> None:
     _, address = service
-    save(address, Archive(str(tmp_path / "whole")))
+    back_up(address, "facts", Archive(str(tmp_path / "whole")))
     files = [f.relative_to(tmp_path / "whole") for f in (tmp_path / "whole").rglob("*") if f.is_file()]
-    assert sorted(str(f).partition("/")[0] for f in files) == [
-        "documents.jsonl", "manifest.json", "manifest.sha256", "parts",
-    ]  # fmt: skip
+    assert sorted(map(str, files)) == [CHECKSUM, DATABASE]
     for number, name in enumerate(files):
         for damage in ("flipped", "cut", "gone"):
             copy = tmp_path / f"{number}-{damage}"
@@ -227,16 +201,15 @@ def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path
             if damage == "gone":
                 (copy / name).unlink()
             with pytest.raises((CorruptFile, MissingFile)):
-                bring_back(address, Archive(str(copy)), f"damaged-{number}-{damage}")
+                restore(address, f"damaged-{number}-{damage}", Archive(str(copy)))
 
 
 def test_a_backup_of_another_model_and_a_place_that_is_none_are_refused_by_name(
     service: tuple[Client, str], tmp_path: Path
 ) -> None:
     _, address = service
-    save(address, Archive(str(tmp_path)))
-    values = json.loads((tmp_path / "manifest.json").read_text())
-    write_manifest(tmp_path, {**values, "codec_id": "0" * 64})
+    back_up(address, "facts", Archive(str(tmp_path)))
+    change_manifest(tmp_path, codec_id="0" * 64)
     refused = CliRunner().invoke(app, ["restore", str(tmp_path), "other", "--address", address])
     assert refused.exit_code == 1
     assert "runs the model of the backup" in refused.output

@@ -17,9 +17,6 @@
 {{- if and $external (regexMatch "^[a-z]+://[^/@]*:[^/@]*@" $v.store.external.url) -}}
 {{- fail "store.external.url holds a password, which everybody who reads the release would see: use store.external.existingSecret" -}}
 {{- end -}}
-{{- if and $v.store.external.password $v.store.external.existingSecret -}}
-{{- fail "store.external.password and store.external.existingSecret are both set: keep one" -}}
-{{- end -}}
 {{- if and $v.store.external.caSecret (not (regexMatch "^[a-z]+s://" $v.store.external.url)) -}}
 {{- fail "store.external.caSecret is set, but store.external.url asks for no certificate: begin it with clickhouses:// or myscales://" -}}
 {{- end -}}
@@ -51,19 +48,10 @@
 {{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" -}}
 {{- end -}}
-{{- if and $v.auth.enabled (not $v.auth.generate) (not $v.auth.apiKey) (not $v.auth.existingSecret) -}}
-{{- fail "auth.enabled needs auth.generate, auth.apiKey or auth.existingSecret (a Secret with keys.json of `memory-service keys`)" -}}
-{{- end -}}
-{{- if and $v.auth.apiKey $v.auth.existingSecret -}}
-{{- fail "auth.apiKey and auth.existingSecret are both set: keep one" -}}
-{{- end -}}
-{{- if and $v.auth.apiKey (not (regexMatch "^m3_[0-9a-f]{12}_[A-Za-z0-9_-]{32,}$" $v.auth.apiKey)) -}}
-{{- fail "auth.apiKey is no key: make one with `memory-service keys create NAME --grant '*:admin' --keys keys.json`" -}}
-{{- end -}}
 {{- if eq (toString (default $v.image.tag $v.image.digest)) "latest" -}}
 {{- fail "image.tag latest is refused: name a version, or a digest" -}}
 {{- end -}}
-{{- if eq (toString $v.ingestion.image.tag) "latest" -}}
+{{- if eq (toString (default $v.ingestion.image.tag $v.ingestion.image.digest)) "latest" -}}
 {{- fail "ingestion.image.tag latest is refused: name a version" -}}
 {{- end -}}
 {{- if and $v.ingestion.enabled (not $v.ingestion.source.existingClaim) -}}
@@ -83,14 +71,29 @@
 {{- fail "backup.enabled with auth.existingSecret needs auth.existingClientSecret: a Secret with an api-key that may administer" -}}
 {{- end -}}
 {{- end -}}
-{{- if and $v.tls.enabled (not $v.metrics.enabled) -}}
-{{- fail "tls.enabled needs metrics.enabled: the kubelet's probes know no TLS and ask the metrics port" -}}
+{{- if and $v.tls.certManager.enabled (not $v.tls.certManager.clusterNames) (not $v.tls.certManager.dnsNames) -}}
+{{- fail "tls.certManager.clusterNames is false: set tls.certManager.dnsNames" -}}
 {{- end -}}
-{{- if and (not $v.metrics.enabled) (or $v.metrics.serviceMonitor.enabled $v.metrics.prometheusRule.enabled) -}}
-{{- fail "metrics.serviceMonitor and metrics.prometheusRule need metrics.enabled" -}}
+{{- if and $v.autoscaling.enabled (not $v.autoscaling.targetCPUUtilizationPercentage) (not $v.autoscaling.targetCallsUnderWay) -}}
+{{- fail "autoscaling.enabled needs autoscaling.targetCPUUtilizationPercentage or autoscaling.targetCallsUnderWay" -}}
+{{- end -}}
+{{- range $name, $way := dict "ingress" $v.ingress "grpcRoute" $v.grpcRoute -}}
+{{- if and $way.enabled (not $v.auth.enabled) -}}
+{{- fail (printf "%s.enabled without authentication: set auth.enabled" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.ingress.enabled (not (and $v.ingress.hosts $v.ingress.tlsSecret)) -}}
+{{- fail "ingress.enabled needs ingress.hosts and ingress.tlsSecret: API keys would travel in the clear, and most controllers serve gRPC over TLS only" -}}
+{{- end -}}
+{{- if and $v.grpcRoute.enabled (not $v.grpcRoute.parentRefs) -}}
+{{- fail "grpcRoute.enabled needs grpcRoute.parentRefs: the Gateways" -}}
+{{- end -}}
+{{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.serviceMonitor.enabled) -}}
+{{- fail "metrics.prometheusRule.enabled needs metrics.serviceMonitor.enabled, whose labels tell this release from others" -}}
 {{- end -}}
 {{- $grace := get $v.settings "shutdown_grace_s" | default 20 -}}
-{{- if le (int $v.terminationGracePeriodSeconds) (add (int $grace) (int $v.preStopSleepSeconds)) -}}
-{{- fail (printf "terminationGracePeriodSeconds (%d) must be more than settings.shutdown_grace_s (%d) and preStopSleepSeconds (%d) together: calls under way would be killed" (int $v.terminationGracePeriodSeconds) (int $grace) (int $v.preStopSleepSeconds)) -}}
+{{- $delay := ternary (get $v.settings "shutdown_delay_s") 5 (hasKey $v.settings "shutdown_delay_s") -}}
+{{- if le (int $v.terminationGracePeriodSeconds) (add (int $grace) (int $delay)) -}}
+{{- fail (printf "terminationGracePeriodSeconds (%d) must be more than settings.shutdown_grace_s (%d) and settings.shutdown_delay_s (%d) together: calls under way would be killed" (int $v.terminationGracePeriodSeconds) (int $grace) (int $delay)) -}}
 {{- end -}}
 {{- end -}}

@@ -28,6 +28,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* (list $ component): labels of a pod, and the selector of those pods. */}}
+{{- define "ms.podLabels" -}}
+{{ include "ms.selector" (first .) }}
+app.kubernetes.io/component: {{ last . }}
+{{- end -}}
+
 {{- define "ms.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "ms.fullname" .) .Values.serviceAccount.name -}}
@@ -36,17 +42,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* (dict "root" $ "image" .Values.image): what is not said is taken from the service's image. */}}
+{{/* (dict "root" $ "image" .Values.image): what is not given is taken from the service's image. */}}
 {{- define "ms.image" -}}
 {{- $main := .root.Values.image -}}
 {{- $repository := default $main.repository .image.repository -}}
-{{- $registry := ternary (printf "%s/" $main.registry) "" (ne $main.registry "") -}}
-{{- $digest := ternary $main.digest "" (eq $repository $main.repository) -}}
-{{- if $digest -}}
-{{- printf "%s%s@%s" $registry $repository $digest -}}
-{{- else -}}
-{{- printf "%s%s:%s" $registry $repository (.image.tag | default $main.tag | default .root.Chart.AppVersion) -}}
-{{- end -}}
+{{- $digest := .image.digest | default (ternary $main.digest "" (eq $repository $main.repository)) -}}
+{{- with default $main.registry .image.registry }}{{ . }}/{{ end -}}
+{{- $repository -}}
+{{- if $digest }}@{{ $digest }}{{ else }}:{{ .image.tag | default $main.tag | default .root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
 {{- define "ms.keysSecret" -}}
@@ -66,14 +69,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "ms.tlsSecret" -}}
 {{- default (printf "%s-tls" (include "ms.fullname" .)) .Values.tls.existingSecret -}}
-{{- end -}}
-
-{{- define "ms.storeSecret" -}}
-{{- default (printf "%s-store" (include "ms.fullname" .)) .Values.store.external.existingSecret -}}
-{{- end -}}
-
-{{- define "ms.hasStorePassword" -}}
-{{- if and (eq .Values.store.kind "external") (or .Values.store.external.existingSecret .Values.store.external.password) -}}yes{{- end -}}
 {{- end -}}
 
 {{- define "ms.address" -}}

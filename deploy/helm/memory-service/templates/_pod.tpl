@@ -1,10 +1,12 @@
-{{/* The file that MEMORY_SERVICE_CONFIG names: what the chart sets, then `settings`. */}}
+{{/* The file that MEMORY_SERVICE_CONFIG names: what the chart sets, then `settings`, then the chart's own defaults. */}}
 {{- define "ms.toml" -}}
 {{- $v := .Values -}}
-{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) -}}
+{{- $set := dict "listen" (printf "0.0.0.0:%d" (int $v.service.port)) "metrics_listen" (printf "0.0.0.0:%d" (int $v.metrics.port)) -}}
+{{- $defaults := dict "shutdown_delay_s" 5 -}}
 {{- if eq $v.store.kind "embedded" -}}
 {{- $_ := set $set "store" (printf "%s:///srv/memories/store" $v.store.embedded.engine) -}}
 {{- else -}}
+{{- $_ := set $defaults "connection_age_s" 300 -}}
 {{- $_ := set $set "store" $v.store.external.url -}}
 {{- if $v.store.external.cluster -}}{{- $_ := set $set "store_cluster" $v.store.external.cluster -}}{{- end -}}
 {{- end -}}
@@ -15,10 +17,9 @@
 {{- if $v.tls.clientCaSecret -}}{{- $_ := set $set "tls_client_ca" "/etc/memory-service/client-ca/ca.crt" -}}{{- end -}}
 {{- end -}}
 {{- if not (or $v.auth.enabled $v.tls.clientCaSecret) -}}{{- $_ := set $set "insecure" true -}}{{- end -}}
-{{- if $v.metrics.enabled -}}{{- $_ := set $set "metrics_listen" (printf "0.0.0.0:%d" (int $v.metrics.port)) -}}{{- end -}}
 {{- range $name, $value := $v.settings -}}
 {{- if hasKey $set $name -}}
-{{- fail (printf "settings.%s is what the chart sets by its own values: remove it" $name) -}}
+{{- fail (printf "settings.%s is set by other values of the chart: remove it" $name) -}}
 {{- end -}}
 {{- if kindIs "float64" $value -}}
 {{- $_ := set $set $name (ternary (int64 $value) $value (eq $value (floor $value))) -}}
@@ -26,89 +27,127 @@
 {{- $_ := set $set $name $value -}}
 {{- end -}}
 {{- end -}}
-{{ toToml $set }}
+{{ toToml (merge $set $defaults) }}
 {{- end -}}
 
-{{- define "ms.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-capabilities:
-  drop: [ALL]
-seccompProfile:
-  type: RuntimeDefault
+{{/* (dict "root" $ "image" .Values.image): what every container of the chart has. */}}
+{{- define "ms.container" -}}
+image: {{ include "ms.image" . }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+securityContext: {{- toYaml .root.Values.containerSecurityContext | nindent 2 }}
 {{- end -}}
 
-{{- define "ms.env" -}}
-- name: MEMORY_SERVICE_CONFIG
-  value: /etc/memory-service/config/service.toml
-{{- if include "ms.hasStorePassword" . }}
+{{/* (dict "root" $), with "nodeSelector" and "tolerations" of a pod that has its own, and "hook" for one that runs
+before the release's ServiceAccount exists: what every pod of the chart has. */}}
+{{- define "ms.podSettings" -}}
+{{- $v := .root.Values -}}
+automountServiceAccountToken: false
+{{- if not .hook }}
+serviceAccountName: {{ include "ms.serviceAccount" .root }}
+{{- end }}
+{{- with $v.imagePullSecrets }}
+imagePullSecrets: {{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+securityContext: {{- toYaml (merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $v.podSecurityContext) | nindent 2 }}
+{{- with $v.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with default $v.nodeSelector .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with concat $v.tolerations (.tolerations | default list) }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "ms.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "ms.volumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What a pod that opens the store needs. OpenSSL's variable: the ClickHouse client has no other way to
+name an authority. */}}
+{{- define "ms.storeEnv" -}}
+{{- with .Values.store.external }}
+{{- if .existingSecret -}}
 - name: MEMORY_SERVICE_STORE_PASSWORD
   valueFrom:
-    secretKeyRef:
-      name: {{ include "ms.storeSecret" . }}
-      key: {{ ternary .Values.store.external.passwordKey "password" (ne .Values.store.external.existingSecret "") }}
+    secretKeyRef: {name: {{ .existingSecret }}, key: {{ .passwordKey }}}
 {{- end }}
-{{- if .Values.store.external.caSecret }}
-{{ include "ms.storeCaEnv" . }}
+{{- if .caSecret }}
+- {name: SSL_CERT_FILE, value: /etc/memory-service/store-ca/ca.crt}
+{{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* OpenSSL's own variable: the ClickHouse client has no other door for an authority. */}}
-{{- define "ms.storeCaEnv" -}}
-- {name: SSL_CERT_FILE, value: /etc/memory-service/store-ca/ca.crt}
-{{- end -}}
-
-{{- define "ms.storeCaMount" -}}
+{{- define "ms.storeMounts" -}}
+{{- if .Values.store.external.caSecret -}}
 - {name: store-ca, mountPath: /etc/memory-service/store-ca, readOnly: true}
+{{- end }}
 {{- end -}}
 
-{{- define "ms.storeCaVolume" -}}
+{{- define "ms.storeVolumes" -}}
+{{- with .Values.store.external.caSecret -}}
 - name: store-ca
   secret:
-    secretName: {{ .Values.store.external.caSecret }}
+    secretName: {{ . }}
     items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
 {{- end -}}
 
-{{/* Environment of a container that is a client of the service. */}}
+{{/* What a container that is a client of the service needs. */}}
 {{- define "ms.clientEnv" -}}
-- name: EDGE_CLIENT_SERVICE
-  value: {{ include "ms.address" . }}
-- name: MEMORY_SERVICE_ADDRESS
-  value: {{ include "ms.address" . }}
-{{- with include "ms.clientSecret" . }}
-- name: MEMORY_SERVICE_CLIENT_API_KEY
-  valueFrom:
-    secretKeyRef: {name: {{ . }}, key: api-key}
-- name: EDGE_CLIENT_API_KEY
-  valueFrom:
-    secretKeyRef: {name: {{ . }}, key: api-key}
-{{- end }}
-{{- if and (include "ms.clientSecret" .) (not .Values.tls.enabled) }}
-# Inside the cluster without TLS: the key travels in the clear, which auth without tls.enabled permits.
-- {name: MEMORY_SERVICE_CLIENT_INSECURE, value: "true"}
-- {name: EDGE_CLIENT_INSECURE, value: "true"}
-{{- end }}
-{{- if .Values.tls.enabled }}
-- name: MEMORY_SERVICE_CLIENT_CA
-  value: /etc/memory-service/tls/ca.crt
-- name: EDGE_CLIENT_CA
-  value: /etc/memory-service/tls/ca.crt
-{{- end }}
-{{- if .Values.tls.existingClientSecret }}
+{{- $key := include "ms.clientSecret" . -}}
+{{- $tls := .Values.tls -}}
+{{- $name := default (ternary "" (first (append $tls.certManager.dnsNames "")) $tls.certManager.clusterNames) $tls.serverName -}}
+- {name: EDGE_CLIENT_SERVICE, value: {{ include "ms.address" . }}}
+- {name: MEMORY_SERVICE_ADDRESS, value: {{ include "ms.address" . }}}
 {{- range $program := list "MEMORY_SERVICE_CLIENT" "EDGE_CLIENT" }}
+{{- if $key }}
+- name: {{ $program }}_API_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ $key }}, key: api-key}
+{{- end }}
+{{- if $tls.enabled }}
+- {name: {{ $program }}_TLS, value: "true"}
+{{- if $tls.caKey }}
+- {name: {{ $program }}_CA, value: /etc/memory-service/tls/ca.crt}
+{{- end }}
+{{- if $name }}
+- {name: {{ $program }}_SERVER_NAME, value: {{ $name }}}
+{{- end }}
+{{- if $tls.existingClientSecret }}
 - {name: {{ $program }}_CERTIFICATE, value: /etc/memory-service/client/tls.crt}
 - {name: {{ $program }}_KEY, value: /etc/memory-service/client/tls.key}
 {{- end }}
+{{- else if $key }}
+# Without TLS the key travels in the clear, inside the cluster.
+- {name: {{ $program }}_INSECURE, value: "true"}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "ms.clientMounts" -}}
-- {name: tmp, mountPath: /tmp}
-{{- if .Values.tls.enabled }}
+{{ include "ms.mounts" . }}
+{{- if and .Values.tls.enabled .Values.tls.caKey }}
 - {name: tls, mountPath: /etc/memory-service/tls, readOnly: true}
 {{- end }}
 {{- if .Values.tls.existingClientSecret }}
@@ -117,13 +156,12 @@ seccompProfile:
 {{- end -}}
 
 {{- define "ms.clientVolumes" -}}
-- name: tmp
-  emptyDir: {}
-{{- if .Values.tls.enabled }}
+{{ include "ms.volumes" . }}
+{{- if and .Values.tls.enabled .Values.tls.caKey }}
 - name: tls
   secret:
     secretName: {{ include "ms.tlsSecret" . }}
-    items: [{key: ca.crt, path: ca.crt}]
+    items: [{key: {{ .Values.tls.caKey }}, path: ca.crt}]
 {{- end }}
 {{- with .Values.tls.existingClientSecret }}
 - name: client
@@ -131,124 +169,70 @@ seccompProfile:
 {{- end }}
 {{- end -}}
 
-{{- define "ms.checksums" -}}
-checksum/config: {{ include "ms.toml" . | sha256sum }}
-checksum/store: {{ toJson .Values.store.external | sha256sum }}
-{{- end -}}
-
-{{/* The kubelet's gRPC probe knows no TLS: then the metrics port tells the same. */}}
-{{- define "ms.probe" -}}
-{{- if .Values.tls.enabled }}
-httpGet: {path: /ready, port: metrics}
-{{- else }}
-grpc:
-  port: {{ .Values.service.port }}
-{{- end }}
-timeoutSeconds: 3
-{{- end -}}
-
-{{- define "ms.podSettings" -}}
-serviceAccountName: {{ include "ms.serviceAccount" . }}
-automountServiceAccountToken: false
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets: {{- range . }}
-  - name: {{ . }}
-{{- end }}
-{{- end }}
-securityContext:
-  {{- toYaml .Values.podSecurityContext | nindent 2 }}
-  runAsNonRoot: true
-  seccompProfile:
-    type: RuntimeDefault
-{{- end -}}
-
+{{/* The serving pod. Its labels have no version: a new chart alone does not restart a store. */}}
 {{- define "ms.pod" -}}
 metadata:
   labels:
-    {{- include "ms.labels" . | nindent 4 }}
-    app.kubernetes.io/component: service
+    {{- include "ms.podLabels" (list . "service") | nindent 4 }}
     {{- with .Values.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    {{- include "ms.checksums" . | nindent 4 }}
+    checksum/config: {{ include "ms.toml" . | sha256sum }}
+    checksum/store: {{ toJson .Values.store.external | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- include "ms.podSettings" . | nindent 2 }}
+  {{- include "ms.podSettings" (dict "root" .) | nindent 2 }}
   terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
-  {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
-  {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector: {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.tolerations }}
-  tolerations: {{- toYaml . | nindent 4 }}
-  {{- end }}
   {{- with .Values.affinity }}
   affinity: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- if eq .Values.store.kind "external" }}
   topologySpreadConstraints:
-    {{- if .Values.topologySpreadConstraints }}
+    {{- $selector := dict "matchLabels" (include "ms.podLabels" (list . "service") | fromYaml) }}
     {{- range .Values.topologySpreadConstraints }}
-    - {{ toYaml . | nindent 6 | trim }}
-      {{- if not .labelSelector }}
-      labelSelector:
-        matchLabels: {{- include "ms.selector" $ | nindent 10 }}
-          app.kubernetes.io/component: service
-      {{- end }}
-    {{- end }}
+    - {{ toYaml (merge . (dict "labelSelector" $selector)) | nindent 6 | trim }}
     {{- else }}
     {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
     - topologyKey: {{ $key }}
       maxSkew: 1
       whenUnsatisfiable: ScheduleAnyway
-      labelSelector:
-        matchLabels: {{- include "ms.selector" $ | nindent 10 }}
-          app.kubernetes.io/component: service
+      labelSelector: {{- toYaml $selector | nindent 8 }}
     {{- end }}
     {{- end }}
   {{- end }}
   containers:
     - name: service
-      image: {{ include "ms.image" (dict "root" . "image" .Values.image) }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- include "ms.container" (dict "root" . "image" .Values.image) | nindent 6 }}
       args: [serve]
-      env: {{- include "ms.env" . | nindent 8 }}
+      env:
+        - {name: MEMORY_SERVICE_CONFIG, value: /etc/memory-service/config/service.toml}
+        {{- include "ms.storeEnv" . | nindent 8 }}
       ports:
         - {name: grpc, containerPort: {{ .Values.service.port }}}
-        {{- if .Values.metrics.enabled }}
         - {name: metrics, containerPort: {{ .Values.metrics.port }}}
-        {{- end }}
-      securityContext: {{- include "ms.containerSecurity" . | nindent 8 }}
       resources: {{- toYaml .Values.resources | nindent 8 }}
-      {{- range $kind := list "startup" "readiness" "liveness" }}
-      {{- $probe := get $.Values.probes $kind }}
-      {{- if $probe.enabled }}
-      {{ $kind }}Probe:
-        {{- include "ms.probe" $ | trim | nindent 8 }}
-        periodSeconds: {{ $probe.periodSeconds }}
-        failureThreshold: {{ $probe.failureThreshold }}
+      readinessProbe:
+        httpGet: {path: /ready, port: metrics}
+        timeoutSeconds: 3
+        {{- toYaml .Values.probes.readiness | nindent 8 }}
+      {{- with .Values.probes.liveness }}
+      {{- if .enabled }}
+      livenessProbe:
+        httpGet: {path: /live, port: metrics}
+        timeoutSeconds: 10
+        {{- toYaml (omit . "enabled") | nindent 8 }}
       {{- end }}
-      {{- end }}
-      {{- if .Values.preStopSleepSeconds }}
-      lifecycle:
-        preStop:
-          exec:
-            command: [sleep, {{ .Values.preStopSleepSeconds | quote }}]
       {{- end }}
       volumeMounts:
+        {{- include "ms.mounts" . | nindent 8 }}
         - {name: config, mountPath: /etc/memory-service/config, readOnly: true}
-        - {name: tmp, mountPath: /tmp}
         {{- if eq .Values.store.kind "embedded" }}
         - {name: store, mountPath: /srv/memories}
         {{- end }}
-        {{- if .Values.store.external.caSecret }}
-        {{- include "ms.storeCaMount" . | nindent 8 }}
-        {{- end }}
+        {{- include "ms.storeMounts" . | nindent 8 }}
         {{- if .Values.auth.enabled }}
         - {name: keys, mountPath: /etc/memory-service/keys, readOnly: true}
         {{- end }}
@@ -258,21 +242,24 @@ spec:
         - {name: client-ca, mountPath: /etc/memory-service/client-ca, readOnly: true}
         {{- end }}
         {{- end }}
+    {{- with .Values.sidecars }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
+    {{- include "ms.volumes" . | nindent 4 }}
     - name: config
       configMap: {name: {{ include "ms.fullname" . }}}
-    - name: tmp
-      emptyDir: {}
-    {{- if and (eq .Values.store.kind "embedded") (not .Values.store.embedded.persistence.enabled) }}
+    {{- with .Values.store.embedded.persistence }}
+    {{- if ne $.Values.store.kind "embedded" }}
+    {{- else if not .enabled }}
     - name: store
-      emptyDir: {sizeLimit: {{ .Values.store.embedded.persistence.size }}}
-    {{- else if and (eq .Values.store.kind "embedded") .Values.store.embedded.persistence.existingClaim }}
+      emptyDir: {sizeLimit: {{ .size }}}
+    {{- else if .existingClaim }}
     - name: store
-      persistentVolumeClaim: {claimName: {{ .Values.store.embedded.persistence.existingClaim }}}
+      persistentVolumeClaim: {claimName: {{ .existingClaim }}}
     {{- end }}
-    {{- if .Values.store.external.caSecret }}
-    {{- include "ms.storeCaVolume" . | nindent 4 }}
     {{- end }}
+    {{- include "ms.storeVolumes" . | nindent 4 }}
     {{- if .Values.auth.enabled }}
     - name: keys
       secret:

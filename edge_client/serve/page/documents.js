@@ -1,15 +1,15 @@
-// Documents into a knowledge base, one after the other, each with its progress.
+// The documents of a knowledge base: listed, deleted, and added one after the other, each with its progress.
 
 import * as api from "./api.js";
-import { byId, h, memories } from "./dom.js";
+import { button, byId, h, memories, plain, toast } from "./dom.js";
 import * as service from "./service.js";
-import { plain } from "./timeline.js";
 
 let line = Promise.resolve();
 
 /** Make the dialog work. */
 export function prepare() {
   const drop = byId("drop");
+  byId("u-base").addEventListener("change", () => list());
   byId("u-files").addEventListener("change", (event) => {
     add([...event.target.files]);
     event.target.value = "";
@@ -33,6 +33,26 @@ export function prepare() {
 export function open() {
   byId("u-base").value = service.chosenBase() || "default";
   byId("upload-dialog").showModal();
+  list();
+}
+
+/** Draw the documents of the knowledge base, from a page on. */
+async function list(page = "") {
+  const base = byId("u-base").value;
+  if (!page) byId("u-documents").replaceChildren();
+  const found = await api.documents(base, page).catch(() => ({ data: [], next: "" })); // a new one has none
+  const rows = found.data.map((document) => {
+    const name = document.title || document.key;
+    const row = h("li", {}, h("span", { class: "name", title: document.key }, name), h("span", { class: "dim" }, memories(document.references)),
+      button("trash", `Delete ${name}`, async () => {
+        if (!confirm(`Delete “${name}” and its memories from ${base}, for everybody who reads it?`)) return;
+        await api.remove(base, document.key).then(() => (row.remove(), service.refresh()), (error) => toast(plain(error.message), "error"));
+      }));
+    return row;
+  });
+  byId("u-documents").append(...rows);
+  byId("u-more").hidden = !found.next;
+  byId("u-more").onclick = () => list(found.next);
 }
 
 function add(files) {
@@ -66,6 +86,7 @@ async function send(base, file, bar, state) {
         state.textContent = `ready: ${memories(step.references)}${step.outcome === "unchanged" ? ", nothing new" : ""}`;
         state.className = "good";
         await service.refresh(base);
+        await list();
       }
     }
   } catch (error) {

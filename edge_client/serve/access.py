@@ -1,0 +1,143 @@
+"""How others reach this server: its key, its certificate, its address. What it makes, it keeps on this device."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import ipaddress
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client.serve.settings import ServeSettings
+from memory_model.errors import InvalidInput
+
+CERTIFICATE_DAYS = 800
+"""Apple's browsers refuse certificates that are valid for more than 825."""
+FROM_MACHINE = "8.8.8.8"
+"""Any address beyond this machine: the route to it names the interface; nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """key: opens everything. made: whether this server made it. to_read: whether reading needs it too."""
+
+    key: str
+    made: bool
+    to_read: bool
+
+    @classmethod
+    def of(cls, settings: ServeSettings) -> Access:
+        """Your own key is needed by every call; one that was made by writers, and by all who come from a network."""
+        if settings.api_key is not None:
+            return cls(settings.api_key.get_secret_value(), made=False, to_read=True)
+        return cls(
+            _kept("serve-key", secrets.token_urlsafe(18)), made=True, to_read=not is_own(settings.host)
+        )
+
+
+def is_own(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def own_names() -> tuple[str, str]:
+    """This machine's name, and as mDNS spells it."""
+    name = socket.gethostname().lower().removesuffix(".local")
+    return name, f"{name}.local"
+
+
+def network_address() -> str:
+    """This machine's address in its network, or its name where there is no route out of it."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.connect((FROM_MACHINE, 9))
+        return str(asked.getsockname()[0])
+    return own_names()[1]
+
+
+def qr_code(url: str) -> str:
+    """The URL as a picture of block characters, for the camera of a phone."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make(url, error="l", micro=False).terminal(drawn, compact=True)
+    return drawn.getvalue()
+
+
+def own_certificate() -> tuple[Path, Path]:
+    """Files of a self-signed certificate for this machine's names and address, and of its key; raises InvalidInput."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    names = [x509.DNSName(name) for name in ("localhost", *own_names())]
+    address = network_address()
+    addresses = {a for a in ("127.0.0.1", address) if a[0].isdigit()}
+    wanted = {*names, *(x509.IPAddress(ipaddress.ip_address(a)) for a in addresses)}
+    certificate, key = state_folder() / "serve.crt", state_folder() / "serve.key"
+    now = datetime.datetime.now(datetime.timezone.utc)
+    with suppress(OSError, ValueError, x509.ExtensionNotFound):
+        kept = x509.load_pem_x509_certificate(certificate.read_bytes())
+        named = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if key.is_file() and kept.not_valid_after_utc > now and wanted <= {*named}:
+            return certificate, key
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, own_names()[0][:64])])
+    made = (
+        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
+        .add_extension(x509.SubjectAlternativeName(sorted(wanted, key=str)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    try:
+        certificate.unlink(missing_ok=True)
+        key.unlink(missing_ok=True)
+        form, without = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        _write_private(key, private.private_bytes(pem, form, without))
+        _write_private(certificate, made.public_bytes(pem))
+    except OSError as error:
+        raise InvalidInput(f"--tls keeps its certificate in {state_folder()}: {error.strerror}") from error
+    return certificate, key
+
+
+def fingerprint(certificate: Path) -> str:
+    """SHA-256 of a certificate, as browsers show it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    return (
+        x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex(":").upper()
+    )
+
+
+def state_folder() -> Path:
+    """`memory3-edge` in the user's state folder (XDG_STATE_HOME)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "memory3-edge"
+
+
+def _kept(name: str, new: str) -> str:
+    """What a file of the state folder holds; `new`, kept there if the folder can be written, where there is none."""
+    file = state_folder() / name
+    with suppress(OSError):
+        return file.read_text().strip() or new
+    with suppress(OSError):
+        _write_private(file, new.encode())
+    return new
+
+
+def _write_private(file: Path, content: bytes) -> None:
+    """A new file that its owner alone may read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened.write(content)

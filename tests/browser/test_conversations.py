@@ -1,0 +1,165 @@
+"""Conversations on the page: versions, names, search, files, several at once, and what happens when storage fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.chat_page import answers, ask, ask_and_wait, question, set_settings, wait_until_answered
+from tests.browser.conftest import OpenPage
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+
+def short(open_small: OpenPage, **options: object) -> Page:
+    """A page whose answers are short and read no memories."""
+    page = open_small(**options)
+    set_settings(page, mode="off", max_tokens="6")
+    return page
+
+
+def said(page: Page) -> list[str]:
+    return page.locator("li.user .said").all_inner_texts()
+
+
+def test_an_edited_question_and_another_answer_are_versions_beside_the_first(open_small: OpenPage) -> None:
+    page = short(open_small)
+    ask_and_wait(page, "first", 1)
+    ask_and_wait(page, "second", 2)
+    page.locator("li.user").first.hover()
+    page.get_by_role("button", name="Edit the question").first.click()
+    expect(question(page)).to_have_value("first")
+    ask_and_wait(page, "changed", 1)
+    assert said(page) == ["changed"]
+    page.get_by_role("button", name="Version before").click()
+    assert said(page) == ["first", "second"]
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page, 2)
+    expect(page.locator("li.assistant .turner")).to_have_text("2/2")
+    page.reload()
+    assert said(page) == ["first", "second"]
+    page.get_by_role("button", name="Next version").first.click()
+    assert said(page) == ["changed"]
+
+
+def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
+    page = short(open_small)
+    answer = ask_and_wait(page, "speak")
+    expect(answer.locator(".note")).to_contain_text("Continue")
+    begun = answer.locator(".markdown").inner_text()
+    page.get_by_role("button", name="Continue").click()
+    answer = wait_until_answered(page)
+    expect(page.locator("li.assistant")).to_have_count(1)
+    assert len(answer.locator(".markdown").inner_text()) > len(begun)
+
+
+def test_conversations_are_renamed_and_found_by_what_was_said(open_small: OpenPage) -> None:
+    page = short(open_small)
+    for text in ("about rivers", "about hills"):
+        ask_and_wait(page, text)
+        page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#list li")).to_have_count(2)
+    page.get_by_label("Search the conversations").fill("RIVERS about")
+    expect(page.locator("#list li")).to_have_count(1)
+    page.locator("#list li").hover()
+    page.once("dialog", lambda dialog: dialog.accept("Water"))
+    page.get_by_role("button", name="Rename about rivers").click()
+    expect(page.locator("#list .open")).to_have_text("Water")
+
+
+def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
+    open_small: OpenPage, tmp_path: Path
+) -> None:
+    page = short(open_small)
+    ask_and_wait(page, "keep this")
+    page.get_by_role("button", name="Again").click()
+    wait_until_answered(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export keep this").click()
+    kept = json.loads(download.value.path().read_text())
+    assert [m["role"] for m in kept["messages"]] == ["user", "assistant", "assistant"]
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete keep this").click()
+    expect(page.locator("#list li")).to_have_count(0)
+    page.locator("#import-file").set_input_files([download.value.path()])
+    expect(page.locator("li.assistant .turner")).to_have_text("2/2")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"messages": [{"role": "king"}]}')
+    page.locator("#import-file").set_input_files([broken])
+    expect(page.locator(".toast.error")).to_contain_text("Message 1 of the file")
+
+
+def test_an_answer_goes_on_while_another_conversation_is_open(open_small: OpenPage) -> None:
+    page = short(open_small)
+    set_settings(page, max_tokens="400")
+    ask(page, "a long one")
+    expect(answers(page)).to_have_attribute("data-status", "writing")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#list .busy")).to_have_count(1)
+    set_settings(page, max_tokens="6")
+    ask_and_wait(page, "a short one")
+    page.get_by_role("button", name="a long one", exact=True).click()
+    wait_until_answered(page)
+    assert len(answers(page).locator(".markdown").inner_text()) > 100
+
+
+def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_small: OpenPage) -> None:
+    page = short(open_small)
+    bodies: list[dict[str, object]] = []
+    page.on("request", lambda r: r.url.endswith("/completions") and bodies.append(r.post_data_json))
+    set_settings(page, system="Be brief.")
+    ask_and_wait(page, "hello")
+    expect(page.locator("#context-text")).to_contain_text("tokens")
+    page.get_by_role("button", name="New chat").click()
+    ask_and_wait(page, "hello")
+    first, second = (body["messages"] for body in bodies)
+    assert first[0] == {"role": "system", "content": "Be brief."}  # type: ignore[index]
+    assert second == [{"role": "user", "content": "hello"}]
+
+
+def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage, tmp_path: Path) -> None:
+    page = open_small()
+    text = "Look:\n\n```python\nprint('hi')  # there\n```\n\n" + "\n\n".join(f"line {n}" for n in range(60))
+    file = tmp_path / "code.json"
+    file.write_text(
+        json.dumps([{"role": "user", "content": "code?"}, {"role": "assistant", "content": text}])
+    )
+    page.locator("#import-file").set_input_files([file])
+    expect(page.locator("pre .string")).to_have_text("'hi'")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the code").click()
+    assert page.evaluate("navigator.clipboard.readText()") == "print('hi')  # there"
+    page.locator("#thread").evaluate("(thread) => { thread.scrollTop = 0; }")
+    page.get_by_role("button", name="To the end of the text").click()
+    expect(page.get_by_role("button", name="To the end of the text")).to_be_hidden()
+
+
+BREAK_STORAGE = (
+    "IDBFactory.prototype.open = () => { throw new DOMException('no room', 'QuotaExceededError'); };"
+)
+
+
+def test_a_browser_that_keeps_nothing_says_so_and_the_page_works_on(open_small: OpenPage) -> None:
+    page = open_small()
+    page.context.add_init_script(BREAK_STORAGE)
+    page.reload()
+    set_settings(page, mode="off", max_tokens="6")
+    ask_and_wait(page, "one", 1)
+    expect(page.locator(".toast.error")).to_contain_text("keeps no conversations")
+    ask_and_wait(page, "two", 2)
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="one", exact=True).click()
+    assert said(page) == ["one", "two"]
+
+
+def test_an_app_that_is_gone_says_how_it_comes_back(open_small: OpenPage) -> None:
+    page = short(open_small)
+    page.context.set_offline(True)
+    answer = ask_and_wait(page, "anybody?")
+    expect(answer.locator(".note")).to_contain_text("start it again with “edge-client serve”")
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Again").click()
+    expect(wait_until_answered(page)).not_to_have_attribute("data-status", "failed")

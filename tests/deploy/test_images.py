@@ -1,0 +1,73 @@
+"""The images: what they install is what the project asks for and its tests ran with, and their lists name all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.images import sbom
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = {
+    "service": ("service", "edge", "tracing"),
+    "encoder": ("service", "edge", "tracing", "formats", "ray"),
+    "edge": ("edge", "serve"),
+    "jetson": ("edge", "serve"),
+}
+NOT_LOCKED = {"torch": "requirements/torch.txt", "onnxruntime": "the GPU's, on a Jetson"}
+
+
+def pins(file: Path) -> dict[str, str]:
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;]+)", file.read_text(), re.M)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+@pytest.mark.parametrize(("lock", "extras"), LOCKS.items(), ids=LOCKS)
+def test_a_lock_has_what_the_project_asks_for_in_the_versions_that_are_tested(
+    lock: str, extras: tuple[str, ...]
+) -> None:
+    """When this fails: `make locks`."""
+    file = ROOT / "requirements" / "locks" / f"{lock}.txt"
+    locked, tested = pins(file), pins(ROOT / "constraints.txt")
+    asked = [Requirement(r) for r in PROJECT["dependencies"]]
+    asked += [Requirement(r) for extra in extras for r in PROJECT["optional-dependencies"][extra]]
+    for requirement in asked:
+        name = canonicalize_name(requirement.name)
+        if name not in locked and name in NOT_LOCKED:
+            continue
+        assert requirement.specifier.contains(locked[name]), f"{requirement} is locked as {locked[name]}"
+    if lock != "jetson":
+        assert {
+            name: version for name, version in locked.items() if tested.get(name, version) != version
+        } == {}
+    assert "torch" not in locked, "a second torch would replace the one of requirements/torch.txt"
+    assert "://" not in file.read_text(), "a lock names no registry"
+
+
+@pytest.mark.parametrize("image", ["service", "edge"])
+def test_an_edit_of_the_sources_installs_no_package_again(image: str) -> None:
+    text = (ROOT / "deploy" / "images" / f"{image}.Dockerfile").read_text()
+    packages, sources = text.index("--require-hashes"), text.index("COPY . .")
+    assert packages < sources < text.index("pip install --no-deps .")
+
+
+def test_the_list_of_parts_names_debians_packages_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "python.json").write_text('{"bomFormat": "CycloneDX", "components": [{"name": "numpy"}]}')
+    (tmp_path / "status").write_text(
+        "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\n"
+        "Description: C\n more: lines\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nArchitecture: amd64\nVersion: 1\n"
+    )
+    sbom.main(str(tmp_path / "python.json"), str(tmp_path / "status"))
+    listed = json.loads(capsys.readouterr().out)
+    assert [part["name"] for part in listed["components"]] == ["numpy", "libc6"]
+    assert listed["components"][1]["purl"] == "pkg:deb/debian/libc6@2.36-9?arch=amd64"
