@@ -55,9 +55,7 @@ def main() -> None:
     service = ServiceProcess.start(work, options.bundle.resolve())
     try:
         ingest(service.address, work)
-        with EdgeModel.open(
-            options.bundle, service.address, deadline_s=DEADLINE_S, chunk_deadline_s=DEADLINE_S
-        ) as model:
+        with EdgeModel.open(options.bundle, service.address, deadline_s=DEADLINE_S) as model:
             scores = answered(model, rows)
             compare_early(model, rows[: options.long])
             manifest = model.bundle.manifest

@@ -62,18 +62,9 @@ class Wheel:
 _TORCH = tuple(
     f"memory_model/{part}"
     for part in (
-        "nn/",
-        "models/",
-        "data/",
-        "train/",
-        "eval/",
-        "export/",
-        "cli/",
-        "assets/",
-        "codec/faiss.py",
-        "codec/fit.py",
+        "nn/", "models/", "data/", "train/", "eval/", "export/", "cli/", "assets/", "codec/faiss.py", "codec/fit.py",
     )
-)
+)  # fmt: skip
 
 
 def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
@@ -83,11 +74,11 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
         Wheel(
             "memory3-formats", "What device and cloud of Memory³ Edge share: the gRPC contract, the model's formats.",
             takes=("protos/", "memory_model/"), leaves=("protos/generate.py", "protos/vectors/runtime/", *_TORCH),
-            extra="edge", only=("grpcio", "jinja2", "onnxruntime", "protobuf"), compiled=True,
+            extra="edge", only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"), compiled=True,
         ),
         Wheel(
             "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=OF_THE_EDGE,
+            takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=("formats", *OF_THE_EDGE),
             scripts=("edge-client",),
         ),
         Wheel(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +17,15 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
+from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
+from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.writer import MemoryWriter
+from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import Recalling, RecallWorker
@@ -56,7 +62,8 @@ class EdgeModel:
     not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
-    after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
+    after the step that they are in; then the connection is closed. After that everything raises ModelClosed. A program
+    that ends closes what is open.
     """
 
     def __init__(
@@ -70,16 +77,21 @@ class EdgeModel:
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
+        self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
-        self._pack: MemoryPack | None = None
-        self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
+        self._pack: LocalKnowledgeBase | None = None
+        self.worker = RecallWorker(recaller) if recaller is not None else None
+        self.background = ThreadPoolExecutor(1, "memory3-remember")
+        self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
+        self._writer: MemoryWriter | None = None
+        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -107,11 +119,10 @@ class EdgeModel:
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
-            deadline_s=settings.deadline_s,
+            pack=pack, cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack = settings, pack
+        model._settings, model._pack, model.remember_at = settings, pack, settings.remember_at
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -125,24 +136,31 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack = settings, self._pack
+        model._settings, model._pack, model.remember_at = settings, self._pack, self.remember_at
         return model
 
     def ask(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        **options: Unpack[SamplingOptions],
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
+        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
     ) -> Result:  # fmt: skip
         """The whole answer to a question or a conversation; arguments and errors as `generate`."""
-        return self.generate(messages, memory=memory, **options).result()
+        return self.generate(
+            messages, memory=memory, document=document, title=title, progress=progress, **options
+        ).result()
 
     def generate(
         self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        lead_tokens: int | None = None, **options: Unpack[SamplingOptions],
+        lead_tokens: int | None = None, document: str = "", title: str = "", progress: Progress | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
+
+        document: a text that the last question is about. It stands before the question where the cache has room for
+        it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
+        title and progress).
 
         Nothing is kept between calls but key-values: what a conversation has in common with one of those that
         were answered last is not read again. options: see `Sampling`. A service that is down, slow or wrong never
@@ -151,6 +169,14 @@ class EdgeModel:
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if document:
+            *before, question = messages
+            whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
+            if len(self.bundle.chat.prompt(whole).ids) >= self.remember_at * self.decoder.context:
+                session = self.session(messages=before, memory=memory, lead_tokens=lead_tokens)
+                session.remember(document, title, progress=progress)
+                return session.send(question["content"], **options)
+            messages = whole
         spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
         prompt = self.bundle.chat.prompt(messages, spelled=spelled)
         return self._generate(prompt, self.policy_with(memory, lead_tokens), options)
@@ -210,8 +236,10 @@ class EdgeModel:
             stream.cancel()
         for stream in streams:
             stream.wait_for_step()
-        if self._worker is not None:
-            self._worker.close()
+        self.closing.cancel()
+        self.background.shutdown(cancel_futures=True)
+        if self.worker is not None:
+            self.worker.close()
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 
@@ -225,10 +253,25 @@ class EdgeModel:
 
     # What sessions need.
 
-    def sequence(self) -> Text:
-        """The key-values of one more conversation; raises ModelClosed."""
+    def sequence(self, source: object = None) -> Text:
+        """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
         self.check_open()
-        return self.decoder.sequence(self.recaller)
+        return self.decoder.sequence(source or self.recaller)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the bundle can write memories, and what is written can be read."""
+        return self.worker is not None and self.bundle.writer is not None
+
+    def past(self, saved: bytes = b"") -> Past:
+        """A conversation's own memories, new or as they were saved.
+
+        Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        if self._writer is None:
+            self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
+        return Past(self._writer, saved)
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""
@@ -241,9 +284,16 @@ class EdgeModel:
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
         if len(prompt.ids) >= self.decoder.room:
+            longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
+            if self.bundle.writer is None:
+                help = (
+                    f"the bundle has no writer.onnx, with which old turns would become memories: export it again with"
+                    f" `memory-model export`, or {longer}"
+                )
+            else:
+                help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
             raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit",
-                help="shorten the conversation, or open the model with a longer context (EDGE_CLIENT_CONTEXT)",
+                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help
             )
         return sampling
 
@@ -263,14 +313,14 @@ class EdgeModel:
 
     def answer(
         self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
-        done: Callable[[Answer], None],
+        done: Callable[[Answer], None], conversation: Conversation | None = None,
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
-        worker = None if policy.mode is RecallMode.off else self._worker
+        worker = None if policy.mode is RecallMode.off else self.worker
         answer = Answer(
             sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
-            self.bundle.manifest.refusal,
+            self.bundle.manifest.refusal, conversation,
         )  # fmt: skip
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
@@ -295,6 +345,16 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         return Prompt(ids, [True] * len(ids))
+
+
+_OPEN: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
+    for model in list(_OPEN):
+        model.close()
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from edge_client.cli import show
+from edge_client.cli.options import Memory
 from edge_client.cli.terminal import AnswerView, on_interrupt, show_live, show_plain
 from edge_client.errors import described
 from edge_client.model import EdgeModel
@@ -41,15 +41,6 @@ HELP = {
     "/quit": "leave, as Ctrl-D does",
 }
 COMMANDS = [name.split()[0] for name in HELP]
-
-
-class Memory(str, Enum):
-    """How an answer reads memories: a RecallMode, or both without and with."""
-
-    overlap = "overlap"
-    exact = "exact"
-    off = "off"
-    compare = "compare"
 
 
 class TerminalChat:
@@ -115,6 +106,15 @@ class TerminalChat:
         self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
         finished = self._last.finished
+        for left in self._last.remembered:
+            turns = (
+                f"turns {left.turns[0]} to {left.turns[-1]}" if left.turns[1:] else f"turn {left.turns[0]}"
+            )
+            self._say(
+                f"({turns} could not be remembered: {left.error})"
+                if left.error
+                else f"({turns} became memories)"
+            )
         if _stopped(self._last):
             self._say("(stopped)")
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)

@@ -74,11 +74,10 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                known = _known(settings.bundle)
                 packed = pull_pack(
-                    settings.channel, knowledge_base, place, limit=limit, progress=show, **known
-                )
-                size = sum(entry.bytes for entry in packed.files.values())
+                    settings.channel, knowledge_base, place, limit=limit, progress=show, **_known(settings.bundle)
+                )  # fmt: skip
+                size = packed.bytes
                 of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
                 said = (
                     f"{packed.memories}{of_all} memories of {knowledge_base}, revision {packed.head.revision}"

@@ -36,8 +36,6 @@ from edge_client.decoder.providers import (
     named_errors,
     open_session,
 )
-from edge_client.decoder.tensors import Buffer
-from memory_model.cache_layout import cache_layout
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
@@ -48,8 +46,7 @@ GAIN = 0.1
 """More threads must make a step at least this much faster: fewer leave cores for embedding and retrieval."""
 STEPS, WARM_UP = 12, 3
 MEASURED_ROWS = 256
-"""Cache rows of the text while threads are measured."""
-ARRAY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
+"""Tokens of the text while threads are measured."""
 
 log = logging.getLogger(__name__)
 
@@ -138,26 +135,13 @@ def physical_cores() -> int:
 
 
 def step_ms(graph: DecoderGraph) -> float:
-    """Milliseconds of one decoding step over zeros: the median of some, after some to warm up."""
-    layout = cache_layout(graph.config)
-    rows = MEASURED_ROWS + max(
-        (graph.config.memory.memories_per_chunk * max(tokens) for tokens in layout.layouts), default=0
-    )
-    sizes = {"B": 1, "S": 1, "N": 1, "T": MEASURED_ROWS, "P": rows}
-    io, kept = graph.session.io_binding(), []
-    outputs = {given.name for given in graph.session.get_outputs()}
-    for given in graph.session.get_inputs():
-        shape = [n if isinstance(n, int) else sizes.get(n, rows) for n in given.shape]
-        if f"{given.name}_out" in outputs:
-            kept.append(Buffer.zeros(shape, graph.cache_dtype, graph.device))
-            kept[-1].bind(io, read=given.name, write=f"{given.name}_out")
-        else:
-            io.bind_cpu_input(given.name, np.zeros(shape, ARRAY_TYPES[given.type]))
-    io.bind_output("logits", "cpu")
-    times = []
+    """Milliseconds of one decoding step behind some text: the median of some, after some to warm up."""
+    from edge_client.decoder.runner import Row, Runner  # which runs what is opened here
+
+    runner, row, times = Runner(graph, MEASURED_ROWS, 1), Row([0], 0, MEASURED_ROWS - 1, False), []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
-        graph.session.run_with_iobinding(io)
+        runner.run(0, [row])
         times.append(time.perf_counter() - begun)
     return 1e3 * sorted(times[WARM_UP:])[STEPS // 2]
 

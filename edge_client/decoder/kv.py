@@ -97,23 +97,20 @@ class Caches:
             values = np.concatenate([m.values[sources] for m in memories])
             self._copies.write(self.buffers[tensor.values], rows, values)
 
-    def read(self, place: int, memory: bool, stop: int, start: int = 0) -> Rows:
-        """Copies of text rows `start` to `stop` of every cache tensor."""
+    def read(self, place: int, memory: bool, stop: int) -> Rows:
+        """Copies of the first `stop` text rows of every cache tensor."""
         found: Rows = {}
         for name, tensor in self.tensors.items():
-            rows = self._text_rows(tensor, place, memory, start, stop)
-            shape = (len(tensor.heads), stop - start, self.config.head_dim)
+            rows = self._text_rows(tensor, place, memory, stop)
+            shape = (len(tensor.heads), stop, self.config.head_dim)
             found[name] = self._copies.read(self.buffers[name], rows).reshape(shape)
         return found
 
-    def write(self, place: int, memory: bool, rows: Mapping[str, np.ndarray], start: int = 0) -> None:
+    def write(self, place: int, memory: bool, rows: Mapping[str, np.ndarray]) -> None:
         """Inverse of `read`, at this or another place, in a sequence with or without memory."""
         for name, tensor in self.tensors.items():
-            stop = start + rows[name].shape[1]
-            self._copies.write(
-                self.buffers[name], self._text_rows(tensor, place, memory, start, stop),
-                rows[name].reshape(-1, self.config.head_dim),
-            )  # fmt: skip
+            targets = self._text_rows(tensor, place, memory, rows[name].shape[1])
+            self._copies.write(self.buffers[name], targets, rows[name].reshape(-1, self.config.head_dim))
 
     def check_rows(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
         """Raise CorruptFile unless `arrays` hold `length` finite text rows of every cache tensor."""
@@ -132,11 +129,11 @@ class Caches:
         """The first row of a place, counted over a whole buffer."""
         return place * len(tensor.heads) * self.rows(tensor.layout)
 
-    def _text_rows(self, tensor: CacheTensor, place: int, memory: bool, start: int, stop: int) -> np.ndarray:
-        """Text rows of every head, counted over a whole buffer."""
+    def _text_rows(self, tensor: CacheTensor, place: int, memory: bool, stop: int) -> np.ndarray:
+        """The first text rows of every head, counted over a whole buffer."""
         first = self._first(tensor, place) + self.first_row(tensor.layout, memory)
         heads = np.arange(len(tensor.heads))[:, None] * self.rows(tensor.layout)
-        return (first + heads + np.arange(start, stop)).reshape(-1)
+        return (first + heads + np.arange(stop)).reshape(-1)
 
     def _rows_of_memory(self, tensor: CacheTensor) -> tuple[np.ndarray, np.ndarray]:
         """Where the rows of the first memory go, counted from a place's first row, and where they lie in it."""

@@ -5,16 +5,15 @@ manifest.json -> names and sizes checked, room checked -> file by file from its 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from edge_client.errors import RetrievalError
 from edge_client.pull.staging import CALL_S, Progress, Staging, messages, resumed, silent
-from edge_client.wire.channel import ChannelSettings, open_async_channel
+from edge_client.wire.channel import ChannelSettings, open_channel
 from memory_model.bundle import MANIFEST, REQUIRED, Bundle, FileEntry, Manifest, check_place
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, Memory3Error
@@ -30,13 +29,13 @@ def pull_bundle(
 ) -> Bundle:
     """Fetch the service's bundle to the folder `place`; an older bundle there is replaced when the new one is whole.
 
-    Interrupted, by Ctrl-C or whatever, the next call goes on where it stopped. call_s: deadline of one stream. Not for
-    a thread with a running event loop. Raises RetrievalError, StorageError, InvalidInput for a place that holds
+    Interrupted, by Ctrl-C or whatever, the next call goes on where it stopped. call_s: deadline of one stream.
+    Raises RetrievalError, StorageError, InvalidInput for a place that holds
     something else, CorruptFile for a manifest that is none or a file that does not become what the manifest says.
     """
     check_place(place)
     with Staging(place) as staging:
-        return asyncio.run(_BundlePull(staging, channel, progress, call_s).run())
+        return _BundlePull(staging, channel, progress, call_s).run()
 
 
 class _BundlePull:
@@ -48,10 +47,10 @@ class _BundlePull:
         self._done: dict[str, int] = {}  # bytes of every file
         self._total_bytes = 0
 
-    async def run(self) -> Bundle:
-        async with open_async_channel(self._channel) as opened:
+    def run(self) -> Bundle:
+        with open_channel(self._channel) as opened:
             self._stub = models_pb2_grpc.ModelsStub(opened)
-            raw = await resumed(self._manifest, lambda: 0)
+            raw = resumed(self._manifest, lambda: 0)
             manifest = checked_manifest(raw)
             self._total_bytes = sum(entry.bytes for entry in manifest.files.values())
             with self._staging.room():
@@ -59,13 +58,13 @@ class _BundlePull:
             missing = (max(entry.bytes - self._size(name), 0) for name, entry in manifest.files.items())
             self._staging.require_room(sum(missing))
             for name, entry in manifest.files.items():
-                await self._complete(name, entry)
+                self._complete(name, entry)
         self._staging.install()
         return Bundle(self._staging.place, manifest)
 
-    async def _manifest(self) -> bytes:
+    def _manifest(self) -> bytes:
         raw = b""
-        async for piece in self._stream(MANIFEST, 0):
+        for piece in self._stream(MANIFEST, 0):
             raw += piece.data
             if max(piece.file_bytes, len(raw)) > LARGEST_MANIFEST_BYTES:
                 raise CorruptFile(f"the service's {MANIFEST} has {piece.file_bytes} bytes: it is none")
@@ -94,12 +93,12 @@ class _BundlePull:
         paths = (self._folder / name, self._folder / f"{name}.part")
         return next((path.stat().st_size for path in paths if path.is_file()), 0)
 
-    async def _complete(self, name: str, entry: FileEntry) -> None:
+    def _complete(self, name: str, entry: FileEntry) -> None:
         """Make the file whole and right; one that does not become so is fetched anew, once."""
         whole, part = self._folder / name, self._folder / f"{name}.part"
         for _ in range(2):
             if not whole.is_file():
-                await resumed(lambda: self._fetch(name, entry, part), lambda: self._size(name))
+                resumed(lambda: self._fetch(name, entry, part), lambda: self._size(name))
                 part.rename(whole)
             if whole.stat().st_size == entry.bytes and file_sha256(whole) == entry.sha256:
                 self._show(name, entry.bytes)
@@ -110,7 +109,7 @@ class _BundlePull:
             " its operator exports the bundle again"
         )
 
-    async def _fetch(self, name: str, entry: FileEntry, part: Path) -> None:
+    def _fetch(self, name: str, entry: FileEntry, part: Path) -> None:
         """Append what is missing."""
         with self._staging.room(), part.open("ab") as file:
             if file.tell() > entry.bytes:
@@ -119,7 +118,7 @@ class _BundlePull:
             self._show(name, offset)
             if offset == entry.bytes:
                 return
-            async for piece in self._stream(name, offset):
+            for piece in self._stream(name, offset):
                 data = piece.data
                 if (piece.offset, piece.file_bytes) != (offset, entry.bytes) or offset + len(
                     data
@@ -135,7 +134,7 @@ class _BundlePull:
             message = f"{name} ended after {offset} of {entry.bytes} bytes"
             raise RetrievalError(message, reason="UNREACHABLE", unavailable=True)
 
-    def _stream(self, name: str, offset: int) -> AsyncIterator[models_pb2.FetchBundleResponse]:
+    def _stream(self, name: str, offset: int) -> Iterator[models_pb2.FetchBundleResponse]:
         call = self._stub.FetchBundle(
             models_pb2.FetchBundleRequest(file=name, offset=offset), timeout=self._call_s,
             metadata=self._channel.metadata,

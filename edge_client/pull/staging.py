@@ -5,13 +5,13 @@ The folder survives Ctrl-C and kill -9, so that the next run goes on where this 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -39,14 +39,16 @@ def silent(done_bytes: int, total_bytes: int, what: str) -> None:
     """A Progress that shows nothing."""
 
 
-async def messages(call: Any, address: str, call_s: float) -> AsyncIterator[Any]:
-    """The messages of a stream; raises RetrievalError."""
-    with named_errors(address, call_s):
-        async for message in call:
-            yield message
+def messages(call: Any, address: str, call_s: float) -> Iterator[Any]:
+    """The messages of a stream, which ends with the iterator; raises RetrievalError."""
+    try:
+        with named_errors(address, call_s):
+            yield from call
+    finally:
+        call.cancel()
 
 
-async def resumed(step: Callable[[], Awaitable[T]], received: Callable[[], int]) -> T:
+def resumed(step: Callable[[], T], received: Callable[[], int]) -> T:
     """The step's result; a step whose stream broke is repeated, for as long as that brings it further.
 
     received: grows when a step brought something. Raises the RetrievalError of the last of ATTEMPTS vain steps.
@@ -54,14 +56,14 @@ async def resumed(step: Callable[[], Awaitable[T]], received: Callable[[], int])
     vain, before = 0, received()
     while True:
         try:
-            return await step()
+            return step()
         except RetrievalError as error:
             now = received()
             vain, before = (1 if now > before else vain + 1), now
             broke = error.unavailable or error.reason in ("SERVICE_FAILED", "INTERNAL")
             if not broke or error.reason == "CERTIFICATE" or vain >= ATTEMPTS:
                 raise
-            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (vain - 1), LONGEST_PAUSE_S))
+            time.sleep(min(FIRST_PAUSE_S * 2 ** (vain - 1), LONGEST_PAUSE_S))
 
 
 class Staging:

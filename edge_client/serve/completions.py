@@ -137,7 +137,7 @@ class _Form(ABC):
                     if event.text or logprobs:
                         yield self._chunk(self.piece(event.text), logprobs=logprobs)
                     shown += len(event.text)
-                else:
+                elif isinstance(event, Finished):
                     last = {
                         "memory": {"without_memory": event.without_memory, "refused": event.refused},
                         "timings": timings_json(event),

@@ -24,6 +24,8 @@ KEEPALIVE_TIME_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 RECEIVE_LIMIT_BYTES = 64 << 20
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 200, 5_000
+CONNECT_TIMEOUT_MS = 2_000
+"""Of an attempt to connect: three round trips with TLS, on a slow link or from a busy device."""
 IDEMPOTENT = (("memory.v1.Retrieval", "Retrieve"), ("memory.v1.Models", "Describe"))
 """Calls that gRPC may repeat by itself. Streams are resumed by `edge_client.pull`, from where they stopped."""
 
@@ -119,7 +121,7 @@ def channel_options(settings: ChannelSettings) -> list[tuple[str, Any]]:
         ("grpc.enable_channelz", 0),
         ("grpc.max_channel_trace_event_memory_per_node", 0),
         ("grpc.initial_reconnect_backoff_ms", FIRST_BACKOFF_MS),
-        ("grpc.min_reconnect_backoff_ms", FIRST_BACKOFF_MS),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # by its name, but it bounds the attempt
         ("grpc.max_reconnect_backoff_ms", LONGEST_BACKOFF_MS),
         ("grpc.service_config", _service_config(settings.attempts)),
         ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups, and nobody else's settings

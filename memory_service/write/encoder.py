@@ -99,7 +99,7 @@ class ModelEncoder:
         import torch
 
         from memory_model.bundle import Bundle
-        from memory_model.codec.faiss import FaissCodec
+        from memory_model.codec.codec import MemoryCodec
         from memory_model.codec.payload import MemoryFormat
         from memory_model.embedder import Embedder
         from memory_model.models.folder import ModelFolder
@@ -109,7 +109,7 @@ class ModelEncoder:
         folder = ModelFolder.open(settings.model)
         # Refused before anything large is loaded.
         made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
-        codec = FaissCodec.load_encoder(settings.codec or folder.need_codec())
+        codec = MemoryCodec.load(settings.codec or folder.need_codec())
         self._embedder = Embedder(_embedder_folder(settings), threads=torch.get_num_threads())
         loaded = load_model(folder)
         device = writing_device(settings.writing_device)

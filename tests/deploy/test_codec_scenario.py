@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.scenarios.codec import index_of_tables
-from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.codec import ProductCodec
 from memory_model.codec.tables import ProductTables
 
 
@@ -16,4 +16,4 @@ def test_the_peer_decodes_our_codes_to_our_vectors_without_their_mean():
     tables = ProductTables(mean, basis[None], codewords)
     codes = rng.integers(0, 256, (50, 4), dtype=np.uint8)
     theirs = index_of_tables(tables).sa_decode(codes) + mean
-    assert FaissCodec(tables).decode(codes, 0) == pytest.approx(theirs, abs=1e-5)
+    assert ProductCodec(tables).decode(codes, 0) == pytest.approx(theirs, abs=1e-5)

@@ -46,9 +46,7 @@ def service(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(
-        tiny.folder, service.address, memory="exact", deadline_s=20, chunk_deadline_s=20
-    ) as opened:
+    with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=20) as opened:
         yield opened
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,16 +13,12 @@ import pytest
 from edge_client import EdgeModel, Event, Finished, Recalled, Token
 from memory_model.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
-from tests.edge_client.certificates import Authority
 from tests.edge_client.cut_connection import cutting
 from tests.edge_client.fake_service import FakeService
 
 QUESTION = "What is the code of Lima?"
-MANY: dict[str, Any] = {
-    "temperature": 50.0,
-    "seed": 3,
-    "max_tokens": 40,
-}  # two generated chunks of 16, and a half
+MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3, "max_tokens": 40}
+"""Two generated chunks of 16, and a half."""
 WAIT_S = 20.0
 
 
@@ -128,26 +122,6 @@ def test_the_answer_is_that_without_memories_and_the_reason_is_named(
     assert finished(events).reason == "length"
 
 
-def test_an_expired_certificate_is_named_by_the_recall_and_decoding_goes_on(
-    tiny: Bundle, tmp_path: Path
-) -> None:
-    authority = Authority("test authority")
-    (tmp_path / "ca.pem").write_bytes(authority.certificate)
-    pem = authority.issue("service", "127.0.0.1", days=-1)
-    server = grpc.server(ThreadPoolExecutor(1))
-    credentials = grpc.ssl_server_credentials([(pem.key, pem.certificate)])
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    with EdgeModel.open(tiny.folder, f"127.0.0.1:{port}", ca=tmp_path / "ca.pem", deadline_s=WAIT_S) as model:
-        events = list(model.session().send(QUESTION, **MANY))
-    server.stop(None).wait()
-    first, *later = recalls(events)
-    assert first.recall.error.startswith("CERTIFICATE: ")
-    assert "its certificate has expired: have it renewed" in first.recall.error
-    assert later[-1].state == "skipped", "nobody is asked again at once"
-    assert finished(events).reason == "length"
-
-
 def test_a_call_that_hangs_delays_no_other_session(tiny: Bundle, service: FakeService) -> None:
     over, hanging = threading.Event(), threading.Event()
 
@@ -178,13 +152,7 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
     for code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT):
         service.requests.clear()
         service.before = abort(code, first=1)
-        with EdgeModel.open(
-            tiny.folder,
-            service.address,
-            memory="exact",
-            deadline_s=WAIT_S,
-            chunk_deadline_s=WAIT_S,
-        ) as model:
+        with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=WAIT_S) as model:
             events = list(model.session().send(QUESTION, **MANY))
         later = [r for r in recalls(events) if r.generated]
         assert all(len(r.recall.memories) == 5 for r in recalls(events) if not r.generated)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,6 @@ import torch
 from edge_client import ContextFull, EdgeModel, Event, Finished, Recalled, Token
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
-from edge_client.recall.recaller import Recaller
 from memory_model.bundle import MANIFEST, Bundle
 from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
@@ -25,7 +23,7 @@ from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
-from tests.edge_client.tiny_bundle import format_of, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_loaded
 
 QUESTION = "What is the code of Lima?"
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}
@@ -134,119 +132,6 @@ def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only
         alone = readily.ask(QUESTION, max_tokens=4, memory="off").text
     with EdgeModel.open(tiny.folder, service.address, **options) as plain:
         assert alone == plain.ask(QUESTION, max_tokens=4, memory="off").text
-
-
-def test_with_the_service_down_it_answers_without_memory_and_says_so(tiny: Bundle, nobody: str) -> None:
-    with EdgeModel.open(tiny.folder, nobody) as model:
-        recalls, tokens, finished = answer(model)
-        assert all(r.recall.error.startswith("UNREACHABLE") for r in recalls)
-        assert finished.without_memory
-        assert tokens == answer(model, memory="off")[1]
-
-
-def test_a_slow_service_costs_its_deadline_once_and_is_asked_again_later(
-    tiny: Bundle, service: FakeService
-) -> None:
-    service.delay_s = 3.0
-    with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=1.0) as model:
-        assert isinstance(model.recaller, Recaller)
-        now = [0.0]
-        model.recaller._breaker._clock = lambda: now[0]
-        recalls, tokens, finished = answer(model, max_tokens=40)
-        assert len(tokens) == 40
-        assert all(r.recall.error.startswith("DEADLINE_EXCEEDED") for r in recalls)
-        assert {r.state for r in recalls if r.generated} == {"skipped"}, "it is left alone for a while"
-        assert finished.without_memory
-        service.delay_s, now[0] = 0.0, 1.5
-        model.recaller.deadline_s = 20
-        assert not parts(list(model.session().send(QUESTION, max_tokens=1)))[2].without_memory
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [(grpc.StatusCode.FAILED_PRECONDITION, "INCOMPATIBLE"), (grpc.StatusCode.NOT_FOUND, "INVALID_REQUEST"),
-     (grpc.StatusCode.INTERNAL, "SERVICE_FAILED"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")],
-)  # fmt: skip
-def test_a_refusal_is_named_and_the_answer_goes_on(
-    model: EdgeModel, service: FakeService, code: grpc.StatusCode, name: str
-) -> None:
-    service.abort = (code, "because")
-    recalls, tokens, finished = answer(model)
-    assert len(tokens) == 8
-    assert finished.without_memory
-    assert all(r.recall.error.startswith(f"{name}: ") for r in recalls)
-
-
-def test_memories_stay_when_a_later_recall_fails(model: EdgeModel, service: FakeService) -> None:
-    events = model.generate(QUESTION, max_tokens=20, temperature=50.0, seed=0)
-    seen: list[Event] = []
-    for event in events:
-        seen.append(event)
-        if isinstance(event, Token):
-            service.abort = (grpc.StatusCode.INTERNAL, "broken")
-    late = [e for e in seen if isinstance(e, Recalled) and e.generated]
-    assert [(r.kept, r.recall.error[:14]) for r in late] == [(5, "SERVICE_FAILED")]
-    assert late[0].recall.memories == ()
-
-
-def foreign(seed: int, written: list[ExplicitMemory]) -> list[bytes]:
-    return format_of(tiny_loaded(seed)).encode(written)
-
-
-def test_a_memory_of_another_model_is_refused_by_name(
-    model: EdgeModel, service: FakeService, written: list[ExplicitMemory]
-) -> None:
-    nearest = int(answer(model)[0][-1].recall.read[0].memory_id) - 1
-    assert isinstance(model.recaller, Recaller)
-    model.recaller.cache.forget(nearest + 1)  # so that it is sent
-    service.payloads[nearest] = foreign(9, written)[nearest]
-    recalls, tokens, _ = answer(model)
-    refused = {m.memory_id - 1: m.refused for r in recalls for m in r.recall.read if m.refused}
-    assert list(refused) == [nearest]
-    assert refused[nearest].startswith("MODEL_MISMATCH: memory was written by model 0909")
-    assert len(recalls[-1].recall.memories) == 4
-    assert len(tokens) == 8
-
-
-@pytest.mark.parametrize(
-    ("damage", "name"),
-    [("crc", "DAMAGED_MEMORY"), ("codec", "CODEC_MISMATCH"), ("format", "FORMAT_MISMATCH"), ("short", "CORRUPT_FILE"),
-     ("magic", "CORRUPT_FILE"), ("nan", "DAMAGED_MEMORY"), ("empty", "DAMAGED_MEMORY")],
-)  # fmt: skip
-def test_every_damaged_memory_is_refused_by_name(
-    model: EdgeModel, service: FakeService, damage: str, name: str
-) -> None:
-    for n, payload in enumerate(service.payloads):
-        changed = bytearray(payload)
-        if damage == "crc":
-            service.wrong_crc.add(n)
-        elif damage == "codec":
-            changed[30] ^= 1
-        elif damage == "format":
-            changed[50] ^= 1
-        elif damage == "short":
-            changed = changed[:-1]
-        elif damage == "magic":
-            changed[0] ^= 1
-        elif damage == "nan":
-            changed[56:60] = np.float32(np.nan).tobytes()
-        else:
-            changed = bytearray()
-        service.payloads[n] = bytes(changed)
-    recalls, tokens, _ = answer(model)
-    refused = [m.refused for r in recalls for m in r.recall.read]
-    assert refused
-    assert all(why.startswith(name) for why in refused)
-    assert tokens == answer(model, memory="off")[1]
-
-
-def test_a_response_with_too_few_results_is_an_error_not_a_crash(
-    model: EdgeModel, service: FakeService
-) -> None:
-    service.too_few_results = True
-    recalls, tokens, _ = answer(model)
-    assert "results" in recalls[0].recall.error
-    assert len(tokens) == 8
 
 
 def test_an_empty_knowledge_base_is_no_error(model: EdgeModel, service: FakeService) -> None:

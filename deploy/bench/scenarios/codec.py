@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
 from memory_model.bundle import Bundle
-from memory_model.codec.codec import ProductCodec
-from memory_model.codec.faiss import FaissCodec, tables_of_index
+from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.faiss import tables_of_index
 from memory_model.codec.native.library import installed
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables
@@ -35,27 +35,31 @@ def measure(settings: Settings) -> Keys:
     with threadpool_limits(settings.threads):
         faiss.omp_set_num_threads(settings.threads)
         index = paper_index(PAPER_CODEC)
-        paper = _measure(MemoryFormat(shape, "00" * 32, FaissCodec(tables_of_index(index))), index, settings)
+        paper = _measure(
+            MemoryFormat(shape, "00" * 32, ProductCodec(tables_of_index(index))), index, settings
+        )
         default = _default_model(settings)
     return {**paper, "default_model": default}
 
 
 def _default_model(settings: Settings) -> Keys | None:
     bundle = Bundle.open(settings.bundle)
-    codec = FaissCodec.load_encoder(bundle.folder / "codec.npz")
-    if not isinstance(codec, FaissCodec) or len(codec.tables.codewords) > 1:
+    codec = MemoryCodec.load(bundle.folder / "codec.npz")
+    if not isinstance(codec, ProductCodec) or len(codec.tables.codewords) > 1:
         return None  # an exact codec has no peer, and FAISS has no index of several tables
-    ours = MemoryFormat(bundle.config, bundle.manifest.model_id, codec)
+    ours = MemoryFormat(bundle.config, bundle.manifest.model_id, ProductCodec(codec.tables))
     return _measure(ours, index_of_tables(codec.tables), settings)
 
 
 def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Keys:
     """Five full memories of clustered vectors: both decoders in turn, and how far their vectors are apart."""
     config, codec = memory_format.config, memory_format.codec
-    assert isinstance(codec, FaissCodec)
-    payloads = memory_format.encode(random_memories(config))
-    joined = b"".join(p[HEADER.size :] for p in payloads)
-    codes = np.frombuffer(joined, np.uint8).reshape(-1, codec.code_bytes)
+    assert isinstance(codec, ProductCodec)
+    memories = random_memories(config)
+    payloads = memory_format.encode(memories)
+    codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(
+        -1, codec.code_bytes
+    )
     ours = ProductCodec(codec.tables, installed())
     native = ours.native()
     device_format = MemoryFormat(config, memory_format.identity.model_id, ours)

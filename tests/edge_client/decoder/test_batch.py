@@ -80,29 +80,6 @@ class Conversation:
         return said
 
 
-def test_a_batch_of_unequal_sequences_has_the_logits_of_each(graph: DecoderGraph) -> None:
-    decoder = Decoder(graph, PREFIX, context=300, parallel=3)
-    alone = Decoder(graph, PREFIX, context=300, parallel=1)
-    rng = np.random.default_rng(0)
-    rows, want = [], []
-    for number, length in enumerate((5, 130, 64)):
-        tokens = rng.integers(0, 200, length + 1).tolist()
-        memory = number != 2
-        pair = []
-        for each in (decoder, alone):
-            sequence = each.sequence()
-            sequence.begin(tokens, memory=memory)
-            if memory:
-                sequence.inject(Recall("", tuple(random_memory(CONFIG, n) for n in range(2 + 3 * number))))
-            sequence.read(tokens[:-1])
-            pair.append(sequence)
-        assert pair[0].place == number
-        rows.append((pair[0], Row(tokens[-1:], pair[0].position, pair[0].length, memory)))
-        want.append(pair[1].read(tokens[-1:]))
-    got = decoder._runner.run(0, [row for _, row in rows])
-    np.testing.assert_allclose(got, np.concatenate(want), atol=1e-5)
-
-
 @pytest.mark.parametrize(("parallel", "seed"), [(8, 0), (3, 1), (2, 2), (1, 3)])
 def test_eight_threads_answer_as_each_would_alone(graph: DecoderGraph, parallel: int, seed: int) -> None:
     """With pauses, cancellations, later turns, and fewer places than conversations."""

@@ -76,16 +76,6 @@ def test_any_sequence_of_changes_keeps_text_and_memories(steps: list[tuple[str, 
                 np.testing.assert_array_equal(seen, np.concatenate(want) if want else seen[:0])
 
 
-def test_a_sequence_without_memory_has_its_text_where_the_slots_are() -> None:
-    caches = Caches(CONFIG, CONTEXT)
-    rows = text(caches, 40, 1)
-    caches.begin(0, memory=False)
-    caches.write(0, False, rows)
-    for name, tensor in caches.tensors.items():
-        np.testing.assert_array_equal(caches.buffers[name].array[0, :, :40], rows[name])
-        assert tensor.layout == TEXT or not caches.masks[tensor.layout][0].any()
-
-
 def test_halves_are_kept_as_halves() -> None:
     caches = Caches(CONFIG, CONTEXT, dtype=np.float16)
     memory, rows = random_memory(CONFIG, 0), text(caches, 10, 0)
@@ -97,17 +87,6 @@ def test_halves_are_kept_as_halves() -> None:
     first, tensor = caches.tensors[name].first_rows[0], caches.tensors[name]
     want = memory.keys[first : first + min(tensor.tokens[0], memory.tokens)].astype(np.float16)
     np.testing.assert_array_equal(seen_memories(caches, 0, name)[0], want)
-
-
-def test_a_part_of_the_text_is_written_at_its_place() -> None:
-    caches = Caches(CONFIG, CONTEXT, PLACES)
-    rows, part = text(caches, 50, 0), text(caches, 5, 1)
-    caches.begin(1, memory=True)
-    caches.write(1, True, rows)
-    caches.write(1, True, part, start=20)
-    for name, found in caches.read(1, True, 50, start=18).items():
-        np.testing.assert_array_equal(found[:, 2:7], part[name])
-        np.testing.assert_array_equal(found[:, 7:], rows[name][:, 25:])
 
 
 def test_what_does_not_fit_the_slots_is_refused() -> None:

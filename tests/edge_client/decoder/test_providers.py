@@ -18,7 +18,6 @@ from edge_client.decoder.providers import (
     cache_folder,
     decoder_inputs,
     decoder_profile,
-    graph_path,
     named_errors,
     open_session,
 )
@@ -55,12 +54,6 @@ def test_a_named_provider_that_is_not_installed_is_an_error_with_its_extra(
     assert caught.value.reason == "NOT_INSTALLED"
 
 
-def test_a_named_provider_without_a_gpu_is_an_error(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: None)
-    with pytest.raises(ProviderError, match="no NVIDIA GPU"):
-        DecoderGraph.open(tiny.decoder, provider="cuda")
-
-
 @pytest.mark.usefixtures("jetson")
 def test_a_listed_provider_whose_libraries_do_not_load_is_an_error(tiny: Bundle) -> None:
     with pytest.raises(ProviderError, match="cuda"):
@@ -78,16 +71,6 @@ def test_auto_takes_the_cpu_and_warns_why_the_gpu_is_idle(
     assert [r.getMessage() for r in caplog.records if r.name == providers.__name__] == [opened.warning]
     for part in ("tensorrt: no engine was built for this GPU: run `edge-client build`", "cuda: "):
         assert part in opened.warning
-
-
-def test_auto_is_quiet_where_there_is_no_gpu(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "gpu", lambda: None)
-    assert DecoderGraph.open(tiny.decoder).warning == ""
-
-
-def test_the_cpu_gets_the_fused_graph_and_the_others_the_standard_one(tiny: Bundle) -> None:
-    assert graph_path(tiny.decoder, "cpu").name in ("decoder.cpu.onnx", "decoder.onnx")
-    assert graph_path(tiny.decoder, "tensorrt") == graph_path(tiny.decoder, "cuda") == tiny.decoder
 
 
 def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: Bundle) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from edge_client.decoder.tensors import Buffer, RowCopies
@@ -35,32 +34,6 @@ def test_a_part_is_the_same_memory() -> None:
     assert cache.array.sum() == 4
     with pytest.raises(IndexError):
         cache.part(3, 5)
-
-
-def test_no_rows_are_no_work() -> None:
-    cache, copies = Buffer.zeros((1, 1, 2, 4)), RowCopies()
-    copies.write(cache, np.zeros(0, np.int64), np.zeros((0, 4)))
-    assert copies.read(cache, np.zeros(0, np.int64)).shape == (0, 4)
-
-
-def test_rows_of_the_device_can_move_to_other_rows() -> None:
-    cache, copies = Buffer.zeros((2, 1, 4, 2)), RowCopies()
-    cache.array[0] = np.arange(8).reshape(1, 4, 2)
-    copies.write(cache, np.arange(4, 8), copies.read(cache, np.arange(4)))
-    assert np.array_equal(cache.array[0], cache.array[1])
-
-
-def test_a_graph_updates_a_bound_part_in_place() -> None:
-    cache, copies = Buffer.zeros((2, 1, 4, 2)), RowCopies()
-    session: ort.InferenceSession = copies._session("ScatterND", np.dtype(np.float32))
-    io = session.io_binding()
-    half = cache.part(1, 2).reshaped(4, 2)
-    half.bind(io, read="data", write="out")
-    io.bind_cpu_input("rows", np.array([[2]]))
-    io.bind_cpu_input("values", np.array([[5.0, 6.0]], np.float32))
-    session.run_with_iobinding(io)
-    assert cache.array[1, 0, 2].tolist() == [5, 6]
-    assert cache.array.sum() == 11
 
 
 def test_memory_of_an_accelerator_is_not_an_array_of_the_host() -> None:

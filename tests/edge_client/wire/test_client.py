@@ -54,19 +54,20 @@ def client(tiny: Bundle, service: FakeService) -> Iterator[MemoryClient]:
     client.close()
 
 
-def test_both_clients_send_the_same_and_find_the_same(
+def test_a_request_says_what_is_wanted_and_what_this_device_can_read(
     tiny: Bundle, service: FakeService, vectors: np.ndarray
 ) -> None:
+    retrieve(tiny, service.address, vectors[:2], k=2)
     more = {"k": 3, "words": [query_words(text) for text in TEXTS], "held_ids": [2, 3], "minimum_score": 0.1}
-    answers = [retrieve(tiny, service.address, vectors, **more) for twin in ("threads", "asyncio")]
-    assert answers[0] == answers[1]
-    first, second = service.requests
-    assert first == second
-    assert (first.knowledge_base, first.model_id, first.embedder_id) == (
-        "atlas", tiny.identity.model_id, tiny.manifest.embedder_id,
+    retrieve(tiny, service.address, vectors, **more)
+    plain, full = service.requests
+    assert not plain.HasField("maximum_drop")
+    assert not plain.query_words
+    assert (full.knowledge_base, full.model_id, full.embedder_id, full.k) == (
+        "atlas", tiny.identity.model_id, tiny.manifest.embedder_id, 3,
     )  # fmt: skip
-    assert first.maximum_drop == pytest.approx(LARGEST_DROP)
-    assert first.minimum_score == pytest.approx(0.1)
+    assert (list(full.held_ids), len(full.query_words)) == ([2, 3], len(TEXTS))
+    assert (full.maximum_drop, full.minimum_score) == pytest.approx((LARGEST_DROP, 0.1))
 
 
 def test_held_memories_come_without_payload_and_say_so(
@@ -78,14 +79,6 @@ def test_held_memories_come_without_payload_and_say_so(
         assert hit.held is not bool(hit.payload)
         if hit.payload:
             hit.check()
-
-
-def test_without_words_the_service_is_told_none(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
-) -> None:
-    retrieve(tiny, service.address, vectors[:2], k=2)
-    assert not service.requests[0].HasField("maximum_drop")
-    assert not service.requests[0].query_words
 
 
 def test_many_queries_are_cut_into_requests_and_joined_in_order(
@@ -128,17 +121,6 @@ def test_what_the_service_takes_is_asked_once_and_kept_to(
     assert all(list(r.held_ids) == [5, 6] for r in service.requests)
 
 
-def test_the_limits_arrive_beside_the_first_call(
-    client: MemoryClient, service: FakeService, vectors: np.ndarray
-) -> None:
-    service.description.limits.queries = 3
-    client.retrieve(vectors[:1], k=1)
-    waiting = threading.Event()
-    while not client.limits.queries and not waiting.wait(0.01):
-        pass  # the limits follow the first answer
-    assert client.limits.queries == 3
-
-
 def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
     large = Limits(payload_bytes=2_250_000, queries=256, hits=1280, request_bytes=32 << 20)
     assert large.queries_per_call(5, 384) == RECEIVE_LIMIT_BYTES // (5 * (2_250_000 + 4096))
@@ -146,29 +128,6 @@ def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
     assert Limits().queries_per_call(5, 384) == QUERIES_PER_CALL
     small = Limits(request_bytes=1 << 20, queries=256).queries_per_call(5, 1024)
     assert small * 4 * 1024 < 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [(grpc.StatusCode.NOT_FOUND, "INVALID_REQUEST"), (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
-     (grpc.StatusCode.INTERNAL, "SERVICE_FAILED")],
-)  # fmt: skip
-def test_a_refusal_is_named(
-    tiny: Bundle,
-    service: FakeService,
-    vectors: np.ndarray,
-    code: grpc.StatusCode,
-    reason: str,
-) -> None:
-    service.abort = (code, "because")
-    with pytest.raises(RetrievalError, match="because") as caught:
-        retrieve(tiny, service.address, vectors[:1], k=1)
-    assert caught.value.reason == reason
-
-
-def test_nobody_there_is_named_and_says_what_to_do(tiny: Bundle, vectors: np.ndarray, nobody: str) -> None:
-    with pytest.raises(RetrievalError, match="memory-service serve"):
-        retrieve(tiny, nobody, vectors[:1], k=1)
 
 
 def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
@@ -187,12 +146,6 @@ def test_an_unreachable_service_is_asked_again_within_the_deadline(
     service.before = refuse_once
     assert retrieve(tiny, service.address, vectors[:1], k=1, attempts=3).hits[0]
     assert len(service.requests) == 2
-
-
-def test_half_an_answer_is_none(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:
-    service.too_few_results = True
-    with pytest.raises(RetrievalError, match="2 queries were answered by 0"):
-        retrieve(tiny, service.address, vectors[:2], k=1)
 
 
 def test_questions_that_are_none_are_refused_before_they_are_sent(
@@ -221,30 +174,3 @@ def test_a_cancelled_call_ends(client: MemoryClient, service: FakeService, vecto
         client.retrieve(vectors[:1], k=1, cancellation=cancellation)
     assert (caught.value.reason, caught.value.unavailable) == ("CANCELLED", False)
     assert ended.wait(20), "the service learns it"
-
-
-def test_a_closed_client_says_so(client: MemoryClient, vectors: np.ndarray) -> None:
-    client.close()
-    with pytest.raises(RetrievalError, match="closed") as caught:
-        client.retrieve(vectors[:1], k=1)
-    assert caught.value.unavailable
-
-
-def test_threads_share_a_client(client: MemoryClient, vectors: np.ndarray) -> None:
-    found: list[str] = []
-    problems: list[RetrievalError] = []
-
-    def ask(number: int) -> None:
-        try:
-            for _ in range(5):
-                found.append(client.retrieve(vectors[number : number + 1], k=1).hits[0][0].document_key)
-        except RetrievalError as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(TEXTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    assert sorted(found) == sorted(f"doc-{n}" for n in range(len(TEXTS)) for _ in range(5))

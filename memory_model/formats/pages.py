@@ -10,21 +10,23 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from memory_service.client.formats.records import imported
-from memory_service.client.rows import Row
+from memory_model.formats.document import FileDocument
+from memory_model.formats.records import imported
 
 
-def read_text(source: Path) -> Iterator[Row]:
+def read_text(source: Path) -> Iterator[FileDocument]:
     """Plain text in UTF-8; the file's name is the title."""
     yield _of_text(source, lambda text, title: (title, text))
 
 
-def _of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> Row:
+def _of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> FileDocument:
     """The document of a file in UTF-8; `parse` makes (title, text) of its text and of the title its name gives."""
     try:
-        return Row.of(source, str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source)))
+        return FileDocument(
+            str(source), str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source))
+        )
     except UnicodeDecodeError as error:
-        return Row.unreadable(source, error)
+        return FileDocument.failed(source, error)
 
 
 def title_of(source: Path) -> str:
@@ -38,7 +40,7 @@ _LABEL = re.compile(r"\w[^.!?:]{0,60}: \S")
 """How a line of facts begins: `Paid leave: 31 days`."""
 
 
-def read_markdown(source: Path) -> Iterator[Row]:
+def read_markdown(source: Path) -> Iterator[FileDocument]:
     """CommonMark with tables; the first heading is the title; marks, links and images lose their signs."""
     yield _of_text(source, _parse_markdown)
 
@@ -94,7 +96,7 @@ _BLOCKS = [
 ]  # fmt: skip
 
 
-def read_html(source: Path) -> Iterator[Row]:
+def read_html(source: Path) -> Iterator[FileDocument]:
     """The words of a page's main part, a line a block; in the encoding that the page declares, or UTF-8."""
     tree = imported("selectolax.lexbor").LexborHTMLParser(source.read_bytes())
     head = tree.css_first("title")
@@ -103,7 +105,7 @@ def read_html(source: Path) -> Iterator[Row]:
     if not title and root and (first := root.css_first("h1")):
         title = _words(first.text())
     text = _text_of(root, title) if root else ""
-    yield Row.of(source, str(source), title or title_of(source), text)
+    yield FileDocument(str(source), str(source), title or title_of(source), text)
 
 
 def _text_of(root: Any, title: str) -> str:
@@ -127,7 +129,7 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_pdf(source: Path) -> Iterator[Row]:
+def read_pdf(source: Path) -> Iterator[FileDocument]:
     """The text of all pages; one that cannot be read fails the file, since a document with a hole would look whole."""
     pypdf = imported("pypdf")
     pages: list[str] = []
@@ -143,8 +145,8 @@ def read_pdf(source: Path) -> Iterator[Row]:
         place, text = "", "\n\n".join(page for page in pages if page)
         if not text:
             raise ValueError(f"no text on its {len(pages)} pages: recognise scanned pages (OCR) first")
-        yield Row.of(source, str(source), str(title), text.encode("utf-8", "replace").decode())
+        yield FileDocument(str(source), str(source), str(title), text.encode("utf-8", "replace").decode())
     except (
         Exception
     ) as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
-        yield Row.unreadable(source, f"it is no readable PDF: {error}", place)
+        yield FileDocument.failed(source, f"it is no readable PDF: {error}", place)

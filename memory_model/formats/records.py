@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from memory_model.errors import MissingFile
-from memory_service.client.rows import Row
+from memory_model.formats.document import FileDocument
 
 _FIELDS = ("key", "title", "text", "metadata")
 
 
-def from_record(source: Path, place: str, values: object, *, others_are_metadata: bool = False) -> Row:
+def from_record(
+    source: Path, place: str, values: object, *, others_are_metadata: bool = False
+) -> FileDocument:
     """The document of one record; a value that is missing or of a wrong type fails it.
 
     others_are_metadata: columns of other names belong to the metadata; otherwise they are mistakes.
     """
     try:
-        return Row.of(source, *_checked(values, others_are_metadata), place)
+        return FileDocument(str(source), *_checked(values, others_are_metadata), place)
     except ValueError as error:
-        return Row.unreadable(source, error, place)
+        return FileDocument.failed(source, error, place)
 
 
 def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, dict[str, str]]:
@@ -62,11 +64,11 @@ def imported(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingFile(
-            f"reading this kind of file needs {module.split('.')[0]}: pip install 'memory3-service[formats]'"
+            f"reading this kind of file needs {module.split('.')[0]}: pip install {module.split('.')[0]}"
         ) from error
 
 
-def read_jsonl(source: Path) -> Iterator[Row]:
+def read_jsonl(source: Path) -> Iterator[FileDocument]:
     """A document for each line."""
     with source.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -75,7 +77,7 @@ def read_jsonl(source: Path) -> Iterator[Row]:
                 if line.strip():
                     yield from_record(source, place, json.loads(line.decode("utf-8")))
             except (ValueError, RecursionError) as error:
-                yield Row.unreadable(source, error, place)
+                yield FileDocument.failed(source, error, place)
 
 
 def count_jsonl(source: Path) -> int:
@@ -100,25 +102,27 @@ def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield table.line_num, row
 
 
-def read_csv(source: Path) -> Iterator[Row]:
+def read_csv(source: Path) -> Iterator[FileDocument]:
     """A document for each row; what breaks the table ends it."""
     line = 0
     try:
         for line, row in _csv_rows(source):
             place = f"line {line}"
             if None in row or None in row.values():
-                yield Row.unreadable(source, "the row has more or fewer cells than the first line", place)
+                yield FileDocument.failed(
+                    source, "the row has more or fewer cells than the first line", place
+                )
             else:
                 values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
                 yield from_record(source, place, values, others_are_metadata=True)
     except (csv.Error, ValueError) as error:
-        yield Row.unreadable(source, error, f"after line {line}" if line else "line 1")
+        yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
 
 
 _BATCH_ROWS = 1024
 
 
-def read_parquet(source: Path) -> Iterator[Row]:
+def read_parquet(source: Path) -> Iterator[FileDocument]:
     """A document for each row, read some hundred at a time."""
     parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
     number = 0
@@ -132,7 +136,7 @@ def read_parquet(source: Path) -> Iterator[Row]:
                     number += 1
                     yield from_record(source, f"row {number}", row, others_are_metadata=True)
     except (arrow.ArrowException, ValueError) as error:
-        yield Row.unreadable(source, error, f"after row {number}" if number else "")
+        yield FileDocument.failed(source, error, f"after row {number}" if number else "")
 
 
 def count_parquet(source: Path) -> int:

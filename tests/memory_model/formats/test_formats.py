@@ -14,35 +14,28 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.client.formats import count_documents, find_sources, read_documents
-from memory_service.client.rows import Row
-from protos.memory.v1 import ingestion_pb2
+from memory_model.formats import FileDocument, count_documents, find_sources, read_documents
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[FileDocument]:
     return list(read_documents(path))
-
-
-def of(row: Row) -> ingestion_pb2.Document:
-    assert row.item is not None, row.message
-    return row.item.document
 
 
 def test_rows_of_csv_are_documents_and_other_columns_metadata(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text('\ufeffkey,text,year\na,"One,\ntwo.",1999\nb,Three.,\nc,Four.,1,2\n', encoding="utf-8")
     first, second, third = read(table)
-    assert (first.key, of(first).text, of(first).metadata) == ("a", "One,\ntwo.", {"year": "1999"})
-    assert (second.key, of(second).metadata, second.message) == ("b", {}, "")
-    assert "cells" in third.message
+    assert (first.key, first.text, first.metadata) == ("a", "One,\ntwo.", {"year": "1999"})
+    assert (second.key, second.metadata, second.unreadable) == ("b", {}, "")
+    assert "cells" in third.unreadable
     assert third.where == f"{table}, line 5"
     assert count_documents(table) == 3
     table.write_text("id,text\n1,x\n")
     (bad,) = read(table)
-    assert "no column key" in bad.message
+    assert "no column key" in bad.unreadable
     tabs = tmp_path / "b.tsv"
     tabs.write_text("key\ttext\na\tOne.\n")
-    assert [of(d).text for d in read(tabs)] == ["One."]
+    assert [d.text for d in read(tabs)] == ["One."]
 
 
 def test_rows_of_parquet_are_documents(tmp_path: Path) -> None:
@@ -59,15 +52,15 @@ def test_rows_of_parquet_are_documents(tmp_path: Path) -> None:
     )  # fmt: skip
     parquet.write_table(pyarrow.table(columns, schema), table)
     first, second, third = read(table)
-    assert (first.key, of(first).title, of(first).text, of(first).metadata) == (
+    assert (first.key, first.title, first.text, first.metadata) == (
         "a",
         "T",
         "One.",
         {"year": "1999", "x": "1"},
     )
-    assert (of(second).metadata, second.message) == ({}, "")
+    assert (second.metadata, second.unreadable) == ({}, "")
     assert third.where == f"{table}, row 3"
-    assert "`key`" in third.message
+    assert "`key`" in third.unreadable
     assert count_documents(table) == 3
 
 
@@ -79,11 +72,11 @@ def test_a_web_page_gives_its_main_part_without_menus_and_scripts(tmp_path: Path
         "<table><tr><td>a</td><td>b</td></tr></table><script>bad()</script></main><footer>x</footer></body></html>"
     )
     (document,) = read(page)
-    assert of(document).title == "The page"
-    assert of(document).text.split("\n") == ["One bold word.", "Part.", "First", "Second", "a b"]
+    assert document.title == "The page"
+    assert document.text.split("\n") == ["One bold word.", "Part.", "First", "Second", "a b"]
     page.write_text("<p>Only this")
     (document,) = read(page)
-    assert (of(document).title, of(document).text) == ("some page", "Only this")
+    assert (document.title, document.text) == ("some page", "Only this")
 
 
 def write_pdf(path: Path, *pages: str) -> None:
@@ -108,10 +101,10 @@ def test_pages_of_a_pdf_are_one_document_and_scans_are_named(tmp_path: Path) -> 
     paper = tmp_path / "a_paper.pdf"
     write_pdf(paper, "First page.", "Second page.")
     (document,) = read(paper)
-    assert (of(document).title, of(document).text) == ("a paper", "First page.\n\nSecond page.")
+    assert (document.title, document.text) == ("a paper", "First page.\n\nSecond page.")
     write_pdf(paper, "")
     (document,) = read(paper)
-    assert "no text on its 1 pages" in document.message
+    assert "no text on its 1 pages" in document.unreadable
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".txt", ".md", ".html", ".pdf"])
@@ -123,7 +116,7 @@ def test_no_bytes_make_a_reader_raise(
     file = tmp_path_factory.getbasetemp() / f"fuzzed{suffix}"
     file.write_bytes(content)
     for document in read(file):
-        assert document.message or document.key
+        assert document.unreadable or document.key
     assert count_documents(file) >= 0
 
 
@@ -136,7 +129,7 @@ def test_what_is_written_as_csv_is_read(
     rows = [tuple(cell.replace("\r", "").replace("\0", "") or "x" for cell in row) for row in rows]  # type: ignore[misc]
     with file.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([("key", "text"), *rows])
-    assert [(d.key, of(d).text) for d in read(file)] == rows
+    assert [(d.key, d.text) for d in read(file)] == rows
 
 
 def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_path: Path) -> None:
@@ -144,8 +137,7 @@ def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_pat
     page.write_text("Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet\nat noon.\n")
     (document,) = read(page)
     assert (
-        of(document).text
-        == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
+        document.text == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
     )
 
 
@@ -155,11 +147,11 @@ def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None
         "---\nlayout: x\n---\n\n# The [title](http://x)\n\nText with ![an image](y.png).\n\n## Part\n\nMore.\n"
     )
     (document,) = read_documents(page)
-    assert of(document).title == "The title"
-    assert of(document).text.split("\n\n") == ["Text with an image.", "Part.", "More."]
+    assert document.title == "The title"
+    assert document.text.split("\n\n") == ["Text with an image.", "Part.", "More."]
     page.write_text("No heading first.\n\n# Later\n")
     (document,) = read_documents(page)
-    assert (of(document).title, of(document).text) == ("some page", "No heading first.\n\nLater.")
+    assert (document.title, document.text) == ("some page", "No heading first.\n\nLater.")
 
 
 def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: Path) -> None:
@@ -168,8 +160,8 @@ def test_json_lines_may_have_blank_lines_and_other_types_of_metadata(tmp_path: P
         '{"key": "a", "text": "t", "metadata": {"n": 1, "s": "x", "l": [true]}}\n\n{"key": "b", "text": "\\ud800"}\n'
     )
     first, second = read_documents(file)
-    assert of(first).metadata == {"n": "1", "s": "x", "l": "[true]"}
-    assert (second.place, "surrogates" in second.message) == ("line 3", True)
+    assert first.metadata == {"n": "1", "s": "x", "l": "[true]"}
+    assert (second.place, "surrogates" in second.unreadable) == ("line 3", True)
     assert second.where == f"{file}, line 3"
     assert count_documents(file) == 2
 

@@ -3,7 +3,7 @@
     records    JSON lines, CSV, Parquet: a document for each line or row
     pages      text, Markdown, HTML, PDF: a document for each file
 
-A reader yields documents one at a time; what cannot be read comes as a failed row that says where, and nothing is
+A reader yields documents one at a time; what cannot be read comes as a failed one that says where, and nothing is
 raised for it. Parquet, HTML and PDF need the extra `formats`.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from memory_model.errors import InvalidInput, MissingFile
-from memory_service.client.formats import pages, records
-from memory_service.client.rows import Row
+from memory_model.formats import pages, records
+from memory_model.formats.document import FileDocument as FileDocument  # what the readers yield
 
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[FileDocument]]] = {
     ".jsonl": records.read_jsonl, ".ndjson": records.read_jsonl, ".csv": records.read_csv, ".tsv": records.read_csv,
     ".parquet": records.read_parquet, ".txt": pages.read_text, ".md": pages.read_markdown,
     ".markdown": pages.read_markdown, ".html": pages.read_html, ".htm": pages.read_html, ".pdf": pages.read_pdf,
@@ -60,13 +60,13 @@ def _hidden(file: Path) -> bool:
     return any(part.startswith(".") for part in file.parts)
 
 
-def read_documents(source: Path, typed: Path | None = None) -> Iterator[Row]:
+def read_documents(source: Path, typed: Path | None = None) -> Iterator[FileDocument]:
     """The documents of one file, one at a time; a file that is the document is named as it was `typed`."""
     try:
-        for row in _READERS[source.suffix.lower()](source):
-            yield row.named(typed or source)
+        for document in _READERS[source.suffix.lower()](source):
+            yield document.named(typed or source)
     except (OSError, MissingFile) as error:
-        yield Row.unreadable(typed or source, error)
+        yield FileDocument.failed(typed or source, error)
 
 
 def count_documents(source: Path) -> int:
