@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
 from memory_model.bundle import Bundle
-from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
+from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.faiss import tables_of_index
 from memory_model.codec.native.library import installed
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
