@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,decode shape network rag local-server codec service capacity ingest remember)
+BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
 
 .PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
@@ -124,7 +124,7 @@ build/llama/.ready: | $(READY)
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
 bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
-	$(BIN)/python -m deploy.bench all --quick
+	$(BIN)/python -m deploy.bench run all --quick; status=$$?; $(BIN)/python -m deploy.bench report && exit $$status
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
 bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and against text RAG
@@ -134,8 +134,6 @@ bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with m
 bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
 
 bench-remember: $(BUNDLE)/manifest.json ## memories written on the device: references a second, what they take from decoding, a local search
-
-bench-capacity: $(READY) ## memory, disk and search time by the number of references
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 

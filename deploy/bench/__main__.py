@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 
 from deploy.bench import report, results
 from deploy.bench.scenario import ScenarioFailed, find_scenario, scenario_names
@@ -17,10 +18,6 @@ from memory_model.errors import Memory3Error
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
-
-Out = Annotated[Path, typer.Option(help="Folder of the results.")]
-Page = Annotated[Path, typer.Option(help="Page whose marked part is written.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")]
 
 
 @contextmanager
@@ -38,43 +35,26 @@ def _tell(error: Exception) -> None:
 
 @app.command()
 def run(
-    scenario: Annotated[str, typer.Argument(help="A scenario's name.")],
+    scenarios: Annotated[list[str], typer.Argument(help="Names of scenarios, or all.")],
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="A setting instead of the default: name=value (YAML).")
     ] = None,
-    quick: Quick = False,
-    out: Out = results.RESULTS,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds: to try it out.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = results.RESULTS,
 ) -> None:
-    """Measure a scenario, write its result, show its tables."""
-    with _errors_for_people():
-        found = find_scenario(scenario)
-        settings = found.settings_of(assignments or [], quick=quick)
-        result = results.measure(found, settings, quick=quick, folder=out)
-    report.show(console, found, result)
-    console.print(f"written to {out / scenario}.json")
-
-
-@app.command("all")
-def run_all(
-    quick: Quick = False,
-    leave_out: Annotated[list[str] | None, typer.Option(help="A scenario not to measure.")] = None,
-    out: Out = results.RESULTS,
-    page: Page = report.PAGE,
-) -> None:
-    """Measure every scenario, one after the other, and write the report; exits with 2 at the end if any failed."""
+    """Measure scenarios one after the other, write their results, show their tables; exits with 2 if any failed."""
     failed = []
-    for name in scenario_names():
-        if name in (leave_out or ()):
-            continue
-        console.rule(name)
+    for name in scenario_names() if scenarios == ["all"] else scenarios:
         try:
             found = find_scenario(name)
-            settings = found.settings_of(quick=quick)
-            report.show(console, found, results.measure(found, settings, quick=quick, folder=out))
+            settings = found.settings_of(assignments or [], quick=quick)
+            result = results.measure(found, settings, quick=quick, folder=out)
         except (ScenarioFailed, Memory3Error, OSError) as error:
             _tell(error)
             failed.append(name)
-    write_report(out, page)
+            continue
+        report.show(console, result)
+        console.print(f"written to {out / name}.json")
     if failed:
         console.print(f"without a result: {', '.join(failed)}")
         raise typer.Exit(2)
@@ -99,9 +79,9 @@ def compare(
     with _errors_for_people():
         one, other = results.read(before), results.read(after)
         verdicts = results.compare(one, other, tolerance)
-    for difference in results.differences(one, other):
-        console.print(f"[yellow]measured differently[/] – {difference}")
-    console.print(report.as_rich(results.sheet(verdicts)))
+    for result in (one, other):
+        console.print(report.machine_line(result))
+    console.print(Markdown(report.as_markdown(results.sheet(verdicts))))
     if any(verdict.word == "worse" for verdict in verdicts):
         raise typer.Exit(1)
 
@@ -109,7 +89,7 @@ def compare(
 @app.command("report")
 def write_report(
     folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = results.RESULTS,
-    page: Page = report.PAGE,
+    page: Annotated[Path, typer.Option(help="Page whose marked part is written.")] = report.PAGE,
 ) -> None:
     """Write the tables of docs/benchmarks.md; what has no newer result keeps its figures and says their age."""
     with _errors_for_people():

@@ -25,22 +25,22 @@ class AnswerSettings(Settings):
     """Settings of scenarios in which the SDK answers.
 
     prompt_tokens, answer_tokens: the paper's lengths unless told otherwise (its table of throughputs).
-    memory_cache_mb: memories that the device keeps; 0, so that every recall is a real one. words: whether queries
-    carry their words, by which the service leaves out what lies far below the best; without, every chunk reads as
-    many memories as the model takes, which is what a cost has to be measured with.
+    memory_cache_mb: memories that the device keeps; 0, so that every recall is a real one.
     """
 
     prompt_tokens: int = Field(default=128, ge=32, le=4096)
     answer_tokens: int = Field(default=128, ge=2, le=4096)
     memory_cache_mb: float = Field(default=0, ge=0)
-    words: bool = False
 
     def open(self, address: str, bundle: Path | None = None) -> EdgeModel:
-        """The bundle on the CPU, asking the service at `address`; raises a Memory3Error."""
+        """The bundle on the CPU, calling the service at `address`; raises a Memory3Error.
+
+        Queries carry no words, by which the service leaves out weak hits: a cost is measured with five memories.
+        """
         model = EdgeModel.open(
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )  # fmt: skip
-        if not self.words and isinstance(model.recaller, Recaller) and model.recaller.client is not None:
+        if isinstance(model.recaller, Recaller) and model.recaller.client is not None:
             model.recaller.client = WithoutWords(model.recaller.client)
         return model
 

@@ -14,18 +14,12 @@ import onnx
 
 from deploy.bench.answering import Answered, AnswerSettings, answer, require_memories
 from deploy.bench.intervals import Interval, interleave, median_interval, ratio_interval
+from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
-from deploy.bench.scenario import (
-    Keys,
-    Sheet,
-    directions,
-    figure,
-    round_figure,
-    subject,
-    with_intervals,
-)
+from deploy.bench.scenario import Keys, Sheet, directions, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
 from edge_client.events import Blocked
+from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
 
 MODES = ("off", "overlap", "exact")
@@ -72,6 +66,23 @@ def measure_modes(
     return samples
 
 
+def measure_decoding(
+    settings: AnswerSettings,
+    beside: Mapping[str, Callable[[int], float]] | None = None,
+    model: Path | None = None,
+) -> tuple[Keys, dict[str, list[Any]]]:
+    """Keys and samples of all modes against a service, `beside` and a copy of memory in the same rounds.
+
+    model: folder of the model that the service writes memories with.
+    """
+    bundle = Bundle.open(settings.bundle)
+    texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
+    variants = {COPY: lambda _: copy_gb_per_s(settings.threads), **(beside or {})}
+    with service_for(settings, bundle, model) as address, settings.open(address) as opened:
+        samples = measure_modes(opened, texts, settings, variants)
+        return decoding_keys(opened, samples, settings), samples
+
+
 def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: AnswerSettings) -> Keys:
     """The keys that the targets name, of the samples of all modes and of the copies beside them."""
     off, overlap, exact = (samples[mode] for mode in MODES)
@@ -81,15 +92,9 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "caches": int(cache_bytes(model.graph.config, text, 0)),
     }
     measured: dict[str, Interval] = {
-        "ratio": ratio_interval(speeds(overlap), speeds(off)),
-        "ratio_exact": ratio_interval(speeds(exact), speeds(off)),
-        "ratio_end_to_end": ratio_interval(whole_speeds(overlap), whole_speeds(off)),
-        "ratio_end_to_end_exact": ratio_interval(whole_speeds(exact), whole_speeds(off)),
         "tokens_per_s_without": median_interval(speeds(off)),
         "tokens_per_s_with": median_interval(speeds(overlap)),
         "tokens_per_s_exact": median_interval(speeds(exact)),
-        "blocked_ms_per_chunk": median_interval([a.statistics.blocked_ms_per_chunk for a in overlap]),
-        "blocked_ms_per_chunk_exact": median_interval([a.statistics.blocked_ms_per_chunk for a in exact]),
         "first_token_ms_without": median_interval([a.statistics.first_token_ms for a in off]),
         "first_token_ms_with": median_interval([a.statistics.first_token_ms for a in overlap]),
         "copy_gb_per_s": median_interval(samples[COPY]),
@@ -97,6 +102,11 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
             [sum(read.values()) / 1e9 * speed for speed in speeds(off)], samples[COPY]
         ),
     }
+    for answers, mode in ((overlap, ""), (exact, "_exact")):
+        blocked = [a.statistics.blocked_ms_per_chunk for a in answers]
+        measured[f"ratio{mode}"] = ratio_interval(speeds(answers), speeds(off))
+        measured[f"ratio_end_to_end{mode}"] = ratio_interval(whole_speeds(answers), whole_speeds(off))
+        measured[f"blocked_ms_per_chunk{mode}"] = median_interval(blocked)
     keys: Keys = {
         "model": model.bundle.manifest.name,
         "precision": model.graph.precision,
@@ -120,11 +130,6 @@ def parameters_read(config: ModelConfig) -> int:
     """Parameters that a token needs whole: all but an embedding table that is not the head's, too."""
     table = 0 if config.tied_embeddings else config.vocabulary * config.hidden
     return config.parameters() - table
-
-
-def copying(threads: int) -> Callable[[int], float]:
-    """The bandwidth of a copy as a variant beside others."""
-    return lambda _: copy_gb_per_s(threads)
 
 
 def speeds(answers: Sequence[Answered]) -> list[float]:

@@ -28,33 +28,22 @@ FILLERS = (" the", ".")
 def service_for(settings: Settings, bundle: Bundle, model: Path | None = None) -> Iterator[str]:
     """The address of the service that the settings name, or of one of our own; raises ScenarioFailed.
 
-    model: the folder of the model that the bundle was exported from, by default the packaged one.
+    model: the folder of the model that the bundle was exported from, by default the packaged one. The store is kept in
+    build/bench for the next run, by the identity of what wrote it. An interrupted ingestion resumes.
     """
     if settings.target:
         yield settings.target
-    else:
-        with running_service(bundle, model) as address:
-            yield address
-
-
-@contextmanager
-def running_service(bundle: Bundle, model: Path | None = None) -> Iterator[str]:
-    """The address of a service whose knowledge base `default` holds the countries; raises ScenarioFailed.
-
-    The store is kept in build/bench for the next run, by the identity of what wrote it. An interrupted
-    ingestion goes on.
-    """
+        return
     identity = bundle.identity
     name = "-".join(i[:8] for i in (identity.model_id, identity.codec_id, identity.memory_format_id))
     folder = BUILD / f"knowledge-{name}-{bundle.manifest.embedder_id[:8]}-{file_sha256(FACTBOOK)[:8]}"
-    whole = folder / "ingested"
     folder.mkdir(parents=True, exist_ok=True)
     service = None
     try:
         service = ServiceProcess.start(folder, bundle.folder, model=model)
-        if not whole.is_file():
+        if not (folder / "ingested").is_file():
             _ingest(folder, service.address)
-            whole.touch()
+            (folder / "ingested").touch()
         yield service.address
         service.stop()
     except ServiceFailed as failure:
@@ -70,15 +59,11 @@ def prompts(bundle: Bundle, count: int, tokens: int, before: Sequence[str] = ())
     They are passages of the Factbook about other countries than the ingested ones' first lines, so that every
     round asks for other memories. before: for each, a text that it begins with (whole, if there is room).
     """
-    passages = _passages(count)
+    leads = [*before, *[""] * count]
     return [
         _cut(bundle, f"{lead}{passage}", tokens)
-        for lead, passage in zip(_padded(before, count), passages, strict=True)
+        for lead, passage in zip(leads, _passages(count), strict=False)
     ]
-
-
-def _padded(before: Sequence[str], count: int) -> list[str]:
-    return [*before, *[""] * (count - len(before))][:count]
 
 
 def _passages(count: int) -> list[str]:
@@ -127,14 +112,9 @@ def _ingest(folder: Path, address: str) -> None:
         f"ingesting {len(wanted)} countries into {folder.relative_to(ROOT)}, once: minutes"
     )
     program = Path(sys.executable).parent / "memory-service"
-    command: list[str | Path] = [
-        program,
-        "ingest",
-        documents,
-        "--address",
-        address,
-    ]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        [program, "ingest", documents, "--address", address], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
     if done.returncode:
         raise ScenarioFailed(
             f"memory-service ingest exited with {done.returncode}; see {folder / 'service.log'}"

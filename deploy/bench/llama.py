@@ -51,23 +51,19 @@ class LlamaCpp:
         together: one after the other in one context, so that generating reads the prompt's cache; without, only
         one of both may be given. Raises ScenarioFailed.
         """
+        sizes = ["-p", prompt, "-n", generate]
         if together:
-            sizes = ["-p", "0", "-n", "0", "-pg", f"{prompt},{generate}"]
-        else:
-            sizes = ["-p", str(prompt), "-n", str(generate)]
-        command: list[str | Path] = [
-            self.programs / "llama-bench",
-            "-m",
-            self.model,
-            "-t",
-            str(threads),
-            *sizes,
-            *ONCE_AS_JSON,
-        ]
+            sizes = ["-p", 0, "-n", 0, "-pg", f"{prompt},{generate}"]
+        command = [self.programs / "llama-bench", "-m", self.model, "-t", threads, *sizes, *ONCE_AS_JSON]
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+                list(map(str, command)),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=True,
             )
             return float(json.loads(done.stdout)[0]["avg_ns"]) / 1e9
         except subprocess.CalledProcessError as error:

@@ -1,7 +1,6 @@
 """The machine that a figure belongs to: processor, load, bandwidth, versions, commit; on a Jetson its power mode.
 
-The Jetson part follows NVIDIA's documentation of nvpmodel, jetson_clocks and tegrastats and was not run: no board was
-at hand.
+The Jetson part was not run: no board was at hand.
 """
 
 from __future__ import annotations
@@ -10,17 +9,11 @@ import datetime
 import importlib.metadata
 import os
 import platform
-import re
-import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -31,7 +24,6 @@ from edge_client.cli.device import Reader, device_facts
 ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
 COPIES = 7
-TEGRASTATS_MS = 500
 GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")
 
@@ -119,53 +111,10 @@ def power_mode(reader: Reader | None = None) -> dict[str, Any]:
     if governor := reader.file(GOVERNOR):
         found["governor"] = governor
     facts = device_facts(reader)
-    if facts.jetson:
+    if facts.l4t:
         found |= {
             "board": facts.model, "l4t": facts.l4t, "jetpack": facts.jetpack.version if facts.jetpack else "",
             "power_mode": facts.power_mode, "clocks": [asdict(c) for c in facts.clocks],
             "clocks_locked": all(c.locked for c in facts.clocks) if facts.clocks else None,
         }  # fmt: skip
     return found
-
-
-@contextmanager
-def recording() -> Iterator[dict[str, Any]]:
-    """Run tegrastats meanwhile, if there is one; its summary stands under `tegrastats` when the block has ended."""
-    recorded: dict[str, Any] = {}
-    program = shutil.which("tegrastats")
-    if program is None:
-        yield recorded
-        return
-    with TemporaryFile("w+", encoding="utf-8") as output:
-        process = subprocess.Popen([program, "--interval", str(TEGRASTATS_MS)], stdout=output)
-        try:
-            yield recorded
-        finally:
-            process.terminate()
-            process.wait()
-            output.seek(0)
-            recorded["tegrastats"] = summary(output.read().splitlines())
-
-
-def summary(lines: Sequence[str]) -> dict[str, Any]:
-    """Mean and largest of every temperature (°C) and power rail (mW) of tegrastats' lines.
-
-    A line: `… CPU@48.2C GPU@45C … VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 800mW/800mW …` (now/average).
-    """
-    degrees: dict[str, list[float]] = {}
-    milliwatts: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in re.findall(r"(\w+)@(-?[\d.]+)C\b", line):
-            degrees.setdefault(name, []).append(float(value))
-        for name, value in re.findall(r"(\w+) (\d+)(?:mW)?/\d+(?:mW)?(?= |$)", line):
-            if name != "RAM" and "SWAP" not in name:
-                milliwatts.setdefault(name, []).append(float(value))
-    return {
-        "samples": len(lines),
-        "temperature_c": {n: _mean_and_largest(v) for n, v in sorted(degrees.items())},
-        "power_mw": {n: _mean_and_largest(v) for n, v in sorted(milliwatts.items())},
-    }
-
-
-def _mean_and_largest(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": round(fmean(values), 1), "largest": max(values)}

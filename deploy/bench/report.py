@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.markdown import Markdown
 
 from deploy.bench import results
 from deploy.bench.machine import ROOT, commits_since
-from deploy.bench.scenario import Scenario, ScenarioFailed, Sheet, find_scenario, scenario_names
+from deploy.bench.scenario import ScenarioFailed, Sheet, find_scenario, scenario_names
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN = "<!-- results: begin, written by `make bench-report` -->"
@@ -27,23 +26,9 @@ _MACHINE = re.compile(r"<sub>(\d{4}-\d\d-\d\d), commit ([0-9a-f]+)")
 _AGE = re.compile(r"^_Measured on .*_\n\n", re.MULTILINE)
 
 
-def show(console: Console, scenario: Scenario[Any], result: Mapping[str, Any]) -> None:
-    """Print a scenario's sheets and the machine they belong to."""
-    for sheet in scenario.sheets(result):
-        console.print(as_rich(sheet))
-        if sheet.note:
-            console.print(Text(sheet.note, style="dim"))
-    console.print(Text(machine_line(result), style="dim"))
-
-
-def as_rich(sheet: Sheet) -> Table:
-    """A table for the terminal."""
-    table = Table(title=sheet.title, title_justify="left", show_lines=False)
-    for number, column in enumerate(sheet.columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    for row in sheet.rows:
-        table.add_row(*map(Text, row))
-    return table
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """Print what the page will say of a result."""
+    console.print(Markdown(section(result).replace("<sub>", "").replace("</sub>", "")))
 
 
 def write(folder: Path, page: Path = PAGE) -> list[str]:

@@ -24,22 +24,16 @@ ROW_IS_ABOUT = {
 def measure(
     scenario: Scenario[Any], settings: Settings, *, quick: bool = False, folder: Path = RESULTS
 ) -> Keys:
-    """Measure a scenario and write its result; returns what was written. Raises ScenarioFailed.
-
-    On a Jetson, power, clocks and temperatures are recorded all the while.
-    """
+    """Measure a scenario and write its result; returns what was written. Raises ScenarioFailed."""
     described = machine.describe(settings.threads)
-    with machine.recording() as recorded:
-        keys = scenario.measure(settings)
+    keys = scenario.measure(settings)
     result: Keys = {
         "scenario": scenario.name, "format_version": FORMAT_VERSION, "quick": quick,
-        "machine": {**described, **recorded}, "settings": settings.model_dump(mode="json"), **keys,
+        "machine": described, "settings": settings.model_dump(mode="json"), **keys,
     }  # fmt: skip
     write(result, folder / f"{scenario.name}.json")
     if missing := [name for name in scenario.promised if name not in keys]:
         raise ScenarioFailed(f"scenario {scenario.name} did not measure what it promises: {missing}")
-    if unknown := {name.rpartition(": ")[2] for name in figures(keys)} - set(scenario.directions):
-        raise ScenarioFailed(f"scenario {scenario.name} declares no direction for {sorted(unknown)}")
     return result
 
 
@@ -113,20 +107,6 @@ def figures(keys: Any, place: str = "") -> dict[str, Figure]:
         for row in filter(lambda row: isinstance(row, Mapping), keys):
             about = [f"{row[name]} {unit}".strip() for name, unit in ROW_IS_ABOUT.items() if name in row]
             found |= figures(row, f"{place}{', '.join(about)}: ")
-    return found
-
-
-def differences(before: Keys, after: Keys) -> list[str]:
-    """What makes two results hard to compare: another processor, number of threads, precision, runtime."""
-    places = (("machine", "cpu"), ("machine", "cores"), ("machine", "versions"), ("settings", "threads"),
-              ("model",), ("precision",), ("provider",))  # fmt: skip
-    found = []
-    for place in places:
-        one, other = before, after
-        for step in place:
-            one, other = one.get(step) or {}, other.get(step) or {}
-        if one != other:
-            found.append(f"{'.'.join(place)}: {one} and {other}")
     return found
 
 

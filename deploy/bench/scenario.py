@@ -18,7 +18,7 @@ BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""
 ADDRESS = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 FOLDER = Path(__file__).with_name("scenarios")
-ORDER = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "capacity", "ingest")
+ORDER = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest")
 """Of the report; scenarios that are not named here follow by their names."""
 Keys = dict[str, Any]
 Direction = Literal["more", "less", "none"]

@@ -1,4 +1,4 @@
-"""A TCP proxy that makes loopback as slow as a network: round-trip time, jitter, bandwidth, loss, without privileges.
+"""A TCP proxy that makes loopback as slow as a network: round-trip time, bandwidth, loss, without privileges.
 
     with shaped_network("127.0.0.1:7430", Link(rtt_ms=50, bandwidth_mbit=20)) as address:
         EdgeModel.open(bundle, service=address)
@@ -23,6 +23,8 @@ SEGMENT_BYTES = 16 << 10
 """Bytes that travel together; small against what a link of 20 Mbit/s carries in 10 ms."""
 PACKET_BYTES = 1460
 """A TCP segment's payload on Ethernet: what `loss` is the share of."""
+EARLIEST_S = 1e-7
+"""Between two segments, so that timers keep their order."""
 RETRANSMISSION_MS = 200.0
 """Linux waits at least this long, or a round trip more, before it sends a lost segment again."""
 
@@ -31,18 +33,17 @@ RETRANSMISSION_MS = 200.0
 class Link:
     """A network between device and service.
 
-    rtt_ms: round-trip time, half of it in each direction. jitter_ms: each direction's delay varies by up to this, never
-    out of order. bandwidth_mbit: of each direction of each connection; None is unlimited. loss: share of packets lost.
+    rtt_ms: round-trip time, half of it in each direction. bandwidth_mbit: of each direction of each connection;
+    None is unlimited. loss: share of packets lost.
     """
 
     rtt_ms: float = 0.0
     bandwidth_mbit: float | None = None
-    jitter_ms: float = 0.0
     loss: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a link that cannot be."""
-        if self.rtt_ms < 0 or self.jitter_ms < 0 or not 0 <= self.loss < 1:
+        if self.rtt_ms < 0 or not 0 <= self.loss < 1:
             raise ValueError(f"not a link: {self}")
         if self.bandwidth_mbit is not None and self.bandwidth_mbit <= 0:
             raise ValueError(f"bandwidth must be positive or None, not {self.bandwidth_mbit}")
@@ -65,11 +66,11 @@ class Line:
         link = self._link
         sending = 8e-6 * length / link.bandwidth_mbit if link.bandwidth_mbit else 0.0
         self._free_at = max(now, self._free_at) + sending
-        delay_ms = link.rtt_ms / 2 + link.jitter_ms * self._random.random()
+        delay_ms = link.rtt_ms / 2
         packets = -(-length // PACKET_BYTES)
         if link.loss and self._random.random() > (1 - link.loss) ** packets:
             delay_ms += RETRANSMISSION_MS + link.rtt_ms
-        self._last_arrival = max(self._last_arrival, self._free_at + delay_ms / 1e3)
+        self._last_arrival = max(self._last_arrival + EARLIEST_S, self._free_at + delay_ms / 1e3)
         return self._last_arrival
 
 
@@ -106,31 +107,17 @@ async def serve(target: str, link: Link, ready: Ready, seed: int = 0) -> None:
 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
     """Carry bytes from `reader` to `writer`, each segment at its time of arrival, the end of the stream too."""
-    clock = asyncio.get_running_loop().time
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=4096)
+    loop = asyncio.get_running_loop()
+    while segment := await reader.read(SEGMENT_BYTES):
+        loop.call_at(line.arrival(loop.time(), len(segment)), _write, writer, segment)
+    await asyncio.sleep(line.arrival(loop.time(), 0) - loop.time())
+    if not writer.is_closing():
+        writer.write_eof()
 
-    async def deliver() -> None:
-        while True:
-            at, segment = await under_way.get()
-            if (wait := at - clock()) > 0:
-                await asyncio.sleep(wait)
-            if not segment:
-                writer.write_eof()
-                return
-            writer.write(segment)
-            await writer.drain()
 
-    async def collect() -> None:
-        while segment := await reader.read(SEGMENT_BYTES):
-            await under_way.put((line.arrival(clock(), len(segment)), segment))
-        await under_way.put((line.arrival(clock(), 0), b""))
-
-    halves = [asyncio.create_task(deliver()), asyncio.create_task(collect())]
-    try:
-        await asyncio.gather(*halves)
-    finally:
-        for half in halves:
-            half.cancel()
+def _write(writer: asyncio.StreamWriter, segment: bytes) -> None:
+    if not writer.is_closing():
+        writer.write(segment)
 
 
 @contextmanager

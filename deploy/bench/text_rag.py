@@ -17,62 +17,53 @@ from edge_client.recall.recaller import Recaller
 from memory_model.words import query_words
 
 
-class TextRetrieval:
-    """The references of a query as text, by the model's own embedder and client; no payload is sent twice."""
+class TextRag:
+    """Answers with references as text, by the model's own embedder and client. Prompts are made before the clock."""
 
-    def __init__(self, model: EdgeModel) -> None:
+    def __init__(self, model: EdgeModel, questions: Sequence[str], settings: AnswerSettings) -> None:
         assert isinstance(model.recaller, Recaller)
         assert model.recaller.client is not None
         self._embedder, self._client = model.recaller.embedder, model.recaller.client
+        memory = model.bundle.config.memory
+        self._model, self._questions, self._settings = model, questions, settings
+        self._k, self._chunk = memory.memories_per_chunk, memory.chunk_tokens
         self._known: set[int] = set()
-        self._k = model.bundle.config.memory.memories_per_chunk
+        self.read_tokens = self._k * memory.reference_tokens
+        texts = [self._as_text(self.references(question)) for question in questions]
+        # After every chunk the prompt has grown by it; a passage as long stands for what was said.
+        self._prompts = [
+            prompts(
+                model.bundle, len(questions), settings.prompt_tokens + self.read_tokens + said, before=texts
+            )
+            for said in range(0, settings.answer_tokens, self._chunk)
+        ]
+        for question in questions:  # all payloads are here then: only text is sent when it is timed
+            self.references(question)
 
     def references(self, query: str) -> list[str]:
-        """Best first; raises a RetrievalError."""
-        vectors = self._embedder.embed([query])
-        held_ids = sorted(self._known)
-        words = [query_words(query)]
-        (hits,) = self._client.retrieve(vectors, k=self._k, words=words, held_ids=held_ids).hits
+        """Texts, best first; no payload is sent twice. Raises a RetrievalError."""
+        vectors, held_ids = self._embedder.embed([query]), sorted(self._known)
+        (hits,) = self._client.retrieve(
+            vectors, k=self._k, words=[query_words(query)], held_ids=held_ids
+        ).hits
         self._known.update(hit.memory_id for hit in hits)
         return [hit.text or "" for hit in hits]
 
-    def seconds(self, query: str) -> float:
-        """How long asking takes."""
+    def retrieval_s(self, number: int) -> float:
+        """How long retrieving takes."""
         began = time.perf_counter()
-        self.references(query)
+        self.references(self._questions[number])
         return time.perf_counter() - began
-
-
-class TextRag:
-    """Answers with references as text. Making a prompt's text is not timed: it is prepared for each question."""
-
-    def __init__(self, model: EdgeModel, questions: Sequence[str], settings: AnswerSettings) -> None:
-        bundle = model.bundle
-        memory = bundle.config.memory
-        self._model, self._questions, self._settings = model, questions, settings
-        self.retrieval = TextRetrieval(model)
-        self.read_tokens = memory.memories_per_chunk * memory.reference_tokens
-        self._chunk = memory.chunk_tokens
-        texts = [self._as_text(self.retrieval.references(question)) for question in questions]
-        # After every chunk the prompt has grown by it; a passage as long stands for what was said.
-        lengths = range(0, settings.answer_tokens, self._chunk)
-        self._prompts = [
-            prompts(bundle, len(questions), settings.prompt_tokens + self.read_tokens + said, before=texts)
-            for said in lengths
-        ]
-        for question in questions:  # all payloads are here then: only text is sent when it is timed
-            self.retrieval.references(question)
 
     def once(self, number: int) -> float:
         """Seconds of an answer with one retrieval."""
-        seconds = self.retrieval.seconds(self._questions[number])
-        return seconds + self._say(self._prompts[0][number], self._settings.answer_tokens)
+        return self.retrieval_s(number) + self._say(self._prompts[0][number], self._settings.answer_tokens)
 
     def every_chunk(self, number: int) -> float:
         """Seconds of an answer with a retrieval for every chunk of it."""
         seconds, left = 0.0, self._settings.answer_tokens
         for said in self._prompts:
-            seconds += self.retrieval.seconds(self._questions[number])
+            seconds += self.retrieval_s(number)
             seconds += self._say(said[number], min(left, self._chunk))
             left -= self._chunk
         return seconds

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-from deploy.bench.machine import power_mode, recording
+from deploy.bench.machine import power_mode
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import ORDER, OpenedSession, gpu, missing, tensorrt_version
@@ -44,7 +49,7 @@ CONTEXT = 1024
 class Row:
     """One provider, without or with memory. error: of its logits, None if it did not run; problem: why not.
 
-    same_choice: share of steps with the same likeliest token. power: means of tegrastats, in mW, by rail.
+    same_choice: share of steps with the same likeliest token. power_mw: means of tegrastats by rail.
     """
 
     provider: str
@@ -128,16 +133,43 @@ def verify(bundle: Bundle, steps: int) -> list[Row]:
     return rows
 
 
+@contextmanager
+def tegrastats() -> Iterator[list[str]]:
+    """Runs tegrastats meanwhile, if there is one; its lines are in the list when the block has ended."""
+    lines: list[str] = []
+    program = shutil.which("tegrastats")
+    if program is None:
+        yield lines
+        return
+    with TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen([program, "--interval", "500"], stdout=output)
+        try:
+            yield lines
+        finally:
+            process.terminate()
+            process.wait()
+            output.seek(0)
+            lines += output.read().splitlines()
+
+
+def mean_power(lines: Sequence[str]) -> dict[str, float]:
+    """Mean mW of every rail in lines as `… VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 800mW/800mW …` (now/average)."""
+    rails: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in re.findall(r"(\w+) (\d+)mW/\d+mW", line):
+            rails.setdefault(name, []).append(float(value))
+    return {name: round(statistics.fmean(values), 1) for name, values in rails.items()}
+
+
 def _compared(
     decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded
 ) -> Row:
     steps = len(right.tokens)
     decode(decoder, ids, memories, steps, right.tokens)  # warms up
-    with recording() as recorded:
+    with tegrastats() as recorded:
         found = decode(decoder, ids, memories, steps, right.tokens)
     provider = decoder.graph.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
-    rails = recorded.get("tegrastats", {}).get("power_mw", {})
     return Row(
         provider,
         bool(memories),
@@ -145,7 +177,7 @@ def _compared(
         float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
         1 / statistics.median(found.seconds),
         decoder.graph.threads,
-        {name: measured["mean"] for name, measured in rails.items()} or None,
+        mean_power(recorded) or None,
         failed=not error <= TOLERANCE[provider],
     )
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploy.bench import decoding
-from deploy.bench.answering import AnswerSettings, WithoutWords, answer
+from deploy.bench.answering import AnswerSettings, answer
 from deploy.bench.decoding import cache_bytes, weight_bytes
 from deploy.bench.knowledge import prompts
 from deploy.bench.scenario import ScenarioFailed, find_scenario
@@ -37,12 +37,6 @@ def test_an_answer_has_exactly_the_tokens_asked_for(bundle):
         assert answered.end_to_end_tokens_per_s == 20 / answered.total_s
         with pytest.raises(ScenarioFailed, match="has not 600 tokens: context"):
             answer(model, "What?", "off", 600)
-
-
-def test_queries_carry_their_words_only_where_that_is_wanted(bundle):
-    for words in (False, True):
-        with AnswerSettings(bundle=bundle.folder, words=words).open("127.0.0.1:1") as model:
-            assert isinstance(model.recaller.client, WithoutWords) != words
 
 
 def test_without_memories_there_is_no_figure(bundle):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,24 @@ def test_a_provider_that_computes_something_else_fails(
     monkeypatch.setattr(verify, "reference", lambda b: references.append(right(b)) or references[0])
     monkeypatch.setattr(verify, "decode", wrong)
     assert verify.main(["--bundle", str(bundle.folder), "--out", str(tmp_path / "out"), "--steps", "2"]) == 1
+
+
+LINES = [
+    "11-21-2026 10:00:00 RAM 2722/30697MB (lfb 3x4MB) SWAP 0/15348MB (cached 0MB) CPU [2%@729,0%@729] GR3D_FREQ 0%"
+    " cpu@45.5C soc2@41.3C tboard@33C VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 800mW/800mW VIN_SYS_5V0 2822mW/2800mW",
+    "11-21-2026 10:00:01 RAM 2722/30697MB (lfb 3x4MB) SWAP 0/15348MB (cached 0MB) CPU [9%@2201,0%@729] GR3D_FREQ 99%"
+    " cpu@50.5C soc2@42.3C tboard@33C VDD_GPU_SOC 9600mW/6000mW VDD_CPU_CV 1200mW/1000mW VIN_SYS_5V0 3022mW/2900mW",
+]
+
+
+def test_power_is_the_mean_of_each_rail_of_tegrastats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "tegrastats"
+    program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(LINES) + "\nEND\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with verify.tegrastats() as recorded:
+        time.sleep(0.5)
+    assert verify.mean_power(recorded) == {"VDD_GPU_SOC": 6000.0, "VDD_CPU_CV": 1000.0, "VIN_SYS_5V0": 2922.0}
+    assert verify.mean_power([]) == {}

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import (
-    COPY,
-    DIRECTIONS,
-    PROMISED,
-    copying,
-    decoding_keys,
-    decoding_sheets,
-    measure_modes,
-    speeds,
-)
+from deploy.bench.decoding import DIRECTIONS, PROMISED, decoding_sheets, measure_decoding, speeds
 from deploy.bench.intervals import median_interval, ratio_interval
-from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, with_intervals
-from memory_model.bundle import Bundle
 
 PEER = "llama.cpp"
 
@@ -31,18 +20,12 @@ class DecodeSettings(AnswerSettings):
     rounds: int = 11
 
 
-def measure(settings: AnswerSettings) -> Keys:
+def measure(settings: DecodeSettings) -> Keys:
     """The keys of `deploy.bench.decoding`, and those of the peer."""
-    bundle = Bundle.open(settings.bundle)
     llama = LlamaCpp.find()
     said, threads = settings.answer_tokens, settings.threads
-    beside: dict[str, Callable[[int], float]] = {COPY: copying(threads)}
-    if llama:
-        beside[PEER] = lambda _: said / llama.bench(generate=said, threads=threads)
-    texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    with service_for(settings, bundle) as address, settings.open(address) as model:
-        samples = measure_modes(model, texts, settings, beside)
-        keys = decoding_keys(model, samples, settings)
+    beside = {PEER: lambda _: said / llama.bench(generate=said, threads=threads)} if llama else {}
+    keys, samples = measure_decoding(settings, beside)
     if not llama:
         return {**keys, "ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
     return with_intervals(

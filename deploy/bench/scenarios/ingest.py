@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +30,11 @@ from deploy.bench.scenario import (
     figure,
     with_intervals,
 )
+from deploy.bench.service.stores import serve
 from memory_model.references import split
-from memory_service.api.server import Server, run
+from memory_service.api.server import run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings as ServiceSettings
-from memory_service.stores import open_store
 from memory_service.write.encoder import ModelEncoder
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -66,12 +65,7 @@ def measure(settings: IngestSettings) -> Keys:
     writer = MemoryWriter(loaded.model, loaded.tokenizer)
     tokens = loaded.config.memory.reference_tokens
     rounds = settings.rounds + settings.warm_up
-    given = [
-        portion
-        for portion, _ in zip(
-            portions(loaded.tokenizer.count, tokens, settings.references), range(rounds), strict=False
-        )
-    ]
+    given = list(islice(portions(loaded.tokenizer.count, tokens, settings.references), rounds))
     if len(given) < rounds:
         raise ScenarioFailed(
             f"the documents are enough for {len(given)} rounds of {settings.references} references: take fewer"
@@ -136,17 +130,8 @@ def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: i
     torch.set_num_threads(threads)
     configure_logs("warning")
     values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
-    run(_serve(ready, ServiceSettings(**values)))
-
-
-async def _serve(ready: Callable[[int], None], settings: ServiceSettings) -> None:
-    told_to_stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
-    server = Server(settings)
-    await server.start(ModelEncoder(settings), open_store(settings.store))
-    ready(server.port)
-    await told_to_stop.wait()
-    await server.stop()
+    settings = ServiceSettings(**values)
+    run(serve(ready, settings, ModelEncoder(settings)))
 
 
 def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[list[Text]]:
@@ -216,10 +201,7 @@ SCENARIO = Scenario(
     settings=IngestSettings,
     measure=measure,
     promised=("references_per_s", "model_bound_references_per_s", "ratio"),
-    directions=directions(
-        more="references_per_s ratio",
-        none="model_bound_references_per_s",
-    ),
+    directions=directions(more="references_per_s ratio", none="model_bound_references_per_s"),
     sheets=sheets,
     quick={"rounds": 1, "warm_up": 0},
 )

@@ -6,6 +6,7 @@ import http.client
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
 from deploy.bench.scenario import (
+    Direction,
     Keys,
     Scenario,
     ScenarioFailed,
@@ -38,6 +40,13 @@ NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0
+BETTER: dict[str, Direction] = {
+    "tokens_per_s": "more",
+    "end_to_end_tokens_per_s": "more",
+    "first_token_ms": "less",
+}
+FIGURES = tuple(BETTER)
+"""Of `Together`."""
 
 
 class LocalServerSettings(Settings):
@@ -152,44 +161,35 @@ def measure(settings: LocalServerSettings) -> Keys:
 def _keys(
     bundle: Bundle, settings: LocalServerSettings, samples: Mapping[str, list[Together]], llama: LlamaCpp | None
 ) -> Keys:  # fmt: skip
-    speeds = {name: [t.tokens_per_s for t in found] for name, found in samples.items()}
-    whole = {name: [t.end_to_end_tokens_per_s for t in found] for name, found in samples.items()}
-    first = {name: [t.first_token_ms for t in found] for name, found in samples.items()}
+    values = {
+        name: {variant: [getattr(t, name) for t in found] for variant, found in samples.items()}
+        for name in FIGURES
+    }
+    speeds, whole = values["tokens_per_s"], values["end_to_end_tokens_per_s"]
     chunks = [c for together in samples["with"] for s in together.streams for c in s.chunks]
     read = [len(c["read"]) for c in chunks if c["read"]]
     if not read:
         raise ScenarioFailed(f"no memories were read: {chunks[0]['error'] if chunks else 'no recall'}")
-    states = [c["state"] for c in chunks]
     keys: Keys = {
         "model": bundle.manifest.name, "precision": bundle.manifest.precision, "provider": settings.device,
         "threads": settings.threads, "conversations": settings.conversations,
-        "memories_per_chunk": round_figure(fmean(read)),
-        "states": {state: states.count(state) for state in sorted(set(states))},
+        "memories_per_chunk": round_figure(fmean(read)), "states": dict(Counter(c["state"] for c in chunks)),
         "rounds": {name: [round_figure(speed) for speed in found] for name, found in speeds.items()},
     }  # fmt: skip
-    keys = with_intervals(
-        keys,
-        tokens_per_s_with=median_interval(speeds["with"]),
-        tokens_per_s_without=median_interval(speeds["without"]),
-        tokens_per_s_alone=median_interval(speeds["alone"]),
-        ratio=ratio_interval(speeds["with"], speeds["without"]),
-        ratio_end_to_end=ratio_interval(whole["with"], whole["without"]),
-        batching_gain=ratio_interval(speeds["without"], speeds["alone"]),
-        end_to_end_tokens_per_s_with=median_interval(whole["with"]),
-        end_to_end_tokens_per_s_without=median_interval(whole["without"]),
-        first_token_ms_with=median_interval(first["with"]),
-        first_token_ms_without=median_interval(first["without"]),
-    )
+    measured = {
+        f"{name}_{variant}": median_interval(values[name][variant])
+        for name in FIGURES
+        for variant in ("with", "without", "alone")
+    }
+    measured["ratio"] = ratio_interval(speeds["with"], speeds["without"])
+    measured["ratio_end_to_end"] = ratio_interval(whole["with"], whole["without"])
+    measured["batching_gain"] = ratio_interval(speeds["without"], speeds["alone"])
     if llama is None:
-        return {**keys, "ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
-    return with_intervals(
-        {**keys, "llama_cpp": llama.described()},
-        llama_cpp_tokens_per_s=median_interval(speeds[PEER]),
-        llama_cpp_end_to_end_tokens_per_s=median_interval(whole[PEER]),
-        llama_cpp_first_token_ms=median_interval(first[PEER]),
-        ratio_vs_llama_cpp=ratio_interval(speeds["without"], speeds[PEER]),
-        ratio_end_to_end_vs_llama_cpp=ratio_interval(whole["without"], whole[PEER]),
-    )
+        missing = {"ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
+        return with_intervals({**keys, **missing}, **measured)
+    measured |= {f"llama_cpp_{name}": median_interval(values[name][PEER]) for name in FIGURES}
+    measured["ratio_vs_llama_cpp"] = ratio_interval(speeds["without"], speeds[PEER])
+    return with_intervals({**keys, "llama_cpp": llama.described()}, **measured)
 
 
 Read = Callable[[Sequence[tuple[float, bytes]]], Stream]
@@ -252,10 +252,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     settings = result["settings"]
     note = (
         f"{result['conversations']} conversations at once, each with {settings['prompt_tokens']} tokens of prompt and"
-        f" {settings['answer_tokens']} of answer, streamed over HTTP. Decoding counts the tokens of all together from"
-        " the last one's first token to the first one's last; end to end counts all tokens by all time. Ratios: with"
-        " memory over without, all at once over one alone, without memory over llama.cpp's server with as many slots"
-        f" and threads. A chunk that read memories had {result['memories_per_chunk']:.2g} of them on average."
+        f" {settings['answer_tokens']} of answer, streamed over HTTP. Decoding counts all from the last one's first"
+        " token to the first one's last. Ratios: with memory over without, all over one alone, without memory over"
+        f" llama.cpp's server. A chunk that read memories had {result['memories_per_chunk']:.2g} of them."
         + ("" if llama else f" {result.get('llama_cpp_missing', HOW_TO_BUILD)}.")
     )
     columns = ("", "tokens/s", "end to end", "first token, ms", "ratio")
@@ -268,23 +267,14 @@ SCENARIO = Scenario(
     summary="Conversations at once through edge-client serve, with memories and without, and through llama.cpp.",
     settings=LocalServerSettings,
     measure=measure,
-    promised=(
-        "model",
-        "precision",
-        "provider",
-        "threads",
-        "tokens_per_s_with",
-        "tokens_per_s_without",
-        "ratio",
-        "ratio_vs_llama_cpp",
-    ),
-    directions=directions(
-        more="tokens_per_s_with tokens_per_s_without tokens_per_s_alone ratio ratio_end_to_end "
-        "batching_gain end_to_end_tokens_per_s_with end_to_end_tokens_per_s_without "
-        "ratio_vs_llama_cpp",
-        less="first_token_ms_with first_token_ms_without",
-        none="llama_cpp_tokens_per_s llama_cpp_end_to_end_tokens_per_s llama_cpp_first_token_ms",
-    ),
+    promised=("tokens_per_s_with", "tokens_per_s_without", "ratio", "ratio_vs_llama_cpp"),
+    directions={
+        **{f"{name}_{of}": BETTER[name] for name in FIGURES for of in ("with", "without", "alone")},
+        **directions(
+            more="ratio ratio_end_to_end batching_gain ratio_vs_llama_cpp",
+            none=" ".join(f"llama_cpp_{name}" for name in FIGURES),
+        ),
+    },
     sheets=sheets,
     quick={"rounds": 2},
 )

@@ -37,12 +37,11 @@ class NetworkSettings(AnswerSettings):
     rtt_ms: tuple[float, ...] = Field(default=(0, 20, 50, 100, 200), min_length=1)
     bandwidth_mbit: tuple[float, ...] = Field(default=(100, 20), min_length=1)
     lossy: tuple[tuple[float, float, float], ...] = ((50, 100, 0.01), (200, 20, 0.01))
-    jitter_ms: float = Field(default=0, ge=0)
 
     def links(self) -> list[Link]:
         """All of them."""
-        clean = [Link(rtt, mbit, self.jitter_ms) for mbit in self.bandwidth_mbit for rtt in self.rtt_ms]
-        return clean + [Link(rtt, mbit, self.jitter_ms, loss) for rtt, mbit, loss in self.lossy]
+        clean = [Link(rtt, mbit) for mbit in self.bandwidth_mbit for rtt in self.rtt_ms]
+        return clean + [Link(rtt, mbit, loss) for rtt, mbit, loss in self.lossy]
 
 
 def measure(settings: NetworkSettings) -> Keys:
@@ -72,7 +71,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
     found = states(overlap)
     chunks = sum(found.values())
     keys: Keys = {
-        "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit, "loss": link.loss, "jitter_ms": link.jitter_ms,
+        "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit, "loss": link.loss,
         "lead_tokens": lead_tokens, "chunks": chunks, "late_chunks": found.get("late", 0),
         "failed_chunks": chunks - sum(found.get(s, 0) for s in ("fetched", "held", "late")),
         "answer_s": {

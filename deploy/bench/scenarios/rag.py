@@ -40,7 +40,7 @@ def measure(settings: AnswerSettings) -> Keys:
             MEMORY: with_memory,
             RAG: rag.once,
             RAG_EVERY_CHUNK: rag.every_chunk,
-            ASKING: lambda number: rag.retrieval.seconds(questions[number]),
+            ASKING: rag.retrieval_s,
         }
         if llama:
             read = settings.prompt_tokens + rag.read_tokens

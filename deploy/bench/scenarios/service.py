@@ -132,48 +132,27 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     for kind in ("stores", "peers"):
         for name, keys in result[kind].items():
             label = f"{name}://" if kind == "stores" else name
-            if "missing" in keys:
-                rows.append((label, *["–"] * 8))
-                continue
-            rows.append((
-                label, figure(keys, "recall_at_5"), figure(keys, "qps"), figure(keys, "p50_ms"), figure(keys, "p99_ms"),
-                figure(keys["alone"], "p50_ms"), figure(keys, "echo_ratio"), figure(keys, "cpu_ratio"),
-                figure(keys, "fill_s"),
-            ))  # fmt: skip
+            figures = (figure(keys, key) for key in ("recall_at_5", "qps", "p50_ms", "p99_ms"))
+            rows.append(
+                (label, *figures, figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"))
+            )
     echo = result["echo"]
-    rows.append(
-        ("echo", "–", figure(echo, "qps"), figure(echo, "p50_ms"), figure(echo, "p99_ms"), "–", "1", "1", "–")
-    )
-    columns = (
-        "",
-        "recall@5",
-        "questions/s",
-        "p50, ms",
-        "p99, ms",
-        "alone p50, ms",
-        "of the echo",
-        "by CPU",
-        "filled in, s",
-    )
+    rows.append(("echo", "–", *(figure(echo, key) for key in ("qps", "p50_ms", "p99_ms")), "–", "1"))
+    columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo")
     title = (
         f"{result['references']:,} references x {result['dim']}, {result['k']} payloads of"
         f" {result['payload_bytes']:,} bytes an answer, {result['callers']} callers"
     )
     note = (
-        "The requests that devices send: 50 candidates by vector put in order by words, the first five returned with"
-        " text and payload. Clustered synthetic vectors, recall by vector alone against exact neighbours, answers over"
-        " TCP on loopback with server and client on the same cores. The echo sends the same bytes from the same event"
-        " loop without looking at the question; its ratio is the median of the rounds', its row the best store's. Peers"
-        " answer behind the same gRPC front. Alone: one caller. By CPU: the time of all cores for an echo,"
-        " client and server together, over that for an answer of this."
+        "The requests that devices send: 50 candidates by vector ordered by words, five returned with text and payload."
+        " Clustered synthetic vectors; recall by vector alone; TCP on loopback, all on the same cores. The"
+        " echo sends the same bytes without looking at the question; peers answer behind the same front. Alone: one"
+        " caller."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
     note = " ".join([note, *absent])
     stages = [
-        (
-            f"{name}://",
-            *(f"{keys['stages_ms'][s[:-3]]:.3g}" for s in STAGES),
-        )
+        (f"{name}://", *(f"{keys['stages_ms'][s[:-3]]:.3g}" for s in STAGES))
         for name, keys in result["stores"].items()
     ]
     names = ("", "queue", "search", "rank", "fetch", "total")
@@ -195,10 +174,7 @@ SCENARIO = Scenario(
     settings=ServiceSettings,
     measure=measure,
     promised=("stores", "peers", "echo", "ratio", "recall_at_5", "best_store"),
-    directions=directions(
-        more="qps echo_ratio",
-        less="p50_ms",
-    ),
+    directions=directions(more="qps echo_ratio", less="p50_ms"),
     sheets=sheets,
     quick={"rounds": 2, "references": 3000, "queries": 100, "seconds": 1.0},
 )

@@ -7,19 +7,10 @@ from pathlib import Path
 from pydantic import field_validator
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import (
-    COPY,
-    DIRECTIONS,
-    PROMISED,
-    copying,
-    decoding_keys,
-    decoding_sheets,
-    measure_modes,
-)
-from deploy.bench.knowledge import prompts, service_for
+from deploy.bench.decoding import DIRECTIONS, PROMISED, decoding_sheets, measure_decoding
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import Keys, Scenario, ScenarioFailed
-from memory_model.bundle import MANIFEST, Bundle
+from memory_model.bundle import MANIFEST
 
 RETRIEVAL = (
     "the weights are random: what they write and say means nothing, what it costs to find and read is real"
@@ -45,11 +36,8 @@ def measure(settings: ShapeSettings) -> Keys:
         raise ScenarioFailed(
             f"no bundle at {settings.bundle}: `make real-size` makes it, the first time in an hour"
         )
-    bundle = Bundle.open(settings.bundle)
-    texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    with service_for(settings, bundle, settings.model) as address, settings.open(address) as model:
-        samples = measure_modes(model, texts, settings, {COPY: copying(settings.threads)})
-        return {**decoding_keys(model, samples, settings), "retrieval": RETRIEVAL}
+    keys, _ = measure_decoding(settings, model=settings.model)
+    return {**keys, "retrieval": RETRIEVAL}
 
 
 SCENARIO = Scenario(

@@ -61,17 +61,9 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
             requests = requests_of(collection)
             near = answers_of(address, requests_of(collection, words=False))
             answers = answers_of(address, requests)
-            cpu_ms: dict[str, list[float]] = {"echo": [], name: []}
-
-            def weighed(what: str, where: str) -> Load:
-                before = _cpu_s()
-                found = load(where, requests, callers, seconds)
-                cpu_ms[what].append(1e3 * (_cpu_s() - before) / max(1, len(found.latencies_s)))
-                return found
-
             variants = {
-                "echo": lambda _: weighed("echo", echo),
-                name: lambda _: weighed(name, address),
+                "echo": lambda _: load(echo, requests, callers, seconds),
+                name: lambda _: load(address, requests, callers, seconds),
                 "alone": lambda _: load(address, requests, 1, seconds / 2),
             }
             for share in SHARES if subject.is_store else ():
@@ -85,8 +77,7 @@ def measured(subject: Subject, asking: Asking, echo: str) -> Keys:
             "recall_at_5": round_figure(recall_of(near, collection.neighbours)),
             "disk_bytes": sum(path.stat().st_blocks * 512 for path in subject.folder.rglob("*") if path.is_file()),
             "resident_bytes": resident, "fill_s": round_figure(fill_s), "echo": speed_of(samples["echo"]),
-            "alone": speed_of(samples["alone"]), "cpu_ms": round_figure(median(cpu_ms[name])),
-            "cpu_ratio": round_figure(median(cpu_ms["echo"]) / median(cpu_ms[name])),
+            "alone": speed_of(samples["alone"]),
             "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
         }  # fmt: skip
         if subject.is_store:
@@ -113,13 +104,6 @@ def _empty(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _cpu_s() -> float:
-    """Of this process, which asks, and of all servers: what answers cost together, also on a busy machine."""
-    me = psutil.Process()
-    times = (process.cpu_times() for process in (me, *me.children(recursive=True)))
-    return sum(float(spent.user + spent.system) for spent in times)
 
 
 def _resident(process: psutil.Process) -> int:

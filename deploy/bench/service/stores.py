@@ -18,7 +18,7 @@ from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
 from memory_service.stores.identity import WriterIdentity
-from memory_service.write.encoder import EncodedReferences, EncoderDescription
+from memory_service.write.encoder import EncodedReferences, Encoder, EncoderDescription
 
 _BATCH = 512
 _FILLED = "the benchmark's stores are filled directly: nothing is ingested or embedded here"
@@ -97,14 +97,15 @@ def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: di
     """Serves the store until SIGTERM."""
     configure_logs("warning")
     settings = Settings(listen="127.0.0.1:0", store=url, warm_up=False, **more)  # type: ignore[arg-type]
-    run(_serve(ready, settings, dimension))
+    run(serve(ready, settings, NoEncoder(dimension)))
 
 
-async def _serve(ready: Callable[[int], None], settings: Settings, dimension: int) -> None:
+async def serve(ready: Callable[[int], None], settings: Settings, encoder: Encoder) -> None:
+    """The real server until SIGTERM."""
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     server = Server(settings)
-    await server.start(NoEncoder(dimension), open_store(settings.store))
+    await server.start(encoder, open_store(settings.store))
     keep_what_is_loaded()
     ready(server.port)
     await told_to_stop.wait()
