@@ -152,7 +152,7 @@ class Ruler:
         import torch
 
         from memory_model.data.batches import IGNORE
-        from memory_model.train.losses import read
+        from memory_model.nn.generate import read
 
         predicts = torch.zeros_like(batch.labels, dtype=torch.bool)
         predicts[:, :-1] = batch.labels[:, 1:] != IGNORE
