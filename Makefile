@@ -13,17 +13,14 @@ DEVICE ?= cpu
 PROCESSES ?= 2
 # The heads that were measured to read (memory-model rank-heads), each with all 128 tokens of a reference.
 HEADS ?= 14.1:128,15.2:128,17.1:128,18.2:128,20.2:128,23.0:128,23.2:128,24.0:128,24.1:128
-# What `make curves` measures beside the shipped: heads that larger budgets have too, and codecs.
-MORE_HEADS ?= 23.1:128,19.0:128,28.0:128
-CODECS ?= paper:14,table:13,groups:13,groups:20,heads:8,heads:13,tokens:4,tokens:6,tokens:8,tokens:10,tokens:13
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy experiments docs tests
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,codec decode network rag shape step faults load service ingest capacity local-server)
+BENCHES := $(addprefix bench-,decode shape network rag local-server codec service capacity ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size curves edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -114,24 +111,18 @@ build/llama/.ready: | $(READY)
 
 # Options of every bench target: BENCH=--quick, BENCH="--set threads=2 --set target=host:7430".
 bench: $(BUNDLE)/manifest.json $(REAL)/manifest.json ## every benchmark in its quick form, then docs/benchmarks.md
-	$(BIN)/python -m deploy.bench all --quick --page docs/benchmarks.md --html build/bench/report.html
+	$(BIN)/python -m deploy.bench all --quick
 
 bench-decode: $(BUNDLE)/manifest.json ## decoding with and without memories of a service on loopback; llama.cpp after `make llama`
-bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and the break-even point with text RAG
+bench-network: $(BUNDLE)/manifest.json ## the same with a network between, and against text RAG
 bench-rag: $(BUNDLE)/manifest.json ## memory against the same references as text, ours and llama.cpp's
 bench-codec: $(BUNDLE)/manifest.json ## decompressing memories, compiled and in numpy, against FAISS
 bench-shape: $(REAL)/manifest.json ## bench-decode for the paper's shape, with memories that its random weights wrote
-bench-step: $(BUNDLE)/manifest.json ## one decoding step taken apart
-bench-faults: $(BUNDLE)/manifest.json ## decoding while the service is down, slow or corrupt
-bench-load: $(BUNDLE)/manifest.json ## latency of retrieval at fixed rates (BENCH="--set target=host:port")
-
 bench-ingest: $(BUNDLE)/manifest.json ## documents into memories through a real service, against the model's forward pass
 
-bench-capacity: $(READY) ## memory, disk and search time by the number of references
+bench-remember: $(BUNDLE)/manifest.json ## memories written on the device: references a second, what they take from decoding, a local search
 
-.PHONY: capacity
-capacity: $(READY) ## write docs/operations/capacity.md from what `make bench-capacity` measured
-	$(BIN)/python -m deploy.bench.service.capacity_page
+bench-capacity: $(READY) ## memory, disk and search time by the number of references
 
 bench-service: $(READY) ## retrieval on each store, against an echo and, after `make bench-peers`, vector databases
 
@@ -143,8 +134,8 @@ bench-peers: $(READY) ## install the vector databases that bench-service compare
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
 
-bench-report: $(READY) ## write the tables of docs/benchmarks.md and build/bench/report.html from the results
-	$(BIN)/python -m deploy.bench report --page docs/benchmarks.md --html build/bench/report.html
+bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures and says their age
+	$(BIN)/python -m deploy.bench report
 
 $(BUNDLE)/manifest.json: | $(READY)
 	$(BIN)/memory-model export --out $(BUNDLE)
@@ -154,11 +145,6 @@ $(REAL)/manifest.json: | $(READY)
 
 real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: an hour, 8 GB of memory, 20 GB of disk; resumable
 	$(BIN)/python -m deploy.real_size
-
-curves: $(READY) ## F1 against bytes and codecs, for docs/studies.md: long, resumable (LIMIT=n, NATURAL=file)
-	$(BIN)/python -m experiments budget-curve --limit $(or $(LIMIT),40) $(if $(NATURAL),--natural $(NATURAL)) --more $(MORE_HEADS)
-	$(BIN)/python -m experiments codec-curve --corpus build/corpus --references 300 --variants $(CODECS)
-	$(BIN)/python -m experiments report
 
 verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)
 	$(BIN)/python -m deploy.gpu.verify --bundle $(BUNDLE) $(VERIFY)
@@ -178,9 +164,15 @@ test-image: $(READY) ## build both sides' images on a debootstrap base; the serv
 dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/
 	$(BIN)/python -m deploy.wheels
 
-docs: $(READY) ## write docs/commands.md and the SDK's reference from the code itself
+docs: $(READY) build/docs-venv/.ready ## write docs/commands.md, then the documents with the SDK's reference as a site in build/site
 	$(BIN)/python -m docs.commands
-	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.site
+
+# An environment of its own: 170 MB that nothing else needs.
+build/docs-venv/.ready: requirements/docs.txt | $(READY)
+	$(PYTHON) -m venv build/docs-venv
+	build/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 clean: ## remove what the commands made, keep .venv/
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

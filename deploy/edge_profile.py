@@ -23,8 +23,8 @@ import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
+from deploy.bench.decoding import cache_bytes, weight_bytes
 from deploy.bench.scenarios.codec import random_memories
-from deploy.bench.weights_read import cache_bytes, weight_bytes
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import OpenedSession

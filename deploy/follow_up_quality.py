@@ -4,7 +4,7 @@
 
 Two kinds of second question: about another country than the first ("change"), and one that needs the first ("follow":
 "How many airports does it have?"). Three ways to ask: with the question alone, with all turns as one text, and as the
-device asks (`edge_client.generate.query`). Embeds the factbook once, minutes on two cores, into build/embeddings.
+device asks (`edge_client.generate.prompt`). Embeds the factbook once, minutes on two cores, into build/embeddings.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from edge_client.generate.prompt import query_text
-from edge_client.generate.query import Query, query_vectors
+from edge_client.generate.prompt import Query, query_text, query_vectors
 from memory_model.bundle import Bundle
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, references_of
 from memory_model.eval.rows import Row, open_rows

@@ -56,7 +56,7 @@ def main() -> None:
     try:
         ingest(service.address, work)
         with EdgeModel.open(
-            options.bundle, service.address, deadline_s=DEADLINE_S, chunk_deadline_s=DEADLINE_S
+            options.bundle, service.address, deadline_s=DEADLINE_S
         ) as model:
             scores = answered(model, rows)
             compare_early(model, rows[: options.long])

@@ -62,18 +62,9 @@ class Wheel:
 _TORCH = tuple(
     f"memory_model/{part}"
     for part in (
-        "nn/",
-        "models/",
-        "data/",
-        "train/",
-        "eval/",
-        "export/",
-        "cli/",
-        "assets/",
-        "codec/faiss.py",
-        "codec/fit.py",
+        "nn/", "models/", "data/", "train/", "eval/", "export/", "cli/", "assets/", "codec/faiss.py", "codec/fit.py",
     )
-)
+)  # fmt: skip
 
 
 def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
@@ -87,11 +78,13 @@ def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
         ),
         Wheel(
             "memory3-model", "The formats of Memory³ Edge that device and cloud share, without torch.",
-            takes=("memory_model/",), leaves=_TORCH, extra="edge", only=("jinja2", "onnxruntime"), compiled=True,
+            takes=("memory_model/",), leaves=_TORCH, extra="edge", compiled=True,
+            only=("jinja2", "markdown-it-py", "onnxruntime"),
         ),
         Wheel(
             "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-protos", "memory3-model"), optional=OF_THE_EDGE,
+            takes=("edge_client/",), extra="edge", ours=("memory3-protos", "memory3-model"),
+            optional=("formats", *OF_THE_EDGE),
             scripts=("edge-client",),
         ),
         Wheel(

@@ -17,6 +17,14 @@ PROGRAMS = {
     "edge-client": "edge_client.cli.main",
 }
 
+_SUPERFLUOUS = (
+    re.compile(r"^\* `--(help|install-completion|show-completion)`: .*\n", re.MULTILINE),
+    re.compile(r"^\*\*Usage\*\*:\n\n```console\n.*\n```\n\n", re.MULTILINE),
+    re.compile(r"^\*\*Commands\*\*:\n\n(\* .*\n)+", re.MULTILINE),
+    re.compile(r"^\*\*Options\*\*:\n\n(?!\*)", re.MULTILINE),
+)
+"""What every command has, and lists of commands whose sections follow."""
+
 
 def commands_page() -> str:
     """The whole page."""
@@ -33,6 +41,8 @@ def _program(name: str, module: str) -> str:
     # The context is made by the command and read by the documentation: both are the framework's own affair.
     context: Any = command.make_context(name, ["--help"], resilient_parsing=True)
     text = str(get_docs_for_click(obj=command, ctx=context, name=name))
+    for superfluous in _SUPERFLUOUS:
+        text = superfluous.sub("", text)
     return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
 

@@ -5,7 +5,6 @@ import os
 # What gRPC logs about a call that fails, our errors say better; it reads this once, when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from edge_client.aio import AsyncChatSession, AsyncEdgeModel
 from edge_client.errors import (
     ContextFull,
     CorruptFile,
@@ -19,7 +18,7 @@ from edge_client.errors import (
     SessionBusy,
     StorageError,
 )
-from edge_client.events import Event, Finished, Recalled, Result, Statistics, Token
+from edge_client.events import Event, Finished, Recalled, Remembered, Result, Statistics, Token
 from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
@@ -31,8 +30,6 @@ from edge_client.wire.client import MemoryClient
 
 __all__ = [
     "AnswerStream",
-    "AsyncChatSession",
-    "AsyncEdgeModel",
     "ChatSession",
     "ContextFull",
     "CorruptFile",
@@ -50,6 +47,7 @@ __all__ = [
     "ProviderError",
     "RecallMode",
     "Recalled",
+    "Remembered",
     "Result",
     "RetrievalError",
     "SamplingOptions",

@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable
 
 
+class Cancelled(Exception):
+    """What was computed is no longer needed."""
+
+
 class Cancellation:
     """Set once, by `cancel`. Thread-safe."""
 
@@ -18,6 +22,11 @@ class Cancellation:
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
         return self._cancelled
+
+    def check(self) -> None:
+        """Raise Cancelled if it was called."""
+        if self._cancelled:
+            raise Cancelled
 
     def cancel(self) -> None:
         """Set it and call the callbacks, in this thread."""

@@ -1,6 +1,6 @@
 """The events of an answer: memories recalled, tokens, and at the end what it all cost.
 
-An answer is a sequence of Recalled and Token events and ends with exactly one Finished. A Result is all of them.
+An answer is a sequence of Recalled, Remembered and Token events and ends with exactly one Finished. A Result is all of them.
 """
 
 from __future__ import annotations
@@ -68,6 +68,19 @@ class Recalled:
     def state(self) -> str:
         """fetched, held, late, failed, skipped, offline: see `edge_client.recall.recaller.RecallState`."""
         return self.recall.state
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The oldest turns of a conversation left the cache and are memories now, which later chunks may read.
+
+    turns: their numbers, from 1. references: memories that were written for them. error: `REASON: message` of what
+    could not be written; it is tried again when the next turns leave.
+    """
+
+    turns: tuple[int, ...]
+    references: int
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +157,7 @@ class Finished:
     refused: bool = False
 
 
-Event = Recalled | Token | Finished
+Event = Recalled | Remembered | Token | Finished
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +17,17 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
+from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
+from edge_client.generate.past import Past
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import remember as remember_documents
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.local.writer import MemoryWriter
+from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
-from edge_client.recall.pack import MemoryPack, open_pack
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
 from edge_client.recall.worker import Recalling, RecallWorker
@@ -30,6 +38,7 @@ from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
 from memory_model.chat import Message, Prompt
 from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.formats import FileDocument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,7 +65,8 @@ class EdgeModel:
     not fork a process with an open model: open it in the child.
 
     Closing cancels the answers that are under way: their iterations end with Finished, reason "cancelled",
-    after the step that they are in; then the connection is closed. After that everything raises ModelClosed.
+    after the step that they are in; then the connection is closed. After that everything raises ModelClosed. A program
+    that ends closes what is open.
     """
 
     def __init__(
@@ -70,16 +80,22 @@ class EdgeModel:
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
+        self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
         self.closed = False
         self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
-        self._pack: MemoryPack | None = None
-        self._worker = RecallWorker(recaller, policy=self.policy) if recaller is not None else None
+        self._pack: LocalKnowledgeBase | None = None
+        self.worker = RecallWorker(recaller) if recaller is not None else None
+        self.background = ThreadPoolExecutor(1, "memory3-remember")
+        self.closing = Cancellation()
         # Before there are threads: a cached property is made twice if two read it at once.
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
         self._spellings = Spellings()
+        self._writer: MemoryWriter | None = None
+        self._local: LocalKnowledgeBases | None = None
+        _OPEN.add(self)
 
     @classmethod
     def open(
@@ -104,14 +120,17 @@ class EdgeModel:
             parallel=settings.parallel,
         )  # fmt: skip
         pack = open_pack(settings, opened)
+        local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
+        if len(local) and "service" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"offline": True})
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads),
             _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, cache=MemoryCache.of(int(settings.memory_cache_mb * 2**20)),
-            deadline_s=settings.deadline_s,
+            pack=pack, local=[local] if len(local) else [], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack = settings, pack
+        model._settings, model._pack, model._local = settings, pack, local
+        model.remember_at = settings.remember_at
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -125,10 +144,11 @@ class EdgeModel:
             raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
         recaller = Recaller(
             mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None, deadline_s=settings.deadline_s,
+            pack=self._pack if name == settings.knowledge_base else None, local=mine.local,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack = settings, self._pack
+        model._settings, model._pack, model._local = settings, self._pack, self._local
+        model.remember_at = self.remember_at
         return model
 
     def ask(
@@ -197,6 +217,36 @@ class EdgeModel:
         """
         return ChatSession.load(self, path, self.policy_with(memory))
 
+    def remember(
+        self, text: str, *, key: str, title: str = "", metadata: Mapping[str, str] | None = None,
+        knowledge_base: str = DEFAULT_NAME,
+    ) -> int:  # fmt: skip
+        """Write a text into a knowledge base of this device; answers read it from then on. Nothing of it is sent.
+
+        key: names the text; one of the same key is replaced, an equal one costs nothing. Returns the number of its
+        memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
+        StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        if self._local is None or not isinstance(self.recaller, Recaller):
+            raise InvalidInput("only a model made by EdgeModel.open has knowledge bases of its own: open it so")
+        writer = self._memory_writer()
+        base = self._local.base(knowledge_base, writer.embedder.dim)
+        document = FileDocument(key, key, title, text, metadata or {})
+        *_, last = remember_documents(base, writer, [document])
+        if last.outcome == "failed":
+            raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
+        if self._local not in self.recaller.local:
+            self.recaller.local = (*self.recaller.local, self._local)
+        return last.references
+
+    def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
+        """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
+        self.check_open()
+        if self._local is None:
+            raise InvalidInput("only a model made by EdgeModel.open has knowledge bases of its own: open it so")
+        return self._local.base(knowledge_base).delete(key)
+
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
 
@@ -210,8 +260,10 @@ class EdgeModel:
             stream.cancel()
         for stream in streams:
             stream.wait_for_step()
-        if self._worker is not None:
-            self._worker.close()
+        self.closing.cancel()
+        self.background.shutdown(cancel_futures=True)
+        if self.worker is not None:
+            self.worker.close()
         if isinstance(self.recaller, Recaller):
             self.recaller.close()
 
@@ -225,10 +277,28 @@ class EdgeModel:
 
     # What sessions need.
 
-    def sequence(self) -> Text:
-        """The key-values of one more conversation; raises ModelClosed."""
+    def sequence(self, source: object = None) -> Text:
+        """The key-values of one more conversation; raises ModelClosed. source: of its memories, if it has its own."""
         self.check_open()
-        return self.decoder.sequence(self.recaller)
+        return self.decoder.sequence(source or self.recaller)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the bundle can write memories, and what is written can be read."""
+        return self.worker is not None and self.bundle.writer is not None
+
+    def past(self, saved: bytes = b"") -> Past:
+        """A conversation's own memories, new or as they were saved.
+
+        Raises StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
+        """
+        self.check_open()
+        return Past(self._memory_writer(), saved)
+
+    def _memory_writer(self) -> MemoryWriter:
+        if self._writer is None:
+            self._writer = MemoryWriter(self.bundle, embedder=getattr(self.recaller, "embedder", None))
+        return self._writer
 
     def check_open(self) -> None:
         """Raise ModelClosed after `close`."""
@@ -241,10 +311,15 @@ class EdgeModel:
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
         if len(prompt.ids) >= self.decoder.room:
-            raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit",
-                help="shorten the conversation, or open the model with a longer context (EDGE_CLIENT_CONTEXT)",
-            )
+            longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
+            if self.bundle.writer is None:
+                help = (
+                    f"the bundle has no writer.onnx, with which old turns would become memories: export it again with"
+                    f" `memory-model export`, or {longer}"
+                )
+            else:
+                help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
+            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
         return sampling
 
     def policy_with(
@@ -263,14 +338,14 @@ class EdgeModel:
 
     def answer(
         self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
-        done: Callable[[Answer], None],
+        done: Callable[[Answer], None], conversation: Conversation | None = None,
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
-        worker = None if policy.mode is RecallMode.off else self._worker
+        worker = None if policy.mode is RecallMode.off else self.worker
         answer = Answer(
             sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
-            self.bundle.manifest.refusal,
+            self.bundle.manifest.refusal, conversation,
         )  # fmt: skip
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
@@ -295,6 +370,16 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         return Prompt(ids, [True] * len(ids))
+
+
+_OPEN: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread may be inside the runtime when the interpreter ends: it would be aborted there."""
+    for model in list(_OPEN):
+        model.close()
 
 
 def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:

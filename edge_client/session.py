@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
+from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall
@@ -39,14 +41,15 @@ class ChatSession:
     key-values of the text and of the memories being read.
 
     The turns of the model are kept as the tokens that it generated, so their key-values are used again at the
-    next turn even where their text would be tokenized otherwise.
+    next turn even where their text would be tokenized otherwise. A conversation may be of any length: when the cache
+    is filled to EdgeSettings.remember_at, the oldest turns become memories of this conversation alone, which every
+    chunk retrieves beside those of the knowledge bases; the system message and the last turns stay. Needs a bundle
+    with writer.onnx and a memory mode other than "off"; without them a conversation ends with ContextFull.
     """
 
     def __init__(self, model: EdgeModel, messages: Sequence[Message], policy: RecallPolicy) -> None:
         self._model, self._policy = model, policy
-        self._messages: list[Message] = [dict(m) for m in messages]
-        self._spelled: Mapping[int, Sequence[int]] = {}
-        self._sequence = model.sequence()
+        self._conversation = Conversation(model, messages)
         self._answer: weakref.ref[AnswerStream] | None = None
         self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
         if messages:
@@ -56,17 +59,17 @@ class ChatSession:
     def messages(self) -> list[Message]:
         """A copy of the conversation: {"role": …, "content": …}, finished turns and the one under way."""
         with self._lock:
-            return [dict(m) for m in self._messages]
+            return [dict(m) for m in self._conversation.messages]
 
     @property
     def tokens(self) -> int:
         """Tokens of the conversation that are in the cache."""
-        return len(self._sequence.tokens)
+        return len(self._conversation.sequence.tokens)
 
     def send(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
     ) -> AnswerStream:
-        """Say something and iterate over the answer's events: Recalled, Token, and Finished at the end.
+        """Say something and iterate over the answer's events: Recalled, Remembered, Token, and Finished at the end.
 
         memory: overlap, exact or off for this turn; where it is switched on or off the conversation is read anew.
         options: see `Sampling`. Both turns are part of the conversation when the answer is over, a cancelled one
@@ -77,13 +80,29 @@ class ChatSession:
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            messages = [*self._messages, {"role": "user", "content": text}]
-            prompt = self._model.bundle.chat.prompt(messages, spelled=self._spelled)
-            sampling = self._model.checked(prompt, options)
-            stream = self._model.answer(self._sequence, prompt, sampling, policy, self._record)
-            self._messages = messages
+            talk = self._conversation
+            talk.messages.append({"role": "user", "content": text})
+            try:
+                prompt = talk.prompt(policy)
+                sampling = self._model.checked(prompt, options)
+                stream = self._model.answer(talk.sequence, prompt, sampling, policy, self._record, talk)
+            except BaseException:
+                talk.messages.pop()
+                raise
             self._answer = weakref.ref(stream)
         return stream
+
+    def remember(self, text: str, title: str = "", *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Write a text of any length as memories that this conversation alone reads; returns how many they are.
+
+        title: stands in front of every reference, and names the text where it is read. progress: called with the
+        references that are written and all of them. What is written stays when this is interrupted, and is not
+        written again. Raises InvalidInput, SessionBusy, StorageError (NO_WRITER, DISK_FULL), ModelClosed.
+        """
+        self._end_abandoned()
+        with self._lock:
+            self._check_free()
+            return self._conversation.remembers().remember(text, title, progress)
 
     def take_back(self) -> str:
         """Forget the last question and its answer, and return the question; what was read before stays in the cache.
@@ -93,11 +112,11 @@ class ChatSession:
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            if [m["role"] for m in self._messages[-2:]] != ["user", "assistant"]:
+            talk = self._conversation
+            if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
                 raise InvalidInput("there is no question to take back: ask one first")
-            *kept, question, _ = self._messages
-            self._spelled = {place: ids for place, ids in self._spelled.items() if place < len(kept)}
-            self._messages = kept
+            *talk.messages, question, _ = talk.messages
+            talk.spelled = {place: ids for place, ids in talk.spelled.items() if place < len(talk.messages)}
             return question["content"]
 
     def cancel(self) -> None:
@@ -107,21 +126,23 @@ class ChatSession:
             answer.cancel()
 
     def save(self, path: str | Path) -> None:
-        """Write the conversation to one file, atomically: messages, tokens, key-values, memories being read.
+        """Write the conversation to one file, atomically: messages, tokens, key-values, and its memories.
 
         Raises SessionBusy while an answer is being read, and StorageError.
         """
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            arrays, numbers = self._sequence.snapshot()
-            held = self._sequence.held
+            talk = self._conversation
+            talk.settle(Cancellation())
+            arrays, state = talk.sequence.snapshot()
+            held = talk.sequence.held
             if len(held.payloads) != len(held.memories):
                 raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
             SavedSession(
                 identity=self._model.bundle.identity, precision=self._model.graph.precision,
-                messages=self._messages, spelled=self._spelled, tokens=self._sequence.tokens, numbers=numbers,
-                read=held.read, payloads=held.payloads, arrays=arrays,
+                messages=talk.messages, spelled=talk.spelled, left=talk.left, tokens=talk.sequence.tokens, state=state,
+                read=held.read, payloads=held.payloads, arrays=arrays, past=talk.past.saved() if talk.past else b"",
             ).write(path)  # fmt: skip
 
     @classmethod
@@ -141,12 +162,15 @@ class ChatSession:
                 subject="the session was saved with",
             )
         session = cls(model, saved.messages, policy)
-        session._spelled = saved.spelled
+        talk = session._conversation
+        talk.spelled, talk.left = saved.spelled, saved.left
+        if saved.past:
+            talk.past, talk.sequence.source = model.past(saved.past), object()
         if saved.precision == model.graph.precision:
             memories = tuple(bundle.memory_format.decode(saved.payloads))
             held = Recall("", memories, saved.read, state="held", payloads=saved.payloads)
             held = held if memories else NOTHING
-            session._sequence.restore(saved.arrays, saved.tokens, held, **saved.numbers)
+            talk.sequence.restore(saved.arrays, saved.tokens, held, **saved.state)
         return session
 
     def _end_abandoned(self) -> None:
@@ -167,9 +191,10 @@ class ChatSession:
     def _record(self, answer: Answer) -> None:
         """The answer is over: keep its turn, or take the question back if nothing was said."""
         with self._lock:
+            talk = self._conversation
             if not answer.began:
-                self._messages = self._messages[:-1]
+                talk.messages = talk.messages[:-1]
                 return
             if (said := answer.said) is not None:
-                self._spelled = {**self._spelled, len(self._messages): said}
-            self._messages = [*self._messages, {"role": "assistant", "content": answer.shown}]
+                talk.spelled = {**talk.spelled, len(talk.messages): said}
+            talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]

@@ -2,7 +2,7 @@
 
 8 bytes   magic "M3CHAT" and the format version (little-endian uint16)
 32 bytes  SHA-256 of the rest
-the rest  a NumPy .npz without pickled objects: header (JSON), payload_0 …, one array for each cache tensor
+the rest  a NumPy .npz without pickled objects: header (JSON), past (SQLite), payload_0 …, an array for each cache tensor
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, MissingFile
 
 MAGIC = b"M3CHAT"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<6sH32s")
 
 
@@ -37,30 +37,34 @@ class SavedSession:
     """What a session needs to go on.
 
     identity, precision: of the bundle it was held with. messages: finished turns; spelled: by a message's
-    number the tokens that the model generated for it. tokens: those whose key-values are in `arrays` (after
-    the prefix). numbers: what else the caches need. read, payloads: the memories in the slots, as they came.
+    number the tokens that the model generated for it. left: how many messages, behind the system's, are no text in the
+    cache any more. tokens: those whose key-values are in `arrays` (after the prefix). state: what else the caches
+    need. read, payloads: the memories in the slots, as they came. past: the file of the conversation's own memories.
     """
 
     identity: Identity
     precision: str
     messages: Sequence[Message]
     spelled: Mapping[int, Sequence[int]]
+    left: int
     tokens: Sequence[int]
-    numbers: Mapping[str, int]
+    state: Mapping[str, Any]
     read: tuple[MemoryRead, ...]
     payloads: tuple[bytes, ...]
     arrays: Mapping[str, np.ndarray]
+    past: bytes = b""
 
     def write(self, path: str | Path) -> None:
         """Write the file beside its place and move it there; raises StorageError and then changes nothing."""
         path = Path(path)
         header = {
             "identity": asdict(self.identity), "precision": self.precision, "messages": list(self.messages),
-            "spelled": {str(n): list(tokens) for n, tokens in self.spelled.items()}, "tokens": list(self.tokens),
-            "numbers": dict(self.numbers), "read": [asdict(r) for r in self.read], "payloads": len(self.payloads),
+            "spelled": {str(n): list(tokens) for n, tokens in self.spelled.items()}, "left": self.left, "tokens": list(self.tokens),
+            "state": dict(self.state), "read": [asdict(r) for r in self.read], "payloads": len(self.payloads),
         }  # fmt: skip
         content = io.BytesIO()
         members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+        members["past"] = np.frombuffer(self.past, np.uint8)
         members |= {f"payload_{n}": np.frombuffer(p, np.uint8) for n, p in enumerate(self.payloads)}
         members |= {f"cache_{name}": array for name, array in self.arrays.items()}
         np.savez(content, **members)
@@ -111,9 +115,9 @@ class SavedSession:
             identity=Identity(**header["identity"]), precision=str(header["precision"]),
             messages=[dict(m) for m in header["messages"]],
             spelled={int(n): [int(t) for t in tokens] for n, tokens in header["spelled"].items()},
-            tokens=[int(t) for t in header["tokens"]],
-            numbers={name: int(value) for name, value in header["numbers"].items()},
+            left=int(header["left"]), tokens=[int(t) for t in header["tokens"]], state=dict(header["state"]),
             read=tuple(MemoryRead(**r) for r in header["read"]),
             payloads=tuple(members[f"payload_{n}"].tobytes() for n in range(header["payloads"])),
+            past=members["past"].tobytes(),
             arrays={n.removeprefix("cache_"): a for n, a in members.items() if n.startswith("cache_")},
         )  # fmt: skip

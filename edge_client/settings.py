@@ -15,6 +15,7 @@ from memory_model.errors import InvalidInput
 
 DEFAULT_ADDRESS = "127.0.0.1:7430"
 DEFAULT_KNOWLEDGE_BASE = "default"
+LOCAL = Path("build/local")
 ADDRESS_PATTERN = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 """host:port, unix:/path or a dns: name, as gRPC takes them; a URL or a name without a port is refused."""
 _LONGEST_SHOWN = 60
@@ -68,15 +69,19 @@ class EdgeSettings(CheckedSettings):
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
     memories are read, several as atlas,firm.
 
+    local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read. Where there are
+    any, a service is called only if it was named.
+
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
-    deadline_s: longest wait for a prompt's memories; chunk_deadline_s: for those of a generated chunk.
-    memory_cache_mb: memories kept on the device, codes and decoded together. pack: folder of a memory pack
+    deadline_s: longest wait for a chunk's memories.
+    memory_cache_mb: payloads kept on the device. pack: folder of a memory pack
     (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
     the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
+    remember_at: the share of the context at which the oldest turns of a conversation become memories.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
@@ -88,6 +93,7 @@ class EdgeSettings(CheckedSettings):
     }
 
     bundle: Path = DEFAULT_FOLDER
+    local: Path = LOCAL
     service: str = Field(default=DEFAULT_ADDRESS, pattern=ADDRESS_PATTERN)
     knowledge_base: str = Field(default=DEFAULT_KNOWLEDGE_BASE, min_length=1)
 
@@ -95,7 +101,6 @@ class EdgeSettings(CheckedSettings):
     lead_tokens: int = Field(default=16, ge=0, le=4096)
     minimum_score: float | None = Field(default=None, ge=-1, le=1)
     deadline_s: float = Field(default=2.0, gt=0, le=600)
-    chunk_deadline_s: float = Field(default=2.0, gt=0, le=600)
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
     pack: Path | None = None
     offline: bool = False
@@ -105,6 +110,7 @@ class EdgeSettings(CheckedSettings):
     embedder_threads: int = Field(default=1, ge=1, le=256)
     parallel: int = Field(default=4, ge=1, le=256)
     context: int = Field(default=0, ge=0)
+    remember_at: float = Field(default=0.75, ge=0.25, le=0.9)
 
     tls: bool = False
     ca: Path | None = None
@@ -125,12 +131,13 @@ class EdgeSettings(CheckedSettings):
     @property
     def recall_policy(self) -> RecallPolicy:
         """When sessions recall and how long they wait."""
-        return RecallPolicy(self.memory, self.lead_tokens, self.deadline_s, self.chunk_deadline_s)
+        return RecallPolicy(self.memory, self.lead_tokens, self.deadline_s)
 
 
 class EdgeOptions(TypedDict, total=False):
     """The keyword arguments of `EdgeModel.open`: fields of EdgeSettings, which says what each means."""
 
+    local: str | Path | None
     knowledge_base: str | None
     memory: RecallMode | Literal["overlap", "exact", "off"] | None
     lead_tokens: int | None
@@ -141,9 +148,9 @@ class EdgeOptions(TypedDict, total=False):
     provider: Literal["auto", "cpu", "cuda", "tensorrt"] | None
     parallel: int | None
     context: int | None
+    remember_at: float | None
     minimum_score: float | None
     deadline_s: float | None
-    chunk_deadline_s: float | None
     memory_cache_mb: float | None
     tls: bool | None
     ca: str | Path | None

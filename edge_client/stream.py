@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 
 from edge_client.cancellation import Cancellation
@@ -11,6 +13,9 @@ from edge_client.errors import SessionBusy
 from edge_client.events import Event, Finished, Result, Token
 from edge_client.generate.loop import Answer
 from memory_model.errors import InvalidInput
+
+AHEAD = 8
+"""Events that an asynchronous reader's thread computes before its loop has taken them."""
 
 
 class AnswerStream(Iterator[Event]):
@@ -20,10 +25,13 @@ class AnswerStream(Iterator[Event]):
         for delta in stream.deltas: ...         # its pieces as they come
         for event in stream: ...                # Recalled, Token, Finished
         stream.result()                         # text, memories, statistics
+        async for event in stream: ...          # in asyncio: a thread computes, the loop stays free
+        await stream.aresult()
 
     One thread at a time may iterate; a second one gets SessionBusy. `cancel` may be called from any thread:
     within one step of the decoder the iteration gets Finished with reason "cancelled". Leaving the loop early
-    (break, an exception, close, dropping it) ends the answer as well, without that event.
+    (break, an exception, close, dropping it) ends the answer as well, without that event. So does cancelling the task
+    that reads; what it did not receive then is no part of the conversation.
 
     done: called once, when the answer is over in whatever way.
     """
@@ -45,6 +53,15 @@ class AnswerStream(Iterator[Event]):
         if isinstance(event, Finished):
             self.close()
         return event
+
+    def __aiter__(self) -> AsyncGenerator[Event, None]:
+        return _events_of(self)
+
+    async def aresult(self) -> Result:
+        """As `result`, in asyncio."""
+        async for _ in self:
+            pass
+        return self.finished()
 
     @property
     def deltas(self) -> Iterator[str]:
@@ -136,3 +153,55 @@ class AnswerStream(Iterator[Event]):
         if not getattr(self, "_over", True):
             self._cancellation.cancel()
             self._finish()
+
+
+async def _events_of(stream: AnswerStream) -> AsyncGenerator[Event, None]:
+    """The events of an answer that a thread of its own computes, at most `AHEAD` of them in advance.
+
+    An answer that is left early is recorded with the tokens that were taken, not with those computed in advance.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+    ahead = threading.Semaphore(AHEAD)
+
+    def compute() -> None:
+        over = False
+        while not over:
+            found: Event | BaseException
+            try:
+                found = stream.compute()
+                ahead.acquire()
+            except BaseException as error:
+                found = error
+            over = isinstance(found, Finished | BaseException)
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+                loop.call_soon_threadsafe(queue.put_nowait, found)
+
+    thread = threading.Thread(target=compute, name="memory3-answer", daemon=True)
+    thread.start()
+    received, over = 0, False
+    try:
+        while True:
+            event = await queue.get()
+            if isinstance(event, BaseException):
+                raise event
+            ahead.release()
+            received += isinstance(event, Token)
+            if isinstance(event, Finished):
+                over = True
+                stream.close()  # nothing is under way
+                yield event
+                return
+            yield event
+    finally:
+        if not over:
+            stream.cancel()
+            for _ in range(AHEAD):
+                ahead.release()
+            await asyncio.shield(asyncio.to_thread(_end, stream, thread, received))
+
+
+def _end(stream: AnswerStream, thread: threading.Thread, received: int) -> None:
+    """Wait for the thread that computes; the reader has received so many tokens."""
+    thread.join()
+    stream.close(received)

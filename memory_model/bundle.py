@@ -3,6 +3,7 @@
     manifest.json             ids, shape, precision, licence; size and SHA-256 of every other file
     decoder.onnx(.data)       the decoder with memory slots, standard operators
     decoder.cpu.onnx          the same with the CPU provider's own operators, over the same weights
+    writer.onnx               writes memories on the device, over the same weights file
     embedder.onnx, embedder_tokenizer.json, embedder.json
     tokenizer.json, chat_template.jinja, codec.npz
     cache/                    made by the device for itself, in no manifest: TensorRT's engine, number of threads
@@ -33,6 +34,8 @@ from memory_model.refusal import Refusal
 from memory_model.tokenizer import SpecialTokens, Tokenizer
 
 MANIFEST = "manifest.json"
+WRITER_FILE = "writer.onnx"
+"""Optional: bundles that were exported before there was one still load."""
 BUNDLE_FORMAT_VERSION = 2
 DEFAULT_FOLDER = Path("build/bundle")
 REQUIRED = ("decoder.onnx", "embedder.onnx", "embedder_tokenizer.json", "embedder.json",
@@ -151,6 +154,11 @@ class Bundle:
     def decoder(self) -> Path:
         """`decoder.onnx`; its weights lie beside it."""
         return self.folder / "decoder.onnx"
+
+    @property
+    def writer(self) -> Path | None:
+        """`writer.onnx`, None in a bundle that only reads memories."""
+        return self.folder / WRITER_FILE if WRITER_FILE in self.manifest.files else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

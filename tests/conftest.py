@@ -19,6 +19,9 @@ from deploy.default_bundle import is_current, made
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What a developer's device remembers is not read.
+os.environ["EDGE_CLIENT_LOCAL"] = str(Path(__file__).resolve().parents[1] / "build" / "local-of-tests")
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them each program that they start and
 # send it to; a handler of our own is not passed on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from deploy.bench.scenario import ScenarioFailed, Settings
-from edge_client import EdgeModel, Finished, Recalled, Token
+from edge_client import EdgeModel, Finished, Recalled
 from edge_client.events import Statistics
 from edge_client.recall.recaller import Recaller, Service
 from edge_client.wire.retrieval import Answer
@@ -63,15 +62,11 @@ class WithoutWords:
 
 @dataclass(frozen=True)
 class Answered:
-    """What one answer cost.
-
-    total_s: from `send` to the end, prompt and its recall included. token_ms: from each token to the next.
-    """
+    """What one answer cost. total_s: from `send` to the end, prompt and its recall included."""
 
     statistics: Statistics
     recalls: tuple[Recalled, ...]
     total_s: float
-    token_ms: tuple[float, ...] = ()
 
     @property
     def tokens_per_s(self) -> float:
@@ -99,20 +94,16 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
     session = model.session(memory=recall)
     recalls: list[Recalled] = []
     finished: Finished | None = None
-    told: list[float] = []
     began = time.perf_counter()
     for event in session.send(text, max_tokens=tokens, logit_bias=dict.fromkeys(ends, NEVER)):
-        if isinstance(event, Token):
-            told.append(time.perf_counter())
-        elif isinstance(event, Recalled):
+        if isinstance(event, Recalled):
             recalls.append(event)
         elif isinstance(event, Finished):
             finished = event
     total_s = time.perf_counter() - began
     if finished is None or finished.statistics.generated_tokens != tokens:
         raise ScenarioFailed(f"the answer has not {tokens} tokens: {finished and finished.reason}")
-    token_ms = tuple(1e3 * (after - before) for before, after in pairwise(told))
-    return Answered(finished.statistics, tuple(recalls), total_s, token_ms)
+    return Answered(finished.statistics, tuple(recalls), total_s)
 
 
 def require_memories(answers: Sequence[Answered]) -> None:

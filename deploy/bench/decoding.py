@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
+import onnx
+
 from deploy.bench.answering import Answered, AnswerSettings, answer, require_memories
-from deploy.bench.intervals import Interval, median_interval, ratio_interval
+from deploy.bench.intervals import Interval, interleave, median_interval, ratio_interval
 from deploy.bench.machine import copy_gb_per_s
-from deploy.bench.plots import drawing
-from deploy.bench.rounds import interleave
-from deploy.bench.scenario import Keys, Sheet, figure, round_figure, subject, with_intervals
-from deploy.bench.weights_read import cache_bytes, weight_bytes
+from deploy.bench.scenario import (
+    Keys,
+    Sheet,
+    directions,
+    figure,
+    round_figure,
+    subject,
+    with_intervals,
+)
 from edge_client import EdgeModel
 from edge_client.events import Blocked
 from memory_model.config import ModelConfig
@@ -26,7 +34,22 @@ PROMISED = (
     "ratio", "tokens_per_s_with", "tokens_per_s_without", "blocked_ms_per_chunk", "stages_ms", "model", "precision",
     "provider", "threads", "bandwidth_fraction",
 )  # fmt: skip
+DIRECTIONS = directions(
+    more="ratio ratio_exact ratio_end_to_end ratio_end_to_end_exact tokens_per_s_without tokens_per_s_with"
+    " tokens_per_s_exact bandwidth_fraction",
+    less="blocked_ms_per_chunk blocked_ms_per_chunk_exact first_token_ms_without first_token_ms_with",
+    none="copy_gb_per_s",
+)
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
+
+_BITS: dict[int, int] = {
+    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16,
+    onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4,
+    onnx.TensorProto.INT16: 16, onnx.TensorProto.UINT16: 16, onnx.TensorProto.INT32: 32, onnx.TensorProto.UINT32: 32,
+    onnx.TensorProto.INT64: 64, onnx.TensorProto.BOOL: 8, onnx.TensorProto.DOUBLE: 64,
+}  # fmt: skip
+CACHE_BYTES = 4
+"""Of one number in the caches, float32."""
 
 
 def measure_modes(
@@ -88,7 +111,6 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "blocked_stages_ms_exact": blocked_ms(exact),
         "states": states(overlap),
         "memories_per_chunk": memories_per_chunk(overlap),
-        "token_ms": {mode: token_ms(samples[mode]) for mode in MODES},
         "rounds": {mode: [round_figure(a.tokens_per_s) for a in samples[mode]] for mode in MODES},
     }
     return with_intervals(keys, **measured)
@@ -136,11 +158,6 @@ def blocked_ms(answers: Sequence[Answered]) -> dict[str, float]:
         for f in fields(Blocked)
         if blocked
     }
-
-
-def token_ms(answers: Sequence[Answered]) -> list[float]:
-    """Median milliseconds from each token to the next: what a recall costs the tokens beside it."""
-    return [round_figure(median(times)) for times in zip(*(a.token_ms for a in answers), strict=True)]
 
 
 def states(answers: Sequence[Answered]) -> dict[str, int]:
@@ -193,18 +210,24 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
     return [speed, Sheet("where a recall's time goes", ("", *STAGES), rows, note)]
 
 
-def plot_decoding(result: Mapping[str, Any], path: Path) -> None:
-    """Left: every round as a point, every mode a row. Right: how long each token took."""
-    with drawing(path, width=8.4, height=2.6, columns=2) as (rounds, tokens):
-        for place, mode in enumerate(MODES):
-            values = result["rounds"][mode]
-            rounds.scatter(values, [place] * len(values), s=14, alpha=0.6)
-            rounds.vlines(median(values), place - 0.3, place + 0.3, color="black", linewidth=1)
-            tokens.plot(result["token_ms"][mode], linewidth=0.8, label=mode)
-        rounds.set_yticks(range(len(MODES)), MODES)
-        rounds.set_xlim(left=0)
-        rounds.set_xlabel("tokens/s of decoding, one point a round, the median as a line")
-        tokens.set_yscale("log")
-        tokens.set_xlabel("token of the answer")
-        tokens.set_ylabel("ms, median of the rounds")
-        tokens.legend(frameon=False, fontsize=7)
+def weight_bytes(decoder: Path) -> int:
+    """Bytes of the constants of a decoder's graph that a step reads whole.
+
+    A table of which a step only gathers rows (embeddings that are not the head's too, rotary angles) is left out.
+    """
+    graph = onnx.load(str(decoder), load_external_data=False).graph
+    whole: set[str] = set()
+    for node in graph.node:
+        gathered = node.input[0] if node.op_type == "Gather" else None
+        whole.update(name for name in node.input if name != gathered)
+    return sum(_size(tensor) for tensor in graph.initializer if tensor.name in whole)
+
+
+def cache_bytes(config: ModelConfig, text_rows: float, memories: int) -> float:
+    """Bytes of keys and values that a step reads with `text_rows` tokens and `memories` memories in the caches."""
+    text = config.layers * config.kv_heads * text_rows
+    return CACHE_BYTES * 2 * config.head_dim * (text + memories * config.memory.budget)
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    return math.ceil(math.prod(tensor.dims) * _BITS[tensor.data_type] / 8)

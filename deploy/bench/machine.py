@@ -1,4 +1,8 @@
-"""The machine that a figure belongs to: processor, cores, load, memory bandwidth, versions, commit, date."""
+"""The machine that a figure belongs to: processor, load, bandwidth, versions, commit; on a Jetson its power mode.
+
+The Jetson part follows NVIDIA's documentation of nvpmodel, jetson_clocks and tegrastats and was not run: no board was
+at hand.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,29 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
+import shutil
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import psutil
 
-from deploy.bench import power
+from edge_client.cli.device import Reader, device_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
 COPIES = 7
+TEGRASTATS_MS = 500
+GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")
 
 
@@ -37,7 +50,7 @@ def describe(threads: int) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := installed(name))},
-        **power.described(),
+        **power_mode(),
     }
 
 
@@ -77,6 +90,15 @@ def commit() -> str:
         return ""
 
 
+def commits_since(name: str) -> int | None:
+    """How many commits this one is after another; None if that is not in its history."""
+    try:
+        _git("merge-base", "--is-ancestor", name, "HEAD")
+        return int(_git("rev-list", "--count", f"{name}..HEAD"))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def installed(package: str) -> str | None:
     """The version of an installed package, or None."""
     try:
@@ -88,3 +110,62 @@ def installed(package: str) -> str | None:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def power_mode(reader: Reader | None = None) -> dict[str, Any]:
+    """The frequency governor; on a Jetson board, JetPack, power mode and clocks."""
+    reader = reader or Reader()
+    found: dict[str, Any] = {}
+    if governor := reader.file(GOVERNOR):
+        found["governor"] = governor
+    facts = device_facts(reader)
+    if facts.jetson:
+        found |= {
+            "board": facts.model, "l4t": facts.l4t, "jetpack": facts.jetpack.version if facts.jetpack else "",
+            "power_mode": facts.power_mode, "clocks": [asdict(c) for c in facts.clocks],
+            "clocks_locked": all(c.locked for c in facts.clocks) if facts.clocks else None,
+        }  # fmt: skip
+    return found
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, Any]]:
+    """Run tegrastats meanwhile, if there is one; its summary stands under `tegrastats` when the block has ended."""
+    recorded: dict[str, Any] = {}
+    program = shutil.which("tegrastats")
+    if program is None:
+        yield recorded
+        return
+    with TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen([program, "--interval", str(TEGRASTATS_MS)], stdout=output)
+        try:
+            yield recorded
+        finally:
+            process.terminate()
+            process.wait()
+            output.seek(0)
+            recorded["tegrastats"] = summary(output.read().splitlines())
+
+
+def summary(lines: Sequence[str]) -> dict[str, Any]:
+    """Mean and largest of every temperature (°C) and power rail (mW) of tegrastats' lines.
+
+    A line: `… CPU@48.2C GPU@45C … VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 800mW/800mW …` (now/average).
+    """
+    degrees: dict[str, list[float]] = {}
+    milliwatts: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in re.findall(r"(\w+)@(-?[\d.]+)C\b", line):
+            degrees.setdefault(name, []).append(float(value))
+        for name, value in re.findall(r"(\w+) (\d+)(?:mW)?/\d+(?:mW)?(?= |$)", line):
+            if name != "RAM" and "SWAP" not in name:
+                milliwatts.setdefault(name, []).append(float(value))
+    return {
+        "samples": len(lines),
+        "temperature_c": {n: _mean_and_largest(v) for n, v in sorted(degrees.items())},
+        "power_mw": {n: _mean_and_largest(v) for n, v in sorted(milliwatts.items())},
+    }
+
+
+def _mean_and_largest(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": round(fmean(values), 1), "largest": max(values)}

@@ -1,13 +1,15 @@
-"""What a scenario is: settings that a YAML file fills, a function that measures, tables and a plot of its keys."""
+"""What a scenario is: settings with their defaults, a function that measures, tables of what it measured."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from deploy.bench.intervals import Interval
 from deploy.bench.machine import ROOT
@@ -15,7 +17,11 @@ from deploy.bench.machine import ROOT
 BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""
 ADDRESS = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
+FOLDER = Path(__file__).with_name("scenarios")
+ORDER = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "capacity", "ingest")
+"""Of the report; scenarios that are not named here follow by their names."""
 Keys = dict[str, Any]
+Direction = Literal["more", "less", "none"]
 
 
 class ScenarioFailed(Exception):
@@ -23,16 +29,16 @@ class ScenarioFailed(Exception):
 
 
 class Settings(BaseModel):
-    """What every scenario can be told; a scenario adds its own fields in a subclass. Unknown names are refused.
+    """Settings of every scenario; a scenario adds its own, with defaults, in a subclass. Unknown names are refused.
 
-    rounds: of every variant, after `warm_up` rounds that are thrown away. threads: of the decoder and of its
-    peers. bundle: folder of the edge bundle, relative to the repository. target: address of a service that is
-    there already; None starts one on loopback for the time of the measurement.
+    rounds: of every variant, after `warm_up` rounds that are discarded; fewer than five give no intervals. threads:
+    of the decoder and of its peers. bundle: folder of the edge bundle, relative to the repository. target: address
+    of a running service; None starts one on loopback for the time of the measurement.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: int = Field(default=5, ge=1, le=10_000)
+    rounds: int = Field(default=7, ge=1, le=10_000)
     warm_up: int = Field(default=1, ge=0, le=1000)
     threads: int = Field(default=1, ge=1, le=256)
     bundle: Path = Path("build/bundle")
@@ -46,7 +52,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of results, for the console and for the report alike. note: what is counted, one sentence or two."""
+    """A table of results, for the console and for the report. note: what is counted, in a sentence or two."""
 
     title: str
     columns: Sequence[str]
@@ -59,11 +65,12 @@ Chosen = TypeVar("Chosen", bound=Settings)
 
 @dataclass(frozen=True)
 class Scenario(Generic[Chosen]):
-    """One file of `deploy/bench/scenarios/`, with a YAML file of the same name for its usual settings.
+    """One file of `deploy/bench/scenarios/`.
 
-    measure: does the work, returns keys; figures are plain numbers, their confidence intervals stand under
-    `intervals` by the same names. promised: keys that a result must have. sheets: tables of the keys. plot:
-    draws one SVG, None has no figure.
+    measure: does the work and returns keys; figures are plain numbers, their confidence intervals stand under
+    `intervals` by the same names (`with_intervals`). promised: keys that a result must have. directions: for every
+    key with an interval whether more or less of it is better. sheets: tables of the keys. quick: settings of a
+    run that only shows that it works.
     """
 
     name: str
@@ -71,13 +78,58 @@ class Scenario(Generic[Chosen]):
     settings: type[Chosen]
     measure: Callable[[Chosen], Keys]
     promised: Sequence[str]
+    directions: Mapping[str, Direction]
     sheets: Callable[[Mapping[str, Any]], list[Sheet]]
-    plot: Callable[[Mapping[str, Any], Path], None] | None = None
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings_of(self, assignments: Sequence[str] = (), *, quick: bool = False) -> Chosen:
+        """The defaults, then the quick ones, then `name=value` with YAML values; raises ScenarioFailed."""
+        given = dict(self.quick) if quick else {}
+        for assignment in assignments:
+            name, equals, value = assignment.partition("=")
+            if not (name and equals):
+                raise ScenarioFailed(f"--set takes name=value, not {assignment!r}")
+            try:
+                given[name.strip()] = yaml.safe_load(value)
+            except yaml.YAMLError as error:
+                raise ScenarioFailed(f"--set {name}: {error}") from None
+        try:
+            return self.settings.model_validate(given)
+        except ValidationError as error:
+            wrong = (
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})"[:300]
+                for e in error.errors()
+            )
+            raise ScenarioFailed(f"settings of {self.name}: {'; '.join(wrong)}") from None
+
+
+def directions(more: str = "", less: str = "", none: str = "") -> dict[str, Direction]:
+    """What is better of each key: its names, separated by spaces, by where they stand."""
+    words: dict[Direction, str] = {"more": more, "less": less, "none": none}
+    return {name: direction for direction, names in words.items() for name in names.split()}
+
+
+def scenario_names() -> list[str]:
+    """All scenarios, in the order of the report."""
+    names = {path.stem.replace("_", "-") for path in FOLDER.glob("[a-z]*.py")}
+    return [n for n in ORDER if n in names] + sorted(names - set(ORDER))
+
+
+def find_scenario(name: str) -> Scenario[Any]:
+    """The scenario of a name; raises ScenarioFailed if there is none."""
+    if name not in scenario_names():
+        raise ScenarioFailed(f"no scenario {name!r}: there are {', '.join(scenario_names())}")
+    found = importlib.import_module(f"deploy.bench.scenarios.{name.replace('-', '_')}").SCENARIO
+    assert isinstance(found, Scenario)
+    return found
 
 
 def with_intervals(keys: Keys, **measured: Interval) -> Keys:
-    """`keys` with the medians by name, and their bounds under `intervals`."""
-    bounds = {name: [round_figure(i.low), round_figure(i.high)] for name, i in measured.items()}
+    """`keys` with the medians by name, and their bounds under `intervals`: None with too few rounds for any."""
+    bounds = {
+        name: None if i.low is None or i.high is None else [round_figure(i.low), round_figure(i.high)]
+        for name, i in measured.items()
+    }
     medians = {name: round_figure(i.value) for name, i in measured.items()}
     return {**keys, **medians, "intervals": {**keys.get("intervals", {}), **bounds}}
 

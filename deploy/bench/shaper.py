@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from deploy.bench.side_process import Ready, side_process
+from deploy.bench.processes import Ready, side_process
 
 SEGMENT_BYTES = 16 << 10
 """Bytes that travel together; small against what a link of 20 Mbit/s carries in 10 ms."""

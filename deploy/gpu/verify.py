@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from deploy.bench import power
+from deploy.bench.machine import power_mode, recording
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph, session_options
 from edge_client.decoder.providers import ORDER, OpenedSession, gpu, missing, tensorrt_version
@@ -133,7 +133,7 @@ def _compared(
 ) -> Row:
     steps = len(right.tokens)
     decode(decoder, ids, memories, steps, right.tokens)  # warms up
-    with power.recording() as recorded:
+    with recording() as recorded:
         found = decode(decoder, ids, memories, steps, right.tokens)
     provider = decoder.graph.provider
     error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "gpu": asdict(found) if (found := gpu()) else None,
         "onnxruntime": ort.__version__,
         "tensorrt": tensorrt_version(),
-        "machine": power.described(),
+        "machine": power_mode(),
         "rows": [asdict(row) for row in rows],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)

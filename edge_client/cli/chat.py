@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from edge_client.cli import show
+from edge_client.cli.options import Memory
 from edge_client.cli.terminal import AnswerView, on_interrupt, show_live, show_plain
 from edge_client.errors import described
 from edge_client.model import EdgeModel
@@ -41,15 +41,6 @@ HELP = {
     "/quit": "leave, as Ctrl-D does",
 }
 COMMANDS = [name.split()[0] for name in HELP]
-
-
-class Memory(str, Enum):
-    """How an answer reads memories: a RecallMode, or both without and with."""
-
-    overlap = "overlap"
-    exact = "exact"
-    off = "off"
-    compare = "compare"
 
 
 class TerminalChat:

@@ -101,7 +101,7 @@ JETPACKS = (
 
 
 @dataclass(frozen=True)
-class Clocks:
+class Clock:
     """One line of `jetson_clocks --show`: frequencies in Hz (CPUs: kHz), as that program prints them."""
 
     name: str
@@ -119,7 +119,7 @@ class Clocks:
 class DeviceFacts:
     """What was found; an empty string or tuple where nothing was.
 
-    model: the board's own name. l4t: "36.4.3". jetpack: the release that ships it. power_mode: as nvpmodel
+    model: the board's own name. l4t: "36.4.3", of a Jetson. jetpack: the release that ships it. power_mode: as nvpmodel
     names it. cuda: the installed toolkit. gpu: whether there is an NVIDIA GPU of any kind.
     """
 
@@ -128,66 +128,39 @@ class DeviceFacts:
     l4t: str = ""
     jetpack: JetPack | None = None
     power_mode: str = ""
-    clocks: tuple[Clocks, ...] = ()
+    clocks: tuple[Clock, ...] = ()
     cuda: str = ""
     gpu: bool = False
-
-    @property
-    def jetson(self) -> bool:
-        """Whether this is a Jetson."""
-        return bool(self.l4t)
 
 
 def device_facts(reader: Reader | None = None) -> DeviceFacts:
     """Read this device; never raises for what is missing."""
     reader = reader or Reader()
-    l4t = parse_l4t(reader.file(TEGRA_RELEASE) or "")
+    cuda = _found(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', reader.file(CUDA_VERSION))
+    l4t = _found(r"R(\d+) \(release\), REVISION: ([\d.]+)", reader.file(TEGRA_RELEASE))
+    if not l4t:
+        return DeviceFacts(reader.machine(), cuda=cuda, gpu=reader.file(DRIVER_VERSION) is not None)
+    # The JetPack of the longest listed beginning of the release's number.
+    shipped = [j for j in JETPACKS if f"{l4t}.".startswith(f"{j.l4t}.")]
+    clocks = r"^(\S+?):? .*?MinFreq=(\d+) MaxFreq=(\d+) CurrentFreq=(\d+)"
+    lines = re.finditer(clocks, reader.command(JETSON_CLOCKS) or "", re.MULTILINE)
     return DeviceFacts(
-        machine=reader.machine(),
-        model=reader.file(DEVICE_MODEL) or "" if l4t else "",
-        l4t=l4t,
-        jetpack=jetpack_of(l4t),
-        power_mode=parse_power_mode(reader.command(NVPMODEL) or "") if l4t else "",
-        clocks=parse_clocks(reader.command(JETSON_CLOCKS) or "") if l4t else (),
-        cuda=parse_cuda(reader.file(CUDA_VERSION) or ""),
-        gpu=bool(l4t) or reader.file(DRIVER_VERSION) is not None,
-    )
+        reader.machine(), reader.file(DEVICE_MODEL) or "Jetson", l4t,
+        max(shipped, key=lambda j: len(j.l4t), default=None),
+        _found(r"NV Power Mode: *(\S.*)", reader.command(NVPMODEL)).strip(),
+        tuple(Clock(f[1], int(f[2]), int(f[3]), int(f[4])) for f in lines), cuda, gpu=True,
+    )  # fmt: skip
 
 
-def parse_l4t(text: str) -> str:
-    """`# R36 (release), REVISION: 4.3, …` as "36.4.3"; "" for anything else."""
-    found = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", text)
-    return f"{found[1]}.{found[2]}" if found else ""
-
-
-def jetpack_of(l4t: str) -> JetPack | None:
-    """The JetPack that an L4T release belongs to: the longest listed beginning of its number."""
-    matching = [j for j in JETPACKS if f"{l4t}.".startswith(f"{j.l4t}.")]
-    return max(matching, key=lambda j: len(j.l4t), default=None)
-
-
-def parse_power_mode(text: str) -> str:
-    """`NV Power Mode: MAXN` of `nvpmodel -q`."""
-    found = re.search(r"NV Power Mode: *(\S.*)", text)
-    return found[1].strip() if found else ""
-
-
-def parse_clocks(text: str) -> tuple[Clocks, ...]:
-    """The lines of `jetson_clocks --show` with frequencies: CPUs, GPU, memory (EMC)."""
-    pattern = r"^(\S+?):? .*?MinFreq=(\d+) MaxFreq=(\d+) CurrentFreq=(\d+)"
-    found = re.finditer(pattern, text, re.MULTILINE)
-    return tuple(Clocks(f[1], int(f[2]), int(f[3]), int(f[4])) for f in found)
-
-
-def parse_cuda(text: str) -> str:
-    """The toolkit's version in its `version.json`."""
-    found = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([\d.]+)"', text)
-    return found[1] if found else ""
+def _found(pattern: str, text: str | None) -> str:
+    """The groups of the first match, with dots between; "" without one."""
+    match = re.search(pattern, text or "")
+    return ".".join(match.groups()) if match else ""
 
 
 def gpu_wheel(facts: DeviceFacts) -> str:
     """What to install so that ONNX Runtime gets its CUDA and TensorRT providers here."""
-    if facts.jetson:
+    if facts.l4t:
         if facts.jetpack is None:
             return f"L4T {facts.l4t} is of no JetPack that is known here: build onnxruntime-gpu from source"
         if not facts.jetpack.wheels:
@@ -195,15 +168,10 @@ def gpu_wheel(facts: DeviceFacts) -> str:
                 f"no index is known to have onnxruntime-gpu for JetPack {facts.jetpack.version} "
                 f"(CUDA {facts.jetpack.cuda}): update to JetPack 6.2, or build it from source"
             )
-        doubt = (
-            "; if it has no kernels for this GPU, build it from source"
-            if "sbsa" in facts.jetpack.wheels
-            else ""
-        )
-        return (
-            "pip uninstall onnxruntime && pip install onnxruntime-gpu "
-            f"-i {facts.jetpack.wheels} (JetPack {facts.jetpack.version}{doubt})"
-        )
+        server = "sbsa" in facts.jetpack.wheels
+        doubt = "; if it has no kernels for this GPU, build it from source" if server else ""
+        command = f"pip uninstall onnxruntime && pip install onnxruntime-gpu -i {facts.jetpack.wheels}"
+        return f"{command} (JetPack {facts.jetpack.version}{doubt})"
     if facts.machine == "x86_64":
         return INSTALL.format(extra="gpu")
     return (
@@ -227,71 +195,51 @@ def device_checks(wanted: str, threads: Threads, facts: DeviceFacts | None = Non
     """What this device is and has. wanted: the provider in the settings; threads: of the decoder."""
     check_name(wanted)
     facts = facts or device_facts()
-    yield _board(facts)
-    if facts.jetson:
-        yield _power(facts)
-        yield _clocks(facts)
+    if facts.l4t:
+        yield from _jetson(facts)
+    else:
+        yield _fact("device", f"{facts.machine}, not a Jetson, {'with an' if facts.gpu else 'no'} NVIDIA GPU")
     if facts.gpu:
-        yield Check("CUDA", True, facts.cuda or "no toolkit found in /usr/local/cuda", fact=True)
-        yield Check("TensorRT", True, tensorrt_version() or "libnvinfer.so.10 does not load", fact=True)
+        yield _fact("CUDA", facts.cuda or "no toolkit found in /usr/local/cuda")
+        yield _fact("TensorRT", tensorrt_version() or "libnvinfer.so.10 does not load")
     for name in ORDER:
         reason = missing(name)
         needed = name == wanted or (wanted == "auto" and name == "cuda" and facts.gpu)
         advice = gpu_wheel(facts) if reason and needed and facts.gpu else ""
         detail = reason or f"onnxruntime {ort.__version__} can run it"
         yield Check(f"provider {name}", not (reason and name == wanted), detail, name != wanted, advice)
-    yield _decompression()
+    library = installed()
+    advice = "" if library else f"faster when compiled ({why_missing()})"
+    yield _fact("decompression", f"compiled, {library.name} instructions" if library else "in numpy", advice)
     cores = physical_cores()
     advice = ""
     if threads != "auto" and threads > cores:
         advice = f"set EDGE_CLIENT_THREADS to {cores} or less: more threads than cores slow each other down"
     chosen = "as many as are fastest" if threads == "auto" else threads
     yield Check("threads", not advice, f"{chosen} of {cores} core(s)", fact=not advice, advice=advice)
-    yield Check(
-        "memory bandwidth",
-        True,
-        f"{copy_bandwidth_gb_s():.1f} GB/s read and written by one core's copy (a token reads every weight once)",
-        fact=True,
-    )
+    copied = f"{copy_bandwidth_gb_s():.1f} GB/s read and written by one core's copy"
+    yield _fact("memory bandwidth", f"{copied} (a token reads every weight once)")
 
 
-def _decompression() -> Check:
-    library = installed()
-    if library is None:
-        return Check(
-            "decompression", True, "in numpy", fact=True, advice=f"faster when compiled ({why_missing()})"
-        )
-    return Check("decompression", True, f"compiled, {library.name} instructions", fact=True)
+def _fact(what: str, detail: str, advice: str = "") -> Check:
+    return Check(what, True, detail, fact=True, advice=advice)
 
 
-def _board(facts: DeviceFacts) -> Check:
-    if not facts.jetson:
-        gpu = ", with an NVIDIA GPU" if facts.gpu else ", no NVIDIA GPU"
-        return Check("device", True, f"{facts.machine}, not a Jetson{gpu}", fact=True)
+def _jetson(facts: DeviceFacts) -> Iterator[Check]:
     pack = facts.jetpack
     ships = (
         f"JetPack {pack.version} (TensorRT {pack.tensorrt}, CUDA {pack.cuda})" if pack else "unknown JetPack"
     )
-    return Check("device", True, f"{facts.model or 'Jetson'}, L4T {facts.l4t}, {ships}", fact=True)
-
-
-def _power(facts: DeviceFacts) -> Check:
-    if not facts.power_mode:
-        return Check(
-            "power mode", True, "nvpmodel did not answer", fact=True, advice="run `sudo nvpmodel -q`"
-        )
-    full = facts.power_mode.startswith(FULL_POWER)
-    advice = "" if full else "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks"
-    return Check("power mode", True, facts.power_mode, fact=True, advice=advice)
-
-
-def _clocks(facts: DeviceFacts) -> Check:
+    yield _fact("device", f"{facts.model}, L4T {facts.l4t}, {ships}")
+    advice = "" if facts.power_mode else "run `sudo nvpmodel -q`"
+    if facts.power_mode and not facts.power_mode.startswith(FULL_POWER):
+        advice = "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks"
+    yield _fact("power mode", facts.power_mode or "nvpmodel did not answer", advice)
     if not facts.clocks:
-        return Check(
-            "clocks", True, "unknown", fact=True, advice="sudo jetson_clocks --show (needs root to read)"
-        )
+        yield _fact("clocks", "unknown", "sudo jetson_clocks --show (needs root to read)")
+        return
     shown = [c for c in facts.clocks if not c.name.startswith("cpu")]
     detail = ", ".join(f"{c.name} {c.current / 1e6:.0f} of {c.maximum / 1e6:.0f} MHz" for c in shown)
-    low = [c.name for c in facts.clocks if not c.locked]
-    advice = f"sudo jetson_clocks: {', '.join(low)} may fall below their maximum" if low else ""
-    return Check("clocks", True, detail or "no GPU or memory clock shown", fact=True, advice=advice)
+    low = ", ".join(c.name for c in facts.clocks if not c.locked)
+    advice = f"sudo jetson_clocks: {low} may fall below their maximum" if low else ""
+    yield _fact("clocks", detail or "no GPU or memory clock shown", advice)

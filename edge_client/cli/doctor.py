@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,10 +16,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from edge_client.cli.device import Check, device_checks
-from edge_client.cli.options import BundleOption, KnowledgeBaseOption, ProviderOption, ServiceOption
+from edge_client.cli.options import with_options
 from edge_client.decoder.graph import THREADS, DecoderGraph, step_ms
 from edge_client.decoder.providers import EngineCache, cache_folder, missing
-from edge_client.errors import RetrievalError
+from edge_client.errors import described
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
@@ -35,54 +36,43 @@ def check(settings: EdgeSettings) -> Iterator[Check]:
     try:
         bundle = Bundle.open(settings.bundle)
     except Memory3Error as error:
-        yield Check("bundle", False, f"{error.reason}: {error}")
+        yield Check("bundle", False, described(error))
         return
     manifest = bundle.manifest
-    total = sum(f.bytes for f in manifest.files.values())
-    yield Check(
-        "bundle",
-        True,
-        f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}, {len(manifest.files)} files, "
-        f"{total / 1e6:.0f} MB, checksums right",
-    )
-    yield _decoder(bundle, settings)
-    yield _embedder(bundle)
-    yield from _service(bundle, settings)
+    files = f"{len(manifest.files)} files, {sum(f.bytes for f in manifest.files.values()) / 1e6:.0f} MB"
+    name = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
+    yield Check("bundle", True, f"{name}, {files}, checksums right")
+    for what, checks in (("decoder", _decoder), ("embedder", _embedder), ("service", _service)):
+        try:
+            yield from checks(bundle, settings)
+        except Memory3Error as error:
+            yield Check(what, False, described(error))
 
 
-def _decoder(bundle: Bundle, settings: EdgeSettings) -> Check:
-    try:
-        graph = _opened(bundle.decoder, settings, settings.provider)
-        took_ms = step_ms(graph)
-    except Memory3Error as error:
-        return Check("decoder", False, f"{error.reason}: {error}")
+def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
+    graph = _opened(bundle.decoder, settings, settings.provider)
+    took_ms = step_ms(graph)
     detail = (
         f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token, {1e3 / took_ms:.0f} tokens/s"
     )
-    return Check("decoder", not graph.warning, detail, advice=graph.warning)
+    yield Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 
 def _opened(decoder: Path, settings: EdgeSettings, provider: str) -> DecoderGraph:
     return DecoderGraph.open(
-        decoder,
-        threads=settings.threads,
-        provider=provider,
-        context=settings.context,
-        parallel=settings.parallel,
-    )
+        decoder, threads=settings.threads, provider=provider, context=settings.context, parallel=settings.parallel
+    )  # fmt: skip
 
 
-def _embedder(bundle: Bundle) -> Check:
-    try:
-        embedder = bundle.embedder()
-        if embedder.embedder_id != bundle.manifest.embedder_id:
-            return Check("embedder", False, "its id is not the manifest's: export the bundle again")
-        begun = time.perf_counter()
-        embedder.embed(["A short text to measure how long a query takes."])
-        took_ms = 1e3 * (time.perf_counter() - begun)
-    except Memory3Error as error:
-        return Check("embedder", False, f"{error.reason}: {error}")
-    return Check(
+def _embedder(bundle: Bundle, _: EdgeSettings) -> Iterator[Check]:
+    embedder = bundle.embedder()
+    if embedder.embedder_id != bundle.manifest.embedder_id:
+        yield Check("embedder", False, "its id is not the manifest's: export the bundle again")
+        return
+    begun = time.perf_counter()
+    embedder.embed(["A short text to measure how long a query takes."])
+    took_ms = 1e3 * (time.perf_counter() - begun)
+    yield Check(
         "embedder", True, f"{embedder.name}, {embedder.dim} numbers, {took_ms:.0f} ms for a short text"
     )
 
@@ -92,42 +82,31 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
     client = MemoryClient(
         settings.channel, settings.knowledge_base, bundle.identity, manifest.embedder_id, deadline_s=settings.deadline_s
     )  # fmt: skip
-    try:
+    with contextlib.closing(client):
         begun = time.perf_counter()
         found = client.describe()
         took_ms = 1e3 * (time.perf_counter() - begun)
-        yield Check(
-            "service",
-            True,
-            f"{settings.service} answers in {took_ms:.0f} ms, version {found.service_version}",
-        )
-        for what, theirs, ours in (
-            ("model", found.model_id, manifest.model_id),
-            ("codec", found.codec_id, manifest.codec_id),
-            ("memory format", found.memory_format_id, manifest.memory_format_id),
-            ("embedder", found.embedder_id, manifest.embedder_id),
-        ):
-            detail = f"service {theirs[:12]}, bundle {ours[:12]}: use the matching bundle"
-            yield Check(f"{what} of the service", theirs == ours, ours[:12] if theirs == ours else detail)
+        said = f"{settings.service} answers in {took_ms:.0f} ms, version {found.service_version}"
+        yield Check("service", True, said)
+        for what in ("model", "codec", "memory_format", "embedder"):
+            theirs, ours = getattr(found, f"{what}_id"), getattr(manifest, f"{what}_id")
+            detail = ours[:12] if theirs == ours else f"service {theirs[:12]}, bundle {ours[:12]}"
+            advice = "" if theirs == ours else f"edge-client pull --service {settings.service}"
+            yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice=advice)
         answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1, return_text=False)
-        hits = len(answer.hits[0])
-        yield Check("knowledge base", hits > 0, f"{settings.knowledge_base}: {hits or 'no'} memory found")
-    except RetrievalError as error:
-        yield Check("service", False, f"{error.reason}: {error}")
-    finally:
-        client.close()
+        number = len(answer.hits[0])
+        said = f"{settings.knowledge_base}: {number or 'no'} memory found"
+        advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"
+        yield Check("knowledge base", number > 0, said, advice=advice)
 
 
+@with_options("bundle", "service", "knowledge_base", "provider")
 def doctor(
-    bundle: BundleOption = None,
-    service: ServiceOption = None,
-    knowledge_base: KnowledgeBaseOption = None,
-    provider: ProviderOption = None,
+    given: dict[str, Any],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Check this device, its bundle, decoder, embedder and service: what runs where, why not elsewhere, what to do."""
-    given = {"bundle": bundle, "service": service, "knowledge_base": knowledge_base, "provider": provider}
-    settings = EdgeSettings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    settings = EdgeSettings(**given)
     results = []
     for result in check(settings):
         results.append(result)
@@ -144,17 +123,16 @@ def doctor(
         raise typer.Exit(1)
 
 
+@with_options("bundle", "provider")
 def build(
-    bundle: BundleOption = None,
-    provider: ProviderOption = None,
+    given: dict[str, Any],
     again: Annotated[bool, typer.Option("--again", help="Make it anew.")] = False,
 ) -> None:
     """Make what the decoder needs on this device ahead of time: TensorRT's engine (minutes), or the number of threads.
 
     An engine fits one bundle, context, TensorRT and GPU; it is kept in the bundle's folder `cache`.
     """
-    given = {"bundle": bundle, "provider": provider}
-    settings = EdgeSettings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    settings = EdgeSettings(**given)
     wanted = settings.provider
     if wanted == "auto" and not missing("tensorrt"):
         wanted = "tensorrt"

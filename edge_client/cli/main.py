@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from edge_client.cli import show
-from edge_client.cli.chat import COMMANDS, Memory, TerminalChat
+from edge_client.cli.chat import COMMANDS, TerminalChat
 from edge_client.cli.doctor import build, doctor
-from edge_client.cli.options import BundleOption, KnowledgeBaseOption, ServiceOption
+from edge_client.cli.options import Memory, with_options
 from edge_client.cli.pull import pull
+from edge_client.cli.remember import forget, remember, remembered
 from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
-from edge_client.generate.sampling import Sampling, SamplingOptions
+from edge_client.generate.sampling import SamplingOptions
 from edge_client.model import EdgeModel
 from edge_client.serve.command import serve
-from edge_client.settings import EdgeOptions
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.printable import printable, shown_on
 
@@ -41,7 +38,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-Command = Callable[..., None]
+MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
 
 
 @app.callback()
@@ -51,110 +48,11 @@ def main() -> None:
     First steps:  edge-client pull --service HOST:PORT   fetches the model,
                   edge-client doctor                     says what works and what does not,
                   edge-client ask "…"                    answers and shows what was read,
-                  edge-client chat                       talks.
+                  edge-client chat                       talks,
+                  edge-client remember FILES             lets it read this device's own files.
 
     Every setting can also be given as an environment variable EDGE_CLIENT_*, e.g. EDGE_CLIENT_SERVICE.
     """
-
-
-def _opened(
-    bundle: BundleOption = None,
-    service: ServiceOption = None,
-    knowledge_base: KnowledgeBaseOption = None,
-    memory: Annotated[
-        Memory | None,
-        typer.Option(
-            "--memory",
-            help="overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
-            "twice, without and with. [default: overlap]",
-        ),
-    ] = None,
-    lead_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--lead", min=0, help="Tokens before a chunk's end at which overlap recalls. [default: 16]"
-        ),
-    ] = None,
-    pack: Annotated[
-        Path | None,
-        typer.Option(
-            "--pack", help="Folder of a memory pack, read when the service is away. [default: none]"
-        ),
-    ] = None,
-    offline: Annotated[
-        bool | None,
-        typer.Option("--offline", help="Never call the service; with --pack, read that.", show_default=False),
-    ] = None,
-) -> tuple[EdgeOptions, Memory | None]:
-    """Options of `EdgeModel.open`, and how memories are read."""
-    mode = None if memory is None or memory is Memory.compare else memory.value
-    given: dict[str, Any] = {
-        "bundle": bundle, "service": service, "knowledge_base": knowledge_base, "memory": mode,
-        "lead_tokens": lead_tokens, "pack": pack, "offline": offline,
-    }  # fmt: skip
-    return given, memory  # type: ignore[return-value]  # bundle and service are arguments of their own
-
-
-def _drawn(
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Longest answer.")
-    ] = Sampling.max_tokens,
-    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.0,
-    top_k: Annotated[
-        int, typer.Option("--top-k", min=0, help="Draw from this many likeliest tokens; 0 from all.")
-    ] = 0,
-    top_p: Annotated[
-        float, typer.Option("--top-p", help="Draw from the likeliest tokens that reach this.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option("--min-p", help="Draw from tokens this many times as likely as the likeliest.")
-    ] = 0.0,
-    repetition_penalty: Annotated[
-        float,
-        typer.Option("--repetition-penalty", help="Above 1 makes tokens of the text so far unlikelier."),
-    ] = 1.0,
-    frequency_penalty: Annotated[
-        float,
-        typer.Option("--frequency-penalty", help="-2 to 2, for every time a token was in the text so far."),
-    ] = 0.0,
-    presence_penalty: Annotated[
-        float,
-        typer.Option("--presence-penalty", help="-2 to 2, once for a token that was in the text so far."),
-    ] = 0.0,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Makes drawing repeatable.")] = None,
-) -> SamplingOptions:
-    """Options of an answer."""
-    return {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-        "repetition_penalty": repetition_penalty, "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty, "stop": stop or [], "seed": seed,
-    }  # fmt: skip
-
-
-def _with_options(command: Command) -> Command:
-    """A command with the options of `_opened` and `_drawn`, whose results it gets as `opened` and `drawn`."""
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        for name, collect in (("opened", _opened), ("drawn", _drawn)):
-            own = {option: given.pop(option) for option in inspect.signature(collect).parameters}
-            given[name] = collect(**own)
-        command(**given)
-
-    functions = (command, _opened, _drawn)
-    hints = {n: t for f in functions for n, t in get_type_hints(f, include_extras=True).items()}
-    parameters = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name])
-        for f in functions
-        for p in inspect.signature(f).parameters.values()
-        if p.name not in ("opened", "drawn")
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
 
 
 def _complain(what: str) -> None:
@@ -175,11 +73,11 @@ def _reported() -> Iterator[None]:
 
 
 @app.command(epilog=EXIT_CODES)
-@_with_options
+@with_options(*MODEL, answer=True)
 @_reported()
 def ask(
     question: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
-    opened: tuple[EdgeOptions, Memory | None],
+    given: dict[str, Any],
     drawn: SamplingOptions,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     require_memory: Annotated[
@@ -191,9 +89,8 @@ def ask(
         question = sys.stdin.read()
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
-    options, memory = opened
-    results = {}
-    with EdgeModel.open(**options) as model:
+    memory, results = _memory(given), {}
+    with EdgeModel.open(**given) as model:
         for mode in ["off", None] if memory is Memory.compare else [None]:
             if memory is Memory.compare and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
@@ -220,23 +117,32 @@ def ask(
 
 
 @app.command(epilog=EXIT_CODES)
-@_with_options
+@with_options(*MODEL, answer=True)
 @_reported()
-def chat(opened: tuple[EdgeOptions, Memory | None], drawn: SamplingOptions) -> None:
+def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
 
-    In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and beside
-    an answer stands which memories each chunk reads. Commands: /kb [NAME,…], /memory overlap|exact|off|compare, /retry,
+    In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and below
+    an answer stands which memories it reads. Commands: /kb [NAME,…], /memory overlap|exact|off|compare, /retry,
     /add FILE, /memories, /stats, /history, /save FILE, /load FILE, /reset, /help, /quit.
     """
-    options, memory = opened
-    live = at_terminal()
+    memory, live = _memory(given), at_terminal()
     typed = TypedAtTerminal(COMMANDS, history_file()) if live else TypedLines()
-    conversation = TerminalChat(EdgeModel.open(**options), drawn, memory, live=live, out=out, err=err)
+    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, live=live, out=out, err=err)
     try:
         conversation.run(typed)
     finally:
         conversation.close()
+
+
+def _memory(given: dict[str, Any]) -> Memory | None:
+    """How memories are read; what is no mode of the model's is taken out of its settings."""
+    memory: Memory | None = given.get("memory")
+    if memory is Memory.compare:
+        del given["memory"]
+    elif memory is not None:
+        given["memory"] = memory.value
+    return memory
 
 
 def _around(result: Result) -> None:
@@ -249,7 +155,7 @@ def _around(result: Result) -> None:
     err.print(show.statistics_table(result, result.recalls))
 
 
-for command in (doctor, build, pull, serve):
+for command in (doctor, build, pull, remember, remembered, forget, serve):
     app.command(epilog=EXIT_CODES)(_reported()(command))
 
 if __name__ == "__main__":

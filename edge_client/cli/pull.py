@@ -78,7 +78,7 @@ def pull(
                 packed = pull_pack(
                     settings.channel, knowledge_base, place, limit=limit, progress=show, **known
                 )
-                size = sum(entry.bytes for entry in packed.files.values())
+                size = packed.bytes
                 of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
                 said = (
                     f"{packed.memories}{of_all} memories of {knowledge_base}, revision {packed.head.revision}"

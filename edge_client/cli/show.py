@@ -31,24 +31,16 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
             kept = f"; {recalled.kept} memories from before stay" if recalled.kept else ""
             note = f"{recalled.state}: {recalled.recall.error}{kept}"
         elif recalled.recall.service_error:
-            note = f"from the pack on this device, because {recalled.recall.service_error}"
+            note = f"from this device alone, because {recalled.recall.service_error}"
         elif not recalled.recall.read:
             note = "the knowledge base has nothing near it"
         if note:
             notes.append(Text(printable(f"chunk {label}: {note}"), style="yellow"))
         for memory in recalled.recall.read:
+            said = f"refused: {memory.refused}" if memory.refused else memory.text or ""
+            row = [label, memory.name, f"{memory.score:.3f}", recalled.state, *([said] if texts else [])]
             # Text: a title is no markup
-            row = [
-                Text(label),
-                Text(printable(memory.name)),
-                Text(f"{memory.score:.3f}"),
-                Text(recalled.state),
-            ]
-            if texts and memory.refused:
-                row.append(Text(printable(f"refused: {memory.refused}"), style="red"))
-            elif texts:
-                row.append(Text(printable(memory.text or "")))
-            table.add_row(*row, style="dim" if memory.refused else None)
+            table.add_row(*(Text(printable(each)) for each in row), style="red" if memory.refused else None)
             label = ""
     return Group(table, *notes) if table.row_count else Group(*notes)
 
@@ -66,17 +58,8 @@ def statistics_table(answer: Finished | Result, recalls: Sequence[Recalled]) -> 
     if not recalls:
         return Text(line, style="dim")
     table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
-    columns = (
-        "recall",
-        "state",
-        "embed ms",
-        "call ms",
-        "server ms",
-        "decompress ms",
-        "inject ms",
-        "blocked ms",
-    )
-    for column in columns:
+    stages = ("embed", "call", "server", "decompress", "inject", "blocked")
+    for column in ("recall", "state", *(f"{stage} ms" for stage in stages)):
         table.add_column(column, justify="right")
     for recalled in recalls:
         t = recalled.recall.times

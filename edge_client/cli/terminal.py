@@ -21,19 +21,17 @@ from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import Output
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from edge_client.cli import show
 from edge_client.events import Event, Finished, Recalled, Token
 from memory_model.printable import printable, shown_on
 
 PROMPT = "you> "
 GO_ON = "...> "
 REFRESHES_PER_S = 12
-LEAST_COLUMNS = 80
-"""In a narrower terminal there is no pane."""
-PANE_COLUMNS = 36
-STYLES = {"fetched": "green", "held": "green", "offline": "cyan", "late": "yellow"}
+LEAST_LINES = 4
+"""Of the text: in a terminal too low for them no memories are shown below."""
 
 
 class TypedText(Protocol):
@@ -114,7 +112,7 @@ def _keys() -> KeyBindings:
 
 
 class AnswerView:
-    """One answer so far. Renders as its last lines beside its memories; never higher than the terminal."""
+    """One answer so far: its last lines, below them what the last chunk reads; never higher than the terminal."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -127,40 +125,17 @@ class AnswerView:
             self.text += event.text
         elif isinstance(event, Recalled):
             self.recalls.append(event)
-        else:
+        elif isinstance(event, Finished):
             self.finished = event
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        height = max(console.size.height - 2, 4)
-        pane = provenance(self.recalls)[-height:]
-        width = options.max_width - PANE_COLUMNS - 3
-        lines = Text(printable(self.text)).wrap(console, max(width, 20))[-height:]
-        table = Table.grid(padding=(0, 3, 0, 0))
-        table.add_column(width=width)
-        table.add_column(width=PANE_COLUMNS)
-        table.add_row(Text("\n").join(lines), Text("\n").join(pane))
-        yield table
-
-
-def provenance(recalls: Iterable[Recalled]) -> list[Text]:
-    """A line for every chunk (its number, what became of its recall) and for every memory that it reads."""
-    lines: list[Text] = []
-    for recalled in recalls:
-        when = "generated" if recalled.generated else "prompt"
-        style = STYLES.get(recalled.state, "red")
-        lines.append(Text.assemble((f"{when} chunk {recalled.chunk}: ", "dim"), (recalled.state, style)))
-        if recalled.recall.error:
-            lines.append(_line(f"  {recalled.recall.error}", "red"))
-        for memory in recalled.recall.read:
-            said = f"  {memory.score:.2f} {memory.name}"
-            lines.append(_line(f"{said}: {memory.refused}", "dim red") if memory.refused else _line(said, ""))
-    return lines
-
-
-def _line(text: str, style: str) -> Text:
-    line = Text(printable(text), style=style, no_wrap=True)
-    line.truncate(PANE_COLUMNS, overflow="ellipsis")
-    return line
+        height, table = console.size.height - 2, show.memories_table(self.recalls[-1:], texts=False)
+        below = len(console.render_lines(table, options))
+        if not self.recalls or height - below < LEAST_LINES:
+            below = 0
+        yield Text("\n").join(Text(printable(self.text)).wrap(console, options.max_width)[below - height :])
+        if below:
+            yield table
 
 
 def show_plain(events: Iterable[Event]) -> AnswerView:
@@ -175,15 +150,8 @@ def show_plain(events: Iterable[Event]) -> AnswerView:
 
 
 def show_live(events: Iterable[Event], console: Console) -> AnswerView:
-    """Follow an answer in the terminal; when it is over the pane is gone and the whole text stays."""
+    """Follow an answer in the terminal, with the memories it reads below; at its end its whole text stays."""
     view = AnswerView()
-    if console.width < LEAST_COLUMNS:
-        for event in events:
-            view.take(event)
-            if isinstance(event, Token):
-                console.print(Text(printable(event.text)), end="")
-        console.print()
-        return view
     with Live(view, console=console, refresh_per_second=REFRESHES_PER_S, transient=True):
         for event in events:
             view.take(event)

@@ -194,6 +194,15 @@ class Decoder:
         self.restart(target, source.memory)
         self.put(target, self.rows(source, len(self.prefix) + tokens))
 
+    def move(self, source: Sequence, target: Sequence) -> None:
+        """Within `alone`: the target has the source's rows where they lie, and the source has none."""
+        if target.place is not None:
+            self._places[target.place] = None
+        if source.place is not None:
+            self._places[source.place] = weakref.ref(target)
+        target.place, target.parked = source.place, source.parked
+        source.place = source.parked = None
+
     def others(self, sequence: Sequence) -> list[Sequence]:
         """Sequences whose rows this one can read: of the same source."""
         return [o for o in self._sequences if o is not sequence and o.source == sequence.source]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -168,18 +168,26 @@ class Sequence:
             del self.tokens[length:]
             self._chunks = [c for c in self._chunks if c.end <= length]
 
-    def snapshot(self) -> tuple[Rows, dict[str, int]]:
-        """Copies of the key-values of prefix and text, and the numbers that `restore` needs with them."""
+    def become(self, other: Sequence) -> None:
+        """Hold what another sequence of the same decoder has read, where it lies; the other one is empty then."""
         with self.decoder.alone():
-            return self.decoder.rows(self, self.length), {"with_memory": int(self.memory)}
+            self.decoder.move(other, self)
+            self.tokens, self._chunks, self._chunk_start = other.tokens, other._chunks, other._chunk_start
+            self.memory, self.held, self.source = other.memory, other.held, other.source
+            self._prompt_length, self._missed = other._prompt_length, other._missed
+            other.tokens, other._chunks, other.held = [], [], NOTHING
+
+    def snapshot(self) -> tuple[Rows, dict[str, Any]]:
+        """Copies of the key-values of prefix and text, and as JSON values what `restore` needs with them."""
+        with self.decoder.alone():
+            chunks = [[c.start, c.end, c.missed] for c in self._chunks]
+            return self.decoder.rows(self, self.length), {"with_memory": self.memory, "chunks": chunks}
 
     def restore(
-        self, arrays: Mapping[str, np.ndarray], tokens: Tokens[int], held: Recall, *, with_memory: int
-    ) -> None:
-        """Go on from a snapshot of the prefix and `tokens`; raises CorruptFile, ContextFull, InvalidInput.
-
-        The text counts as one chunk: it is used again where the conversation goes on.
-        """
+        self, arrays: Mapping[str, np.ndarray], tokens: Tokens[int], held: Recall, *, with_memory: bool,
+        chunks: Tokens[Tokens[int]],
+    ) -> None:  # fmt: skip
+        """Go on from a snapshot of the prefix and `tokens`; raises CorruptFile, ContextFull, InvalidInput."""
         length = len(self.decoder.prefix) + len(tokens)
         if length > self.decoder.context:
             raise ContextFull(f"the saved conversation has {length} tokens, {self.decoder.context} fit here")
@@ -188,7 +196,8 @@ class Sequence:
         with self.decoder.alone():
             self.decoder.restart(self, bool(with_memory))
             self.decoder.put(self, dict(arrays))
-            self.tokens, self._chunks = list(tokens), [_Chunk(0, len(tokens))]
+            self.tokens = list(tokens)
+            self._chunks = [_Chunk(start, end, bool(missed)) for start, end, missed in chunks]
             self._inject(held)
 
     def _inject(self, found: Recall) -> None:

@@ -18,11 +18,12 @@ from itertools import count
 
 import numpy as np
 
-from edge_client.cancellation import Cancellation
+from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence
 from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
-from edge_client.generate.prompt import asks, cut
+from edge_client.generate.conversation import Conversation
+from edge_client.generate.prompt import asks
 from edge_client.generate.sampling import Picked, Sampler, Sampling
 from edge_client.generate.text import StreamText
 from edge_client.recall.policy import RecallPolicy
@@ -32,29 +33,25 @@ from memory_model.refusal import Refusal, is_refusal
 from memory_model.tokenizer import Tokenizer
 
 
-class _Cancelled(Exception):
-    """The answer was cancelled."""
-
-
 class Answer:
     """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
 
     sequence: the conversation's key-values; they keep what was read. worker: None answers without memories.
-    cancellation: tested before every run of the decoder and every token.
+    cancellation: tested before every run of the decoder and every token. conversation: whose turns may leave the cache
+    while the answer goes on, and whose own memories are read; None for an answer that nothing follows.
     """
 
     def __init__(
         self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
         worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation, refusal: Refusal,
+        conversation: Conversation | None = None,
     ) -> None:  # fmt: skip
         self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
         self._stream = StreamText(tokenizer, sampling.stop)
         self._worker, self._cancellation = worker, cancellation
-        content = [token for token, is_content in zip(prompt.ids, prompt.content, strict=True) if is_content]
-        self._recalls = ChunkRecalls(
-            sequence, worker, policy, lambda ids: tokenizer.decode(ids).strip(), content, cancellation
-        )
+        self._conversation = conversation
+        self._recalls = ChunkRecalls(sequence, prompt, tokenizer, worker, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
         self._refusal = (refusal.first_token(tokenizer), refusal.bias) if refusal.bias else None
         self._generated: list[int] = []
@@ -69,14 +66,17 @@ class Answer:
 
         Closing the iterator early leaves nothing running, and what was read stays cached.
         """
-        decoder_s = self._sequence.decoder_s
-        reused = self._sequence.begin(self._prompt.ids, memory=self._worker is not None)
+        decoder_s, reused = self._sequence.decoder_s, 0
         try:
-            for event in self._tokens(self._read_prompt(reused)):
+            if self._conversation is not None:
+                self._conversation.settle(self._cancellation)
+                self._recalls.also = self._conversation.past
+            reused = self._sequence.begin(self._prompt.ids, memory=self._worker is not None)
+            for event in self._tokens(reused):
                 left = time.perf_counter()
                 yield event
                 self._away_s += time.perf_counter() - left
-        except _Cancelled:
+        except Cancelled:
             self._reason = "cancelled"
         finally:
             self._recalls.end()
@@ -86,32 +86,24 @@ class Answer:
         refused = is_refusal(self.shown)
         yield Finished(self.shown, self._reason, statistics, self._recalls.failed, refused)
 
-    def _read_prompt(self, reused: int) -> np.ndarray:
-        """Every chunk of the prompt reads its own memories; returns the logits after the last token."""
-        held = bool(self._sequence.held.memories)
-        chunks = cut(self._prompt, self._tokenizer, self._recalls.chunk_tokens, reused, held=held)
-        found = iter(self._recalls.for_prompt([chunk.query for chunk in chunks if chunk.query is not None]))
-        for chunk in chunks:
-            if chunk.query is not None:
-                self._recalls.inject(*next(found))
-            logits = self._read(chunk.tokens)
-        return logits
-
-    def _tokens(self, logits: np.ndarray) -> Iterator[Event]:
-        """One token after the other; every 64 of them get the memories of the next 64.
+    def _tokens(self, reused: int) -> Iterator[Event]:
+        """Read the prompt, then one token after the other; every 64 of them get the memories of the next 64.
 
         The first 64 read what the last chunk of the prompt read (paper 3.1). What a chunk reads is recalled
         `lead_tokens` before it begins, so that decoding need not stand still: 0 when it shall wait ("exact").
         """
         recalls = self._recalls
+        logits = recalls.read_prompt(reused)
         yield from self._news()
         for number in count(1):
             read = number == 1 and self._sequence.held.memories
             picked = self._sampler.pick(logits[-1], self._refusal if read else None)
-            self._go_on()
+            self._cancellation.check()
             self._first_token_s = self._first_token_s or self._seconds()
             yield from self._news()
             yield self._token(picked)
+            if self._reason or number % recalls.chunk_tokens == 0:
+                self._make_room()
             if self._reason:
                 return
             recalls.generated(picked.id)
@@ -141,17 +133,20 @@ class Answer:
         return Token(picked.id, text, picked.logprob, top)
 
     def _read(self, tokens: Tokens[int]) -> np.ndarray:
-        self._go_on()
+        self._cancellation.check()
         return self._sequence.read(tokens)
 
-    def _go_on(self) -> None:
-        if self._cancellation.cancelled:
-            raise _Cancelled
-
     def _news(self) -> list[Event]:
-        news: list[Event] = [*self._recalls.news]
+        own = self._conversation.news if self._conversation is not None else []
+        news: list[Event] = [*own, *self._recalls.news]
+        own.clear()
         self._recalls.news.clear()
         return news
+
+    def _make_room(self) -> None:
+        if self._conversation is not None and self._worker is not None:
+            self._conversation.make_room(self._cancellation)
+            self._recalls.also = self._conversation.past
 
     @property
     def began(self) -> bool:

@@ -4,6 +4,9 @@ The grid is fixed to the conversation: chunk n holds text tokens 64 n to 64 n + 
 what people and the model said up to the chunk's end, never of the template's scaffolding; a turn with less than 64
 such tokens looks further back, and a chunk without any reads what the chunk before it read. So a chunk's memories
 follow from the text up to its end, by which `Sequence` decides what need not be read again.
+
+A question may be about something else than the one before it, or need it ("And how high is it?"). So a query's vector
+lies between that of the question alone and that of both; its words are its own (decision 0005).
 """
 
 from __future__ import annotations
@@ -11,12 +14,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge_client.generate.query import Query
+import numpy as np
+
 from memory_model.chat import Prompt
+from memory_model.embedder import Embedder
 from memory_model.tokenizer import Tokenizer
 
+OWN_SHARE = 0.4
+"""Of the question alone in the vector; measured by `python -m deploy.follow_up_quality`."""
 _TURNS = 3
 """The last one, its answer's or question's, and the same speaker's before it."""
+
+
+class Query(str):
+    """A text that was said. before: what the same speaker said last before it, or "" where that does not matter."""
+
+    __slots__ = ("before",)
+    before: str
+
+    def __new__(cls, said: str, before: str = "") -> Query:
+        """The text, which is all that others see of it."""
+        query = super().__new__(cls, said)
+        query.before = before
+        return query
 
 
 @dataclass(frozen=True)
@@ -100,3 +120,14 @@ def generated_query(said: Sequence[int], chunk_tokens: int) -> Sequence[int]:
     tokens of its own chunk and as many more of what was said before, so a lead never makes it shorter.
     """
     return said[-chunk_tokens:]
+
+
+def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:
+    """Unit vectors float32 [n, dim], from one call of the embedder."""
+    before = {n: query.before for n, query in enumerate(queries) if isinstance(query, Query) and query.before}
+    following = list(before)
+    vectors = embedder.embed([*queries, *(f"{said}\n{queries[n]}" for n, said in before.items())])
+    own, both = vectors[: len(queries)], vectors[len(queries) :]
+    mixed = OWN_SHARE * own[following] + (1 - OWN_SHARE) * both
+    own[following] = mixed / np.maximum(np.linalg.norm(mixed, axis=1, keepdims=True), 1e-12)
+    return own

@@ -32,21 +32,19 @@ class RecallPolicy:
     """When a session requests memories and how long it waits. Raises InvalidInput.
 
     lead_tokens: generated tokens before a chunk's end at which `overlap` requests the next chunk's memories.
-    prompt_deadline_s: longest wait for a prompt's memories; the first token is not chosen without them.
-    chunk_deadline_s: longest life of a generated chunk's recall; `exact` waits so long, `overlap` gives up then.
+    deadline_s: longest life of a recall. A prompt waits so long for its memories, `exact` at every chunk's end too.
     """
 
     mode: RecallMode = RecallMode.overlap
     lead_tokens: int = 16
-    prompt_deadline_s: float = 2.0
-    chunk_deadline_s: float = 2.0
+    deadline_s: float = 2.0
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.lead_tokens < 0:
             raise InvalidInput(f"lead_tokens must be 0 or more, not {self.lead_tokens}")
-        if not (self.prompt_deadline_s > 0 and self.chunk_deadline_s > 0):
-            raise InvalidInput("deadlines must be positive: a recall without one could wait for ever")
+        if not self.deadline_s > 0:
+            raise InvalidInput("the deadline must be positive: a recall without one could wait for ever")
 
 
 class Breaker:

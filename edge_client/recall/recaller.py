@@ -20,10 +20,10 @@ from edge_client.cancellation import Cancellation
 from edge_client.decoder.graph import return_free_memory
 from edge_client.decoder.kv import is_finite
 from edge_client.errors import RetrievalError, described
-from edge_client.generate.query import query_vectors
+from edge_client.generate.prompt import query_vectors
 from edge_client.recall.cache import CachedMemory, MemoryCache
-from edge_client.recall.pack import MemoryPack
 from edge_client.recall.policy import Breaker
+from edge_client.wire.bases import merged
 from edge_client.wire.retrieval import Answer, Hit
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.embedder import Embedder
@@ -31,7 +31,8 @@ from memory_model.errors import CorruptFile, IdentityMismatch
 from memory_model.words import query_words
 
 CACHE_BYTES = 64 << 20
-"""Of both tiers, unless another cache is given."""
+"""Of payloads, unless another cache is given."""
+DEADLINE_S = 2.0
 HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
 SERVICE_SHARE = 0.75
@@ -45,8 +46,8 @@ LASTING = frozenset(
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
-their chunk began. failed: requested in vain. skipped: not requested. offline: from the device's own pack. off: recall
-is off."""
+their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds, its pack or
+memories of its own. off: recall is off."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class MemoryRead:
 class RecallTimes:
     """Where a chunk's recall spent its time, in milliseconds. Chunks recalled together share the times equally.
 
-    queue: behind other recalls of this device. call: to the answer, of which the server reports `server_ms`, of these
+    queue: behind the computing of other recalls. call: to the answer, of which the server reports `server_ms`, of these
     `search_ms` and `fetch_ms` for searching and for reading payloads.
     """
 
@@ -122,6 +123,14 @@ def without(
     return [Recall(q, error=f"{reason}: {message}", times=times, state=state, reason=reason) for q in queries]
 
 
+class LocalSource(Protocol):
+    """Memories that this device wrote; `edge_client.local.knowledge_base.LocalKnowledgeBase` is one."""
+
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+        """The k nearest of each vector, each hit with its payload and the name of its knowledge base."""
+        ...
+
+
 class Service(Protocol):
     """What is needed of a client; `edge_client.wire.client.MemoryClient` is one."""
 
@@ -140,34 +149,34 @@ class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
     client: the service, called first. pack: used when there is no client or the service does not answer; the service
-    then has a part of the deadline, so that there is time left for the pack.
-    deadline_s: of a recall that names none. clock: seconds, replaced in tests.
+    then has a part of the deadline, so that there is time left for the pack. local: searched at every recall, and
+    merged with the others by score. clock: seconds, replaced in tests.
     """
 
     def __init__(
         self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
-        pack: Service | MemoryPack | None = None, cache: MemoryCache | None = None, deadline_s: float = 2.0,
+        pack: LocalSource | None = None, local: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
-        self.cache = MemoryCache.of(CACHE_BYTES) if cache is None else cache
-        self.deadline_s = deadline_s
+        self.local = tuple(local)
+        self.cache = MemoryCache(CACHE_BYTES) if cache is None else cache
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)
         self._computing = threading.Lock()  # recalls wait for the service together, but use one processor
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float | None = None, queued_s: float = 0.0,
-        cancellation: Cancellation | None = None,
+        self, queries: Sequence[str], *, deadline_s: float = DEADLINE_S, cancellation: Cancellation | None = None,
+        also: LocalSource | None = None,
     ) -> list[Recall]:  # fmt: skip
         """One Recall for every query text, in order, by one call to the service.
 
-        deadline_s: of this recall, of which queued_s are over. cancellation: ends the call; the Recalls are "skipped".
+        deadline_s: of this recall. cancellation: ends the call; the Recalls are then "skipped". also: a conversation's
+        own memories, searched as `local` is.
         """
         try:
-            return self._recall(
-                queries, self.deadline_s if deadline_s is None else deadline_s, queued_s, cancellation
-            )
+            local = self.local if also is None else (*self.local, also)
+            return self._recall(queries, deadline_s, cancellation, local)
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.
             reason, _, message = described(error).partition(": ")
@@ -184,39 +193,45 @@ class Recaller:
         return_free_memory()
 
     def _recall(
-        self, queries: Sequence[str], deadline_s: float, queued_s: float, cancellation: Cancellation | None
-    ) -> list[Recall]:
+        self, queries: Sequence[str], deadline_s: float, cancellation: Cancellation | None,
+        local: Sequence[LocalSource],
+    ) -> list[Recall]:  # fmt: skip
         if not queries:
             return []
         failed = self._closed()
-        if failed and (self.pack is None or not failed.unavailable):
+        if failed and not local and (self.pack is None or not failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
         with self._computing:
+            turn = time.perf_counter()
             vectors = query_vectors(self.embedder, queries)
         words, k = [query_words(q) for q in queries], self._memories_per_chunk
         embedded = time.perf_counter()
-        times = RecallTimes(embed_ms=1e3 * (embedded - begun), queue_ms=1e3 * queued_s)
+        times = RecallTimes(embed_ms=1e3 * (embedded - turn), queue_ms=1e3 * (turn - begun))
         # Whoever names these ids keeps their bytes until the answer is there, whatever the cache evicts.
         held = {} if failed else self.cache.held(HELD_IDS)
+        answers = [source.retrieve(vectors, k=k, words=words) for source in local]
+        private = {hit.memory_id for answer in answers for hits in answer.hits for hit in hits}
         if not failed:
             try:
-                spent_s = queued_s + embedded - begun
-                answer = self._call(vectors, words, held, deadline_s, spent_s, cancellation)
+                answers.append(self._call(vectors, words, held, deadline_s, embedded - begun, cancellation))
             except RetrievalError as error:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
                 failed = error
         state: RecallState = "fetched"
         if failed:
-            if self.pack is None or not failed.unavailable:
+            if self.pack is not None and failed.unavailable:
+                answers.append(self.pack.retrieve(vectors, k=k, words=words))
+            elif not local or failed.reason == "CANCELLED":
                 times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
                 state = "skipped" if failed.reason == "CANCELLED" else "failed"
                 return without(queries, failed.reason, str(failed), state, times)
-            answer, state = self.pack.retrieve(vectors, k=k, words=words), "offline"
+            state = "offline"
+        answer = answers[0] if len(answers) == 1 else merged([""] * len(answers), answers, k, words)
         called = time.perf_counter()
         with self._computing:
-            read = self._read(answer, held)
+            read = self._read(answer, held, private)
         times = replace(
             times, call_ms=1e3 * (called - embedded), server_ms=answer.server_ms, search_ms=answer.search_ms,
             fetch_ms=answer.fetch_ms, decompress_ms=1e3 * (time.perf_counter() - called),
@@ -224,7 +239,7 @@ class Recaller:
         return [
             Recall(
                 query, memories, reads, times=times, payloads=payloads,
-                service_error=described(failed) if failed else "",
+                service_error=described(failed) if failed and (self.client or self.pack) else "",
                 state="held" if state == "fetched" and memories and _all_held(reads) else state,
             )
             for query, (memories, payloads, reads) in zip(queries, read, strict=True)
@@ -269,11 +284,11 @@ class Recaller:
         return answer
 
     def _read(
-        self, answer: Answer, held: Mapping[int, CachedMemory]
+        self, answer: Answer, held: Mapping[int, CachedMemory], private: Collection[int]
     ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[bytes, ...], tuple[MemoryRead, ...]]]:
         """Memories, payloads and fates of every query's hits, checked and decoded; at most the model's number is read.
 
-        held: what the request named; its bytes count even if the cache let them go.
+        held: what the request named; its bytes count even if the cache let them go. private: ids of local memories.
         """
         carrying: dict[int, Hit] = {}
         for hit in (h for hits in answer.hits for h in hits if h.payload):
@@ -283,7 +298,8 @@ class Recaller:
         refused: dict[int, str] = {}
         for memory_id, hit in {h.memory_id: h for hits in queries for h in hits}.items():
             try:
-                found[memory_id] = self._checked(carrying.get(memory_id, hit), held.get(memory_id))
+                known = self._checked(carrying.get(memory_id, hit), held.get(memory_id))
+                found[memory_id] = replace(known, local=memory_id in private)
             except (RetrievalError, IdentityMismatch, CorruptFile) as error:
                 refused[memory_id] = described(error)
         self._decode(found, refused)

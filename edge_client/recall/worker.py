@@ -1,64 +1,54 @@
-"""Recall beside decoding: worker threads embed, call and decompress while the decoder goes on.
+"""Recall beside decoding: a thread for each recall embeds, calls and decompresses while the decoder goes on.
 
-    session                                   worker thread
-    ticket = worker.submit([query])  ----->   embed, call the service, check, decompress   (recall.recaller)
-    … decodes `lead_tokens` more …
-    ticket.done()?  inject(result)   <-----   Recalls, resolved once
-    not yet? decodes on, injects when it is done: state "late"
-
-The recalls of all running answers share the threads, and through the recaller one connection.
+session                                   thread
+ticket = worker.submit([query])  ----->   embed, call the service, check, decompress   (recall.recaller)
+… decodes `lead_tokens` more …
+ticket.done()?  inject(result)   <-----   Recalls, resolved once
+not yet? decodes on, injects when it is done: state "late"
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, TimeoutError
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError, TimeoutError
 from dataclasses import replace
 from typing import Protocol
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import described
-from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.recaller import Recall, without
+from edge_client.recall.recaller import LocalSource, Recall, without
 
-WAITING_RECALLS = 32
-"""Recalls that may wait for a thread; a further one is skipped: its chunk would be over before its turn."""
+RECALLS = 32
+"""Recalls under way at a time, of all answers: they wait for the service together, and compute one after the other."""
 CLOSED = "the model was closed"
-THREADS = 16
-"""Recalls under way at a time. They wait for the service together, and compute one after the other."""
+_LAST_S = 5.0  # a cancelled recall ends its embedding first
 
 
 class Recalling(Protocol):
-    """What a worker thread calls; `recall.recaller.Recaller` is one. Never raises for a chunk."""
+    """What a thread calls; `recall.recaller.Recaller` is one. Never raises for a chunk."""
 
     def recall(
-        self, queries: Sequence[str], *, deadline_s: float | None = None, queued_s: float = 0.0,
-        cancellation: Cancellation | None = None,
+        self, queries: Sequence[str], *, deadline_s: float = ..., cancellation: Cancellation | None = None,
+        also: LocalSource | None = None,
     ) -> list[Recall]:  # fmt: skip
         """One Recall for every query."""
         ...
 
 
 class Ticket:
-    """One submitted recall, made by `RecallWorker.submit`. Thread-safe.
+    """One submitted recall, made by `RecallWorker.submit`. Thread-safe. queries: as submitted. Resolved once."""
 
-    queries: as submitted. deadline_s: from submission. It is resolved exactly once, at the latest when the worker is
-    closed.
-    """
-
-    def __init__(self, queries: Sequence[str], deadline_s: float, submitted_s: float) -> None:
+    def __init__(self, queries: Sequence[str]) -> None:
         self.queries = tuple(queries)
-        self.deadline_s, self.submitted_s = deadline_s, submitted_s
         self.cancellation = Cancellation()
-        self.future: Future[list[Recall]] = Future()
+        self._future: Future[list[Recall]] = Future()
         self._late = False
 
     def done(self) -> bool:
         """Whether `result` would return at once."""
-        return self.future.done()
+        return self._future.done()
 
     def result(self, timeout_s: float | None = None) -> list[Recall]:
         """One Recall for every query; waits at most `timeout_s`, or with None until the ticket is resolved.
@@ -67,7 +57,7 @@ class Ticket:
         their state is then "late" with an empty error.
         """
         try:
-            found = self.future.result(None if timeout_s is None else max(timeout_s, 0.0))
+            found = self._future.result(None if timeout_s is None else max(timeout_s, 0.0))
         except TimeoutError:
             self._late = True
             message = f"no memories {timeout_s or 0:g} s after they were needed"
@@ -86,78 +76,66 @@ class Ticket:
     def resolve(self, recalls: list[Recall]) -> None:
         """Set the result; only the first call counts."""
         with contextlib.suppress(InvalidStateError):
-            self.future.set_result(recalls)
+            self._future.set_result(recalls)
 
 
 class RecallWorker:
-    """Threads that recall for all sessions of a model, begun in the order of submission. Thread-safe.
+    """Recalls for all sessions of a model. Thread-safe.
 
-    `submit` never blocks and never raises for a chunk. A worker that is dropped ends its threads as `close` does, but
-    lets a call that is under way run to its deadline. Do not fork with one open.
-
-    recaller: called by several threads at a time. waiting: recalls that may queue. threads: at most, started when
-    they are needed. clock: seconds, replaced in tests.
+    `submit` never blocks and never raises for a chunk. Threads are daemons: a program that ends does not wait for them.
+    Do not fork with one open. recaller: called by several threads at a time. most: recalls under way.
     """
 
-    def __init__(
-        self, recaller: Recalling, *, policy: RecallPolicy | None = None, waiting: int = WAITING_RECALLS,
-        threads: int = THREADS, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.policy = policy or RecallPolicy()
-        self.closed = False
-        self._recaller, self._clock, self._most = recaller, clock, waiting
+    def __init__(self, recaller: Recalling, *, most: int = RECALLS) -> None:
+        self._recaller, self._most = recaller, most
+        self._closed = False
         self._lock = threading.Lock()
-        self._waiting: set[Ticket] = set()
-        self._served: set[Ticket] = set()
-        self._executor = ThreadPoolExecutor(threads, "memory3-recall")
+        self._under_way: dict[Ticket, threading.Thread] = {}
 
-    def submit(self, queries: Sequence[str], *, deadline_s: float | None = None) -> Ticket:
-        """Request the memories of `queries`; deadline_s from now on, by default the policy's for a chunk."""
-        deadline_s = self.policy.chunk_deadline_s if deadline_s is None else deadline_s
-        ticket = Ticket(queries, deadline_s, self._clock())
+    def submit(
+        self, queries: Sequence[str], *, deadline_s: float, also: LocalSource | None = None
+    ) -> Ticket:
+        """Request the memories of `queries`, which are worth nothing after `deadline_s`; also: see `Recaller.recall`."""
+        ticket = Ticket(queries)
+        thread = threading.Thread(
+            target=self._serve, args=(ticket, deadline_s, also), name="memory3-recall", daemon=True
+        )
         with self._lock:
-            self._waiting = {t for t in self._waiting if not t.done()}  # those that were cancelled
-            if self.closed:
+            if self._closed:
                 ticket.skip("MODEL_CLOSED", CLOSED)
             elif not queries:
                 ticket.resolve([])
-            elif len(self._waiting) >= self._most:
-                ticket.skip("BUSY", f"{len(self._waiting)} recalls wait already")
+            elif len(self._under_way) >= self._most:
+                ticket.skip("BUSY", f"{len(self._under_way)} recalls are under way already")
             else:
-                self._waiting.add(ticket)
-                self._executor.submit(self._serve, ticket)
+                self._under_way[ticket] = thread
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system gives no more threads
+                    del self._under_way[ticket]
+                    ticket.skip("BUSY", str(error))
         return ticket
 
     def close(self) -> None:
-        """Resolve what waits as "skipped", end the calls that are under way, and wait for the threads. Idempotent."""
+        """Resolve what is under way as "skipped", end its calls, and wait for the threads. Idempotent."""
         with self._lock:
-            self.closed = True
-            left = [*self._waiting, *self._served]
-        for ticket in left:
+            self._closed = True
+            left = list(self._under_way.items())
+        for ticket, _ in left:
             ticket.cancel(CLOSED)
-        self._executor.shutdown(cancel_futures=True)
+        for _, thread in left:
+            thread.join(_LAST_S)
 
-    def _serve(self, ticket: Ticket) -> None:
-        with self._lock:
-            self._waiting.discard(ticket)
-            if ticket.done():
-                return
-            self._served.add(ticket)
-        queued_s = self._clock() - ticket.submitted_s
+    def _serve(self, ticket: Ticket, deadline_s: float, also: LocalSource | None) -> None:
         try:
-            if queued_s >= ticket.deadline_s:
-                why = f"it waited {ticket.deadline_s:g} s for other recalls of this device"
-                ticket.skip("DEADLINE_EXCEEDED", why)
-            else:
-                ticket.resolve(
-                    self._recaller.recall(
-                        ticket.queries, deadline_s=ticket.deadline_s, queued_s=queued_s,
-                        cancellation=ticket.cancellation,
-                    )
-                )  # fmt: skip
+            if not ticket.done():
+                found = self._recaller.recall(
+                    ticket.queries, deadline_s=deadline_s, cancellation=ticket.cancellation, also=also
+                )
+                ticket.resolve(found)
         except Exception as error:  # a fault of ours must cost a chunk, not all recalls to come
             reason, _, message = described(error).partition(": ")
             ticket.resolve(without(ticket.queries, reason, message, "failed"))
         finally:
             with self._lock:
-                self._served.discard(ticket)
+                self._under_way.pop(ticket, None)

@@ -11,7 +11,6 @@ import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from edge_client.aio import events_of
 from edge_client.events import Event, Finished
 from edge_client.model import EdgeModel
 from edge_client.serve.errors import ApiError
@@ -113,7 +112,7 @@ class Answering:
             stream = await anyio.to_thread.run_sync(begin)
             over = False
             try:
-                async for event in events_of(stream):
+                async for event in stream:
                     if isinstance(event, Finished):
                         over = True
                         self.metrics.answered(event)

@@ -32,6 +32,8 @@ def merged(
 ) -> Answer:
     """The k best hits of every query from the answers of as many knowledge bases, each hit with its own's name.
 
+    names: of hits that name none.
+
     Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
     Times are those of the slowest, because all were called at the same time.
     """
@@ -40,7 +42,7 @@ def merged(
     found = []
     for query in range(len(answers[0].hits)):
         hits = [
-            replace(hit, knowledge_base=name)
+            replace(hit, knowledge_base=hit.knowledge_base or name)
             for name, answer in zip(names, answers, strict=True)
             for hit in answer.hits[query]
         ]

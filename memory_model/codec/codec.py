@@ -1,4 +1,4 @@
-"""Compress key-value vectors to a few bytes each; decoding here is numpy only (paper 3.3, appendix B).
+"""Compress key-value vectors to a few bytes each and read them again, in numpy (paper 3.3, appendix B).
 
 A group is one (memory head, key or value); group 2i holds the keys of head i of the budget table, 2i + 1 its values.
 A codec has tables for every group, or one set for all (the paper's), or codes the vectors of consecutive groups
@@ -26,6 +26,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from memory_model.codec.blas import ON_ONE_THREAD
+from memory_model.codec.encode import encoding_map, product_codes
 from memory_model.codec.native.decoder import BfloatProduct, FoldedTables, native_decoder
 from memory_model.codec.native.library import Library, installed
 from memory_model.codec.tables import COARSE_SUBSPACES, PlacedCodes
@@ -53,7 +54,7 @@ class MemoryCodec:
 
     def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
         """Codes uint8 [n, code_bytes] of one block's float32 vectors [n, together * head_dim]."""
-        raise Memory3Error("this codec only decodes: encoding needs the `service` extra (faiss)")
+        raise Memory3Error("an abstract codec cannot encode")
 
     def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
         """float32 vectors [n, together * head_dim] of codes uint8 [n, code_bytes].
@@ -132,7 +133,7 @@ class ExactCodec(MemoryCodec):
 
 
 class ProductCodec(MemoryCodec):
-    """Decoder of OPQ + optional two-part coarse quantizer + product quantizer codes.
+    """OPQ + optional two-part coarse quantizer + product quantizer codes.
 
     library: the compiled decoder, None for numpy. What it needs of the tables is made at the first decoding.
     """
@@ -141,6 +142,7 @@ class ProductCodec(MemoryCodec):
         tables.check()
         self.tables = tables
         self.library = library
+        self._into: np.ndarray | None = None
         self._native: FoldedTables | BfloatProduct | None = None
         self._native_made = library is None
         self._making = threading.Lock()
@@ -165,6 +167,15 @@ class ProductCodec(MemoryCodec):
         else:
             self._used = [np.flatnonzero(row) for row in used]
         self._basis = [basis[used] for basis, used in zip(tables.basis, self._used, strict=True)]
+
+    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+        """The nearest codewords; two threads at once at most make the map twice."""
+        width = self.tables.mean.shape[1]
+        if vectors.ndim != 2 or vectors.shape[1] != width:
+            raise InvalidInput(f"vectors have shape {vectors.shape}, expected [n, {width}]")
+        if self._into is None:
+            self._into = encoding_map(self.tables)
+        return product_codes(self.tables, self._into, vectors, 0 if self.groups == 1 else block)
 
     def decode(self, codes: np.ndarray, blocks: int | np.ndarray) -> np.ndarray:
         """float32 [n, d]."""

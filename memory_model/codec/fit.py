@@ -13,7 +13,7 @@ from statistics import NormalDist
 import faiss
 import numpy as np
 
-from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.codec import ProductCodec
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 
@@ -24,7 +24,7 @@ def fit_groups(
     vectors: Sequence[np.ndarray], parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
     *, together: int = 1, iterations: int = 12, points: int = 65536, seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> FaissCodec:  # fmt: skip
+) -> ProductCodec:  # fmt: skip
     """A codec with own tables for each block of `together` groups: `parts` codes of `bits` bits for a block.
 
     vectors[b]: float32 [n, together * d], the vectors of the block's groups side by side. metrics[g]:
@@ -45,7 +45,7 @@ def fit_groups(
         fitted.append(_fit_block(sample, square_root(own), parts, bits, iterations, seed, progress))
     means, bases, intos, codewords = zip(*fitted, strict=True)
     wide = _padded(bases, 1, parts), _padded(codewords, 2), None, _padded(intos, 2, parts)
-    return FaissCodec(ProductTables(np.stack(means), *wide, together))
+    return ProductCodec(ProductTables(np.stack(means), *wide, together))
 
 
 def _fit_block(

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from memory_model.codec.codec import ExactCodec
-from memory_model.codec.faiss import FaissCodec
+from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_base, load_model
@@ -87,7 +86,7 @@ class Subject:
             exact = MemoryFormat(loaded.config, loaded.model_id, ExactCodec(loaded.config.head_dim))
             return cls(MemoryBank(loaded, exact), ())
         loaded = load_model(folder, adapter)
-        encoder = FaissCodec.load_encoder(codec or folder.need_codec())
+        encoder = MemoryCodec.load(codec or folder.need_codec())
         return cls.of(loaded, MemoryFormat(loaded.config, loaded.model_id, encoder))
 
     @property

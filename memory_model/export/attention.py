@@ -128,7 +128,7 @@ class StandardAttention(Attention):
         qkv = g.op("Reshape", qkv, self.widened(turning + heads, d))
         qk, v = g.ops("Split", qkv, g.constant([turning, heads]), out=2, axis=2)
         if norm is not None:
-            qk = self._normed(qk, norm)
+            qk = self.lay.narrow(normed(g, self.lay.wide(qk), norm, self.config.norm_epsilon))
         if tensor.layer not in self.config.plain_layers:
             qk = g.op("MatMul", qk, self._rotation)
         q, k = g.ops("Split", qk, g.constant([heads * group, heads]), out=2, axis=2)
@@ -148,12 +148,12 @@ class StandardAttention(Attention):
         found = g.op("Transpose", g.op("Reshape", found, apart), perm=[0, 3, 1, 2, 4])
         return g.op("Reshape", found, g.constant([-1, heads * group * d]))
 
-    def _normed(self, qk: str, weight: np.ndarray) -> str:
-        """RMSNorm over d of [B, S, h (G + 1), d], in float32."""
-        g, x = self.g, self.lay.wide(qk)
-        mean = g.op("ReduceMean", g.op("Pow", x, g.constant(2.0)), g.constant([-1]), keepdims=1)
-        root = g.op("Sqrt", g.op("Add", mean, g.constant(float(self.config.norm_epsilon))))
-        return self.lay.narrow(g.op("Mul", g.op("Div", x, root), g.constant(weight.astype(np.float32))))
+
+def normed(g: Graph, qk: str, weight: np.ndarray, epsilon: float) -> str:
+    """RMSNorm over d of queries and keys float32 [B, S, heads, d], with weights [heads, d]."""
+    mean = g.op("ReduceMean", g.op("Pow", qk, g.constant(2.0)), g.constant([-1]), keepdims=1)
+    root = g.op("Sqrt", g.op("Add", mean, g.constant(float(epsilon))))
+    return g.op("Mul", g.op("Div", qk, root), g.constant(weight.astype(np.float32)))
 
 
 class FusedAttention(Attention):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from rich.progress import (
 )
 
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
-from memory_model.codec.codec import MemoryCodec, ProductCodec
+from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import MemoryFormat
 from memory_model.errors import InvalidInput
 from memory_model.export.activations import read_rows, second_moments
@@ -65,7 +64,7 @@ def export_bundle(
                 folder.verify_base()
             if not codec:
                 raise InvalidInput("a model without a folder needs a codec")
-            memory_codec = decoding_only(MemoryCodec.load(codec))
+            memory_codec = MemoryCodec.load(codec)
             loaded = model if isinstance(model, LoadedModel) else load_model(folder)
             MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
@@ -98,8 +97,3 @@ def export_bundle(
             return bundle
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def decoding_only(codec: MemoryCodec) -> MemoryCodec:
-    """The codec without the map that only encoding projects with: half of the file, and no part of its identity."""
-    return ProductCodec(replace(codec.tables, into=None)) if isinstance(codec, ProductCodec) else codec

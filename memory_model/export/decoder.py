@@ -22,6 +22,7 @@ tokens of one sequence, or one token of several.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,11 +30,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from memory_model.bundle import WRITER_FILE
 from memory_model.cache_layout import CacheTensor, cache_layout, fused_path
 from memory_model.config import ModelConfig
 from memory_model.export.attention import CONTRIB, FUSED_MULTIPLE, FusedAttention, StandardAttention
 from memory_model.export.graph import Graph, save_together
 from memory_model.export.weights import Precision, Weights
+from memory_model.export.writer import WritingAttention, writer_weights
 
 if TYPE_CHECKING:
     from memory_model.models.load import LoadedModel
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 Tensors = Mapping[str, np.ndarray | Tensor]
 OPERATORS = ("standard", "fused")
+WRITER = "writer"
+"""Beside the spellings: the graph that writes memories."""
 
 
 def export_decoder(
@@ -49,12 +54,16 @@ def export_decoder(
 ) -> list[Path]:  # fmt: skip
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
-    precision: of the weights. progress: called with (layers done, layers). moments: for int4, as `Weights` takes
-    them. Raises InvalidInput.
+    Beside it lies `writer.onnx` (`memory_model.export.writer`), where the model has memory heads. precision: of the
+    weights. progress: called with (layers done, layers). moments: for int4, as `Weights` takes them. Raises
+    InvalidInput.
     """
     path = Path(path)
-    graphs = decoder_graphs(loaded.model.state_dict(), loaded.config, precision, progress, moments)
-    places = {"standard": path, "fused": fused_path(path)}
+    graphs = decoder_graphs(
+        loaded.model.state_dict(), loaded.config, precision, progress, moments,
+        OPERATORS + (WRITER,) * bool(loaded.config.memory.heads),
+    )  # fmt: skip
+    places = {"standard": path, "fused": fused_path(path), WRITER: path.with_name(WRITER_FILE)}
     return save_together({places[name]: g for name, g in graphs.items()}, path.with_name(path.name + ".data"))
 
 
@@ -71,12 +80,16 @@ def decoder_graphs(
     if isinstance(precision, str):
         precision = Precision(precision)
     fusible = precision.compute == "float32" and config.head_dim % FUSED_MULTIPLE == 0
-    spellings = [name for name in operators if name == "standard" or fusible]
+    spellings = [name for name in operators if name != "fused" or fusible]
     shared = Weights(Graph(config.name), precision, moments)
-    exporters = {
-        name: _Exporter(weights, config, shared.beside(Graph(config.name, shared.g)), name == "fused")
-        for name in spellings
-    }
+    exporters: dict[str, _Exporter] = {}
+    for name in spellings:
+        graph = Graph(config.name, shared.g)
+        if name == WRITER:
+            lay = shared.rounded(graph, writer_weights(precision), "writer.")
+            exporters[name] = _WriterExporter(weights, config, lay)
+        else:
+            exporters[name] = _DecoderExporter(weights, config, shared.beside(graph), name == "fused")
     for layer in range(config.layers):  # side by side, so that each weight is rounded once
         for exporter in exporters.values():
             exporter.layer(layer)
@@ -88,28 +101,26 @@ def decoder_graphs(
 class _Exporter:
     """Lays the nodes; one instance makes one graph."""
 
-    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, fused: bool) -> None:
+    fused = False
+    attention: StandardAttention | FusedAttention | WritingAttention
+
+    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, operators: str) -> None:
         self.weights = weights
         self.config = config
-        self.fused = fused
         self.layout = cache_layout(config)
         self.lay, self.g = lay, lay.g
         self.g.metadata = {
             "config": json.dumps(config.to_dict(), sort_keys=True),
             "precision": lay.precision.label,
             "compute": lay.precision.compute,
-            "operators": "fused" if fused else "standard",
+            "operators": operators,
         }
-        g = self.g
-        ids = g.input("token_ids", np.int64, ["B", "S"])
-        positions = g.input("position_ids", np.int64, ["B", "S"])
-        self._wanted = g.input("output_rows", np.int64, ["N"])
-        spelling = FusedAttention if fused else StandardAttention
-        self.attention = spelling(g, lay, config, self.layout, ids, positions)
-        flat = g.op("Reshape", ids, g.constant([-1]))
-        x, self._head = lay.table(flat, self._weight("embed_tokens.weight"), "lm_head.weight" not in weights)
-        # The node takes [B, S, D]; standard products have the tokens of all sequences as rows.
-        self._x = g.op("Reshape", x, self.attention.widened(config.hidden)) if fused else x
+
+    def _embed(self, ids: str) -> None:
+        """Lay the token table; the tokens of all sequences are rows."""
+        flat = self.g.op("Reshape", ids, self.g.constant([-1]))
+        tied = "lm_head.weight" not in self.weights
+        self._x, self._head = self.lay.table(flat, self._weight("embed_tokens.weight"), tied)
         self._delta = ""
 
     def layer(self, number: int) -> None:
@@ -118,21 +129,9 @@ class _Exporter:
         self._delta = self._attention(number, self._norm(f"{at}.input_layernorm"))
         self._delta = self._mlp(at, self._norm(f"{at}.post_attention_layernorm"))
 
+    @abstractmethod
     def finish(self) -> Graph:
-        """Lay the last norm and the head; the graph is then complete."""
-        g = self.g
-        if self.fused:  # norms of one row cost less than a sum of their own before the rows are chosen
-            x = g.op("Reshape", self._norm("norm"), g.constant([-1, self.config.hidden]))
-            x = g.op("Gather", x, self._wanted, axis=0)
-        else:
-            self._x = g.op("Gather", self._summed(), self._wanted, axis=0)
-            x = self._norm("norm")
-        g.output("logits", np.float32, ["N", self.config.vocabulary])
-        if self._head is not None:
-            self._head(x, "logits")
-        else:
-            self.lay.head(x, self._weight("lm_head.weight"), "logits")
-        return g
+        """Lay what comes after the layers; the graph is then complete."""
 
     def _weight(self, name: str) -> np.ndarray:
         """A weight as float32, converted when it is read: a large model is not held twice."""
@@ -220,3 +219,58 @@ class _Exporter:
         mean = g.op("ReduceMean", g.op("Pow", x, g.constant(2.0)), g.constant([-1]), keepdims=1)
         root = g.op("Sqrt", g.op("Add", mean, g.constant(epsilon)))
         return self.lay.narrow(g.op("Mul", g.op("Div", x, root), weight))
+
+
+class _DecoderExporter(_Exporter):
+    """The decoder, in one of its spellings."""
+
+    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights, fused: bool) -> None:
+        super().__init__(weights, config, lay, "fused" if fused else "standard")
+        self.fused = fused
+        g = self.g
+        ids = g.input("token_ids", np.int64, ["B", "S"])
+        positions = g.input("position_ids", np.int64, ["B", "S"])
+        self._wanted = g.input("output_rows", np.int64, ["N"])
+        spelling = FusedAttention if fused else StandardAttention
+        self.attention = spelling(g, lay, config, self.layout, ids, positions)
+        self._embed(ids)
+        if fused:  # the node takes [B, S, D]; standard products have the tokens of all sequences as rows
+            self._x = g.op("Reshape", self._x, self.attention.widened(config.hidden))
+
+    def finish(self) -> Graph:
+        """Lay the last norm and the head; the graph is then complete."""
+        g = self.g
+        if self.fused:  # norms of one row cost less than a sum of their own before the rows are chosen
+            x = g.op("Reshape", self._norm("norm"), g.constant([-1, self.config.hidden]))
+            x = g.op("Gather", x, self._wanted, axis=0)
+        else:
+            self._x = g.op("Gather", self._summed(), self._wanted, axis=0)
+            x = self._norm("norm")
+        g.output("logits", np.float32, ["N", self.config.vocabulary])
+        if self._head is not None:
+            self._head(x, "logits")
+        else:
+            self.lay.head(x, self._weight("lm_head.weight"), "logits")
+        return g
+
+
+class _WriterExporter(_Exporter):
+    """The writer: the same layers up to the last with memory heads, of which only keys and values are computed."""
+
+    def __init__(self, weights: Tensors, config: ModelConfig, lay: Weights) -> None:
+        super().__init__(weights, config, lay, WRITER)
+        self.attention = self._writing = WritingAttention(self.g, lay, config)
+        self._embed(self._writing.ids)
+
+    def layer(self, number: int) -> None:
+        """Lay the next layer, unless no later one has memory."""
+        last = self.config.memory.memory_layers[-1]
+        if number < last:
+            super().layer(number)
+        elif number == last:
+            self._attention(number, self._norm(f"layers.{number}.input_layernorm"))
+
+    def finish(self) -> Graph:
+        """Join what the layers kept."""
+        self._writing.finish()
+        return self.g

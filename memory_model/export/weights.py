@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,9 +80,11 @@ class Weights:
     """
 
     def __init__(
-        self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None
-    ) -> None:
+        self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None, prefix: str = ""
+    ) -> None:  # fmt: skip
+        """prefix: of the constants' names, where another one's weights lie in the same file."""
         self.g = graph
+        self._prefix = prefix
         self._stored: dict[str, tuple[str, str]] = {}
         self._tables: dict[str, Quantized] = {}
         self.precision = precision
@@ -97,6 +99,22 @@ class Weights:
         twin._stored, twin._tables = self._stored, self._tables
         return twin
 
+    def rounded(self, graph: Graph, weights: str, prefix: str) -> Weights:
+        """The same token table for another graph, whose other weights are rounded to `weights` and named by prefix.
+
+        They are the same constants where they are rounded alike.
+        """
+        if weights == self.precision.weights:
+            return self.beside(graph)
+        twin = Weights(graph, replace(self.precision, weights=weights, table=self._table), prefix=prefix)
+        twin._stored = {name: stored for name, stored in self._stored.items() if name == "embed_tokens"}
+        twin._tables = self._tables
+        return twin
+
+    @property
+    def _table(self) -> str:
+        return self.precision.table or self.precision.weights
+
     def linear(self, x: str, weight: Callable[[], np.ndarray], name: str, bits: int = 0) -> str:
         """Tensor x […, inputs] times a weight [inputs, outputs], which is made when it is met first."""
         bits = bits or BITS[self.precision.weights]
@@ -109,7 +127,7 @@ class Weights:
 
     def table(self, ids: str, table: np.ndarray, tied: bool) -> tuple[str, Head | None]:
         """Rows float32 [S, D] of the token table [V, D]; and, if it is `tied`, what lays the head."""
-        bits = BITS[self.precision.table or self.precision.weights]
+        bits = BITS[self._table]
         if not tied:
             bits = max(bits, 8)  # one row is read for each token: a table without head costs no time
         lay = self._float_table if bits >= 16 else self._code_table
@@ -117,7 +135,7 @@ class Weights:
 
     def head(self, x: str, weight: np.ndarray, out: str) -> None:
         """Logits [N, V] float32 by a head of its own [V, D]."""
-        bits = BITS[self.precision.table or self.precision.weights]
+        bits = BITS[self._table]
         self._logits(self.linear(x, lambda: weight.T, "lm_head", bits), out)
 
     def _float_table(self, ids: str, table: np.ndarray, bits: int, tied: bool) -> tuple[str, Head | None]:
@@ -189,8 +207,8 @@ class Weights:
 
     def _store(self, name: str, weight: np.ndarray, bits: int) -> None:
         if bits >= 16:
-            stored = self.g.constant(weight.astype(np.float16) if bits == 16 else weight, name)
-            self._stored[name] = stored, ""
+            stored = weight.astype(np.float16) if bits == 16 else weight
+            self._stored[name] = self.g.constant(stored, self._prefix + name), ""
         else:
             self._store_codes(name, self._quantized(name, weight, bits))
 
@@ -198,8 +216,9 @@ class Weights:
         return quantize(weight, bits, self.block, self._moments.get(name))
 
     def _store_codes(self, name: str, q: Quantized) -> None:
-        codes = self.g.constant_int4(q.codes, name) if q.bits == 4 else self.g.constant(q.codes, name)
-        self._stored[name] = codes, self.g.constant(q.scales.astype(self.dtype), f"{name}.scale")
+        own = self._prefix + name
+        codes = self.g.constant_int4(q.codes, own) if q.bits == 4 else self.g.constant(q.codes, own)
+        self._stored[name] = codes, self.g.constant(q.scales.astype(self.dtype), f"{own}.scale")
 
     def _product(self, x: str, codes: str, scales: str) -> str:
         weight = self.g.op("DequantizeLinear", codes, scales, axis=0, block_size=self.block)

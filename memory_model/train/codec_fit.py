@@ -16,7 +16,8 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from memory_model.chat import text_start
-from memory_model.codec.faiss import FaissCodec, check_factory, fit_factory, unexplained_variance
+from memory_model.codec.codec import ProductCodec
+from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import block_vectors
 from memory_model.config import MemoryConfig, ModelConfig
@@ -73,7 +74,7 @@ def default_factory(config: ModelConfig) -> str:
 def fit(
     loaded: LoadedModel, batches: BatchSource, texts: Sequence[str], factory: str, seed: int, progress: Progress,
     *, points: int = 65536,
-) -> tuple[FaissCodec, list[float]]:  # fmt: skip
+) -> tuple[ProductCodec, list[float]]:  # fmt: skip
     """(codec, share of variance lost by each group), the share measured on references it was not fitted to.
 
     texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring;

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.formats import count_documents, find_sources, read_documents
 from memory_service.cli.terminal import Address, errors_for_people, plain
 from memory_service.client.destination import Destination
-from memory_service.client.formats import count_documents, find_sources, read_documents
 from memory_service.client.ingest import Ingestion
 from memory_service.client.rows import Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
@@ -80,7 +80,9 @@ def ingest(
             if engine == "local":
                 ingestion = Ingestion(to)
                 with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(ingestion.run(row for source in sources for row in read_documents(source)))
+                    shown.all(
+                        ingestion.run(Row.of(one) for source in sources for one in read_documents(source))
+                    )
             else:
                 given = {"model": model, "bundle": bundle, "store": store}
                 with shown.progress:

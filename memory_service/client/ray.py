@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
+from memory_model.formats import read_documents
 from memory_service.client.destination import Destination
-from memory_service.client.formats import read_documents
 from memory_service.client.ingest import Ingestion
 from memory_service.client.rows import Row
 from memory_service.errors import DocumentEmpty, ServiceError, described
@@ -216,8 +216,8 @@ class _Stage:
 def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
     for file in files.to_pylist():
         rows = []
-        for row in read_documents(Path(file["path"]), Path(file["typed"])):
-            rows.append(row)
+        for document in read_documents(Path(file["path"]), Path(file["typed"])):
+            rows.append(Row.of(document))
             if len(rows) == ROWS:
                 yield table_of(rows)
                 rows = []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from memory_model.formats.document import FileDocument, where
 from memory_service.client.connection import details_of
 from protos.memory.v1 import ingestion_pb2 as pb
 
@@ -29,34 +28,18 @@ class Row:
     message: str = ""
 
     @classmethod
-    def of(
-        cls, source: Path, key: str, title: str, text: str, metadata: Mapping[str, str] | None = None, place: str = ""
-    ) -> Row:  # fmt: skip
-        """A document as it was read. place: where in the file, such as "line 3"; empty where the file is it."""
-        document = pb.Document(key=key, title=title, text=text, metadata=metadata)
-        return cls(str(source), place, key, pb.IngestItem(document=document))
-
-    @classmethod
-    def unreadable(cls, source: Path, error: Exception | str, place: str = "") -> Row:
-        """What cannot be read; the error says why."""
-        message = str(error) or type(error).__name__
-        if isinstance(error, UnicodeDecodeError):
-            message = f"not valid UTF-8 at byte {error.start}: convert the file"
-        return cls(str(source), place, str(source)).failed("UNREADABLE", message)
-
-    def named(self, typed: Path) -> Row:
-        """With the file as it was typed, which also names the document where the file is one."""
-        if self.key != self.source:
-            return replace(self, source=str(typed))
-        if self.item is not None:
-            self.item.document.key = str(typed)
-        return replace(self, source=str(typed), key=str(typed))
+    def of(cls, read: FileDocument) -> Row:
+        """A document as it was read, or failed with the reason why it could not be."""
+        row = cls(read.source, read.place, read.key)
+        if read.unreadable:
+            return row.failed("UNREADABLE", read.unreadable)
+        document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)
+        return replace(row, item=pb.IngestItem(document=document))
 
     @property
     def where(self) -> str:
         """For people: the file, the place in it, and the key where it is another name."""
-        parts = [self.source, self.place, f"key {self.key}" if self.key != self.source else ""]
-        return ", ".join(part for part in parts if part)
+        return where(self.source, self.place, self.key)
 
     def done(self, outcome: str, references: int = 0) -> Row:
         """With its outcome."""

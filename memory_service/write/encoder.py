@@ -199,9 +199,7 @@ def require_files(settings: Settings) -> None:
 
 
 def _codec(settings: Settings, folder: ModelFolder) -> MemoryCodec:
-    from memory_model.codec.faiss import FaissCodec
-
-    return FaissCodec.load_encoder(settings.codec or folder.need_codec())
+    return MemoryCodec.load(settings.codec or folder.need_codec())
 
 
 def _embedder_folder(settings: Settings) -> Path:

@@ -25,7 +25,7 @@ class Day:
         self.service = ServiceProcess.start(folder, bundle)
         self._ingest()
         # Nothing here depends on speed.
-        patient = {"EDGE_CLIENT_DEADLINE_S": "30", "EDGE_CLIENT_CHUNK_DEADLINE_S": "30"}
+        patient = {"EDGE_CLIENT_DEADLINE_S": "30"}
         self.app = AppProcess.start(
             folder, bundle, self.service.address, "--memory", "exact", environment=patient
         )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 
 import numpy as np
 import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 
+from deploy.bench.processes import fill_apart, side_process
 from deploy.bench.scenario import ScenarioFailed
 from deploy.bench.scenarios.service import _if_it_can, sheets
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
-from deploy.bench.service.filling import fill_apart
 from deploy.bench.service.front import serve_echo
-from deploy.bench.service.kept import Kept
-from deploy.bench.service.load import answers_of, load, requests_of
+from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
+from deploy.bench.service.measuring import STAGES
 from deploy.bench.service.peers import PEERS, Peer
-from deploy.bench.service.subject import STAGES
-from deploy.bench.side_process import side_process
 
 
 def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_the_echo_answers_every_question_with_five_payloads() -> None:
         measured = load(address, requests, callers=2, seconds=0.1)
     assert [len(answer.results[0].hits) for answer in answers] == [K] * 3
     assert {len(hit.payload) for hit in answers[0].results[0].hits} == {PAYLOAD_BYTES}
-    assert measured.latencies.count > 0
+    assert measured.answered_per_s > 0
     assert not measured.errors
 
 
@@ -90,15 +90,21 @@ def test_a_peer_that_fails_is_named_with_the_reason(error: Exception, said: str)
     assert _if_it_can(there, fails) == {"missing": said}
 
 
-def test_an_interrupted_measurement_goes_on_only_when_it_is_told_to(tmp_path: Path) -> None:
-    def fails() -> dict[str, object]:
-        raise ScenarioFailed("the machine went away")
+async def test_callers_wait_for_their_answers_and_failures_are_counted_not_timed() -> None:
+    under_way, most, numbers = 0, 0, []
 
-    first = Kept(tmp_path / "parts", resume=False)
-    assert first.part("one", lambda: {"qps": 1.0}) == {"qps": 1.0}
-    with pytest.raises(ScenarioFailed):
-        first.part("two", fails)
-    again = Kept(tmp_path / "parts", resume=True)
-    assert again.part("one", fails) == {"qps": 1.0}
-    assert again.part("two", lambda: {"qps": 2.0}) == {"qps": 2.0}
-    assert Kept(tmp_path / "parts", resume=False).part("one", lambda: {"qps": 3.0}) == {"qps": 3.0}
+    async def call(number: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        numbers.append(number)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        if number == 0:
+            raise AioRpcError(StatusCode.UNAVAILABLE, Metadata(), Metadata())
+
+    met = await closed_loop(call, 3, 0.05)
+    assert most == 3
+    assert len(numbers) == len(set(numbers)) == len(met.latencies_s) + 1
+    assert met.errors == {"UNAVAILABLE": 1}
+    assert met.answered_per_s == len(met.latencies_s) / met.seconds

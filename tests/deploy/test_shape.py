@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from deploy.bench import decoding
 from deploy.bench.answering import AnswerSettings, WithoutWords, answer
+from deploy.bench.decoding import cache_bytes, weight_bytes
 from deploy.bench.knowledge import prompts
-from deploy.bench.scenario import ScenarioFailed
-from deploy.bench.scenario_file import find_scenario
+from deploy.bench.scenario import ScenarioFailed, find_scenario
 from edge_client import EdgeModel
 from memory_model.bundle import Bundle
-from tests.edge_client.tiny_bundle import tiny_bundle, tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
 from tests.flow.tiny_service import TinyEncoder
 from tests.memory_service.running import document, running
 
@@ -31,8 +34,6 @@ def test_an_answer_has_exactly_the_tokens_asked_for(bundle):
     with EdgeModel.open(bundle.folder, "127.0.0.1:1", context=512) as model:
         answered = answer(model, "What?", "off", 20)
         assert answered.statistics.generated_tokens == 20
-        assert len(answered.token_ms) == 19
-        assert sum(answered.token_ms) < 1000 * answered.total_s
         assert answered.end_to_end_tokens_per_s == 20 / answered.total_s
         with pytest.raises(ScenarioFailed, match="has not 600 tokens: context"):
             answer(model, "What?", "off", 600)
@@ -63,13 +64,11 @@ def address(bundle, tmp_path):
         yield f"127.0.0.1:{server.port}"
 
 
-def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(
-    bundle, address, monkeypatch, tmp_path
-):
+def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle, address, monkeypatch):
     monkeypatch.setattr(decoding, "copy_gb_per_s", lambda threads: 10.0)
     scenario = find_scenario("shape")
     settings = scenario.settings(
-        bundle=bundle.folder, target=address, rounds=2, warm_up=0, prompt_tokens=64, answer_tokens=40
+        bundle=bundle.folder, target=address, rounds=5, warm_up=0, prompt_tokens=64, answer_tokens=40
     )
     result = scenario.measure(settings)
     assert set(scenario.promised) <= set(result)
@@ -81,12 +80,39 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(
         "exact waits; what overlaps may come too late on a busy machine"
     )
     assert result["memories_per_chunk"] == 5
-    assert sum(result["states"].values()) >= 4, "40 tokens are two chunks and a half, in two rounds"
+    assert sum(result["states"].values()) >= 10, "40 tokens are two chunks and a half, in five rounds"
     for name in ("ratio", "ratio_exact", "bandwidth_fraction"):
         low, high = result["intervals"][name]
         assert 0 < low <= result[name] <= high
     shown = {**result, "settings": settings.model_dump(mode="json")}
     assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [3, 4]
-    assert scenario.plot is not None
-    scenario.plot(shown, tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+
+
+def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):
+    def constant(name: str, kind: int, *shape: int) -> onnx.TensorProto:
+        data = np.zeros(shape, np.float32 if kind == TensorProto.FLOAT else np.int8)
+        if kind == TensorProto.INT4:
+            return helper.make_tensor(name, kind, shape, bytes(data.size // 2), raw=True)
+        return helper.make_tensor(name, kind, shape, data.tobytes(), raw=True)
+
+    tensors = [
+        constant("embeddings", TensorProto.FLOAT, 100, 8),
+        constant("tied", TensorProto.FLOAT, 10, 8),
+        constant("int4", TensorProto.INT4, 8, 16),
+        constant("nobodys", TensorProto.FLOAT, 50),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["embeddings", "ids"], ["x"]),
+        helper.make_node("Gather", ["tied", "ids"], ["y"]),
+        helper.make_node("Use", ["x", "tied", "int4"], ["z"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [], [], tensors)
+    onnx.save(helper.make_model(graph), tmp_path / "decoder.onnx")
+    assert weight_bytes(tmp_path / "decoder.onnx") == 10 * 8 * 4 + 8 * 16 // 2
+
+
+@pytest.mark.parametrize("memories", [0, 3])
+def test_caches_are_keys_and_values_of_text_everywhere_and_of_memories_in_their_heads(memories):
+    text = 2 * tiny_config().layers * tiny_config().kv_heads * tiny_config().head_dim * 4 * 10
+    slots = 2 * memories * tiny_config().memory.budget * tiny_config().head_dim * 4
+    assert cache_bytes(tiny_config(), 10, memories) == text + slots

@@ -46,9 +46,7 @@ def service(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeService
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(
-        tiny.folder, service.address, memory="exact", deadline_s=20, chunk_deadline_s=20
-    ) as opened:
+    with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=20) as opened:
         yield opened
 
 
@@ -62,3 +60,4 @@ def nobody() -> str:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BUNDLE", "SERVICE", "KNOWLEDGE_BASE", "THREADS"):
         monkeypatch.delenv(f"EDGE_CLIENT_{name}", raising=False)
+    monkeypatch.setenv("EDGE_CLIENT_LOCAL", str(tmp_path / "local"))

@@ -22,6 +22,8 @@ class CutConnection:
     hold: bool = False
     address: str = ""
     connections: int = 0
+    sent: bytearray = field(default_factory=bytearray)
+    """All that clients said."""
     _sockets: list[socket.socket] = field(default_factory=list)
     _closed: threading.Event = field(default_factory=threading.Event)
 
@@ -42,6 +44,8 @@ class CutConnection:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if target.getpeername()[1] == int(self.upstream.rsplit(":", 1)[1]):
+                    self.sent += data
                 data = data if limit is None else data[: limit - passed]
                 target.sendall(data)
                 passed += len(data)

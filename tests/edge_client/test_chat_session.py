@@ -70,7 +70,7 @@ def gate(written: list[ExplicitMemory]) -> Gate:
 
 @pytest.fixture
 def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
-    policy = RecallPolicy(RecallMode.overlap, 4, prompt_deadline_s=30, chunk_deadline_s=30)
+    policy = RecallPolicy(RecallMode.overlap, 4, deadline_s=30)
     with EdgeModel(tiny, Decoder.open(tiny, threads=1), gate, policy) as model:
         yield model
 
@@ -133,7 +133,7 @@ def wait_until_done(session: ChatSession) -> None:
     assert stream is not None
     asked = stream._answer._recalls._pending
     if asked is not None:
-        asked.ticket.future.exception(30)
+        asked.ticket.result(30)
 
 
 def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, gate: Gate) -> None:

@@ -183,7 +183,6 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
             service.address,
             memory="exact",
             deadline_s=WAIT_S,
-            chunk_deadline_s=WAIT_S,
         ) as model:
             events = list(model.session().send(QUESTION, **MANY))
         later = [r for r in recalls(events) if r.generated]

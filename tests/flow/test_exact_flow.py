@@ -54,7 +54,7 @@ def test_memories_come_back_from_the_store_as_they_were_written(
     model: EdgeModel, encoder: TinyEncoder
 ) -> None:
     assert model.recaller is not None
-    lima, several = model.recaller.recall(["What is the code of Lima?", "..."])
+    lima, several = model.recaller.recall(["What is the code of Lima?", "..."], deadline_s=60)
     assert [read.title for read in lima.read] == ["Lima"], "a city that is named leaves the others far below"
     assert len(several.read) > 1
     for recall in (lima, several):
@@ -73,7 +73,7 @@ def test_logits_with_stored_memories_equal_those_with_memories_that_never_left(
     model: EdgeModel, encoder: TinyEncoder, tiny: Bundle
 ) -> None:
     assert model.recaller is not None
-    recall = model.recaller.recall(["the code of Quito"])[0]
+    recall = model.recaller.recall(["the code of Quito"], deadline_s=60)[0]
     never_left = encoder.write([read.text or "" for read in recall.read])
     tokens = tiny.chat.prompt([{"role": "user", "content": "Quito?"}]).ids[: tiny.config.memory.chunk_tokens]
     logits = []

@@ -44,7 +44,7 @@ def test_the_error_of_a_device_names_both_widths(wide: Bundle, narrow: TinyEncod
         client.ingest("default", document("oslo", "Code 1.", title="Oslo"))
         with EdgeModel.open(wide.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model:
             assert model.recaller is not None
-            (recall,) = model.recaller.recall(["Oslo?"])
+            (recall,) = model.recaller.recall(["Oslo?"], deadline_s=60)
     assert not recall.memories
     assert recall.reason == "EMBEDDER_MISMATCH"
     assert WIDTHS in recall.error

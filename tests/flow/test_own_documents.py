@@ -24,7 +24,6 @@ from tests.flow.tiny_service import tiny_service
 
 PATIENT = {
     "EDGE_CLIENT_DEADLINE_S": "60",
-    "EDGE_CLIENT_CHUNK_DEADLINE_S": "60",
     "EDGE_CLIENT_MEMORY": "exact",
 }
 

@@ -6,17 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.bundle import MANIFEST, REQUIRED, Bundle, Manifest, staging_folder, write_bundle
-from memory_model.codec.codec import ExactCodec, MemoryCodec
-from memory_model.codec.fit import fit_groups
+from memory_model.codec.codec import ExactCodec
 from memory_model.digest import file_sha256
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, MissingFile
-from memory_model.export.bundle import decoding_only, export_bundle
+from memory_model.export.bundle import export_bundle
 from memory_model.tokenizer import SpecialTokens
 from tests.edge_client.tiny_bundle import tiny_bundle, tiny_config, tiny_loaded
 
@@ -132,23 +130,6 @@ def test_an_older_bundle_is_replaced_and_nothing_is_left(made: Bundle, tmp_path:
         )
         assert Bundle.open(out).manifest.model_id == f"{seed:02x}" * 32
     assert [p.name for p in out.parent.iterdir()] == ["bundle"]
-
-
-def test_the_codec_of_a_bundle_decodes_the_same_and_cannot_encode(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    fitted = fit_groups([rng.normal(size=(400, 32)).astype(np.float32)], 4, 4, iterations=2, together=4)
-    assert fitted.tables.into is not None
-    codes = fitted.encode(rng.normal(size=(9, 32)).astype(np.float32), 0)
-    decoding_only(fitted).save(tmp_path / "codec.npz")
-    kept = MemoryCodec.load(tmp_path / "codec.npz")
-    with np.load(tmp_path / "codec.npz") as file:
-        assert "into" not in file.files
-    assert kept.codec_id == fitted.codec_id
-    fitted.save(tmp_path / "whole.npz")
-    whole = MemoryCodec.load(tmp_path / "whole.npz")
-    assert np.array_equal(kept.decode(codes, 0), whole.decode(codes, 0))
-    # What fitted it decodes without the 16-bit tables of a codec that was loaded (decision 0028).
-    np.testing.assert_allclose(kept.decode(codes, 0), fitted.decode(codes, 0), atol=3e-4)
 
 
 def test_an_export_that_fails_leaves_the_old_bundle_and_no_traces(made: Bundle, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_client.generate.prompt import asks, cut, generated_query
-from edge_client.generate.query import OWN_SHARE
+from edge_client.generate.prompt import OWN_SHARE, asks, cut, generated_query
 from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate, prefix_ids, text_start
 from memory_model.codec.codec import ProductCodec

@@ -128,6 +128,6 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
             for number, city in enumerate(CITIES):
                 text = f"{city}\nCode {37 * number}."
                 (hits,) = model.recaller.client.retrieve(rounded.embed([text]), k=2).hits
-                (recall,) = model.recaller.recall([text])
+                (recall,) = model.recaller.recall([text], deadline_s=60)
                 assert [hits[0].title, recall.read[0].title] == [city, city]
                 assert hits[0].score > hits[1].score + 0.01, "or rounding decides"

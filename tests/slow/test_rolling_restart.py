@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from edge_client.wire.channel import ChannelSettings, channel_options
+from memory_model.formats import read_documents
 from memory_service.client.destination import Destination
-from memory_service.client.formats import read_documents
 from memory_service.client.ingest import Ingestion
+from memory_service.client.rows import Row
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, client_of, service
@@ -44,7 +45,7 @@ def ingested(address: str, folder: Path) -> Counter[str]:
     file.write_text("".join(json.dumps({"key": f"k{n}", "text": f"Fact {n}."}) + "\n" for n in range(FACTS)))
     to = Destination(address, "facts")
     to.require(create=True)
-    return Counter(row.outcome for row in Ingestion(to).run(read_documents(file)))
+    return Counter(row.outcome for row in Ingestion(to).run(map(Row.of, read_documents(file))))
 
 
 class Devices:

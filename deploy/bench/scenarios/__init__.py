@@ -1,1 +1,1 @@
-"""Scenarios: each is one file with a `SCENARIO` and a YAML file of the same name with its usual settings."""
+"""Scenarios: each is one file with a `SCENARIO`."""

@@ -8,21 +8,27 @@ from typing import Any
 from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import (
     COPY,
+    DIRECTIONS,
     PROMISED,
     copying,
     decoding_keys,
     decoding_sheets,
     measure_modes,
-    plot_decoding,
     speeds,
 )
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
-from deploy.bench.scenario import Keys, Scenario, Sheet, figure, with_intervals
+from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, with_intervals
 from memory_model.bundle import Bundle
 
 PEER = "llama.cpp"
+
+
+class DecodeSettings(AnswerSettings):
+    """The paper's lengths, every recall a real one."""
+
+    rounds: int = 11
 
 
 def measure(settings: AnswerSettings) -> Keys:
@@ -68,9 +74,10 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
 SCENARIO = Scenario(
     name="decode",
     summary="Decoding with memories from a service on loopback, without, and what limits it.",
-    settings=AnswerSettings,
+    settings=DecodeSettings,
+    quick={"rounds": 3},
     measure=measure,
     promised=(*PROMISED, "ratio_vs_llama_cpp"),
+    directions={**DIRECTIONS, **directions(more="ratio_vs_llama_cpp", none="llama_cpp_tokens_per_s")},
     sheets=sheets,
-    plot=plot_decoding,
 )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import json
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import grpc
 from pydantic import Field
 
-from deploy.bench.intervals import median_interval, ratio_interval
-from deploy.bench.rounds import interleave
+from deploy.bench.intervals import interleave, median_interval, ratio_interval
+from deploy.bench.knowledge import FACTBOOK
+from deploy.bench.processes import side_process
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -21,11 +27,18 @@ from deploy.bench.scenario import (
     ScenarioFailed,
     Settings,
     Sheet,
+    directions,
     figure,
     with_intervals,
 )
-from deploy.bench.service.ingesting import Text, ingest, portions, serve_model
-from deploy.bench.side_process import side_process
+from memory_model.references import split
+from memory_service.api.server import Server, run
+from memory_service.ops.logs import configure_logs
+from memory_service.settings import Settings as ServiceSettings
+from memory_service.stores import open_store
+from memory_service.write.encoder import ModelEncoder
+from protos.memory.v1 import ingestion_pb2 as pb
+from protos.memory.v1 import ingestion_pb2_grpc
 
 
 class IngestSettings(Settings):
@@ -34,6 +47,8 @@ class IngestSettings(Settings):
     The figures without a store's name are those of the first one.
     """
 
+    rounds: int = 5
+    threads: int = Field(default=2, ge=1, le=256)
     references: int = Field(default=150, ge=1, le=1000)
     engines: tuple[Literal["chdb", "file"], ...] = Field(default=("chdb", "file"), min_length=1)
 
@@ -104,6 +119,77 @@ def measure(settings: IngestSettings) -> Keys:
     )
 
 
+@dataclass(frozen=True)
+class Text:
+    """A document and the references that it is split into."""
+
+    key: str
+    title: str
+    text: str
+    references: tuple[str, ...]
+
+
+def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: int) -> None:
+    """Serves the store with the default model until SIGTERM."""
+    import torch
+
+    torch.set_num_threads(threads)
+    configure_logs("warning")
+    values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
+    run(_serve(ready, ServiceSettings(**values)))
+
+
+async def _serve(ready: Callable[[int], None], settings: ServiceSettings) -> None:
+    told_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
+    server = Server(settings)
+    await server.start(ModelEncoder(settings), open_store(settings.store))
+    ready(server.port)
+    await told_to_stop.wait()
+    await server.stop()
+
+
+def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[list[Text]]:
+    """Documents of the factbook with about as many references, portion after portion, none twice.
+
+    count: tokens of a text. tokens: of a reference, at most.
+    """
+    portion: list[Text] = []
+    with FACTBOOK.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            document = json.loads(line)
+            parts = tuple(split(document["text"], document["title"], count, tokens))
+            portion.append(Text(f"document-{number}", document["title"], document["text"], parts))
+            if sum(len(text.references) for text in portion) >= references:
+                yield portion
+                portion = []
+
+
+def ingest(address: str, texts: Sequence[Text]) -> float:
+    """Seconds from the first document sent to the last acknowledgement; raises ValueError if one is refused."""
+    requests = [pb.IngestRequest(start=pb.IngestStart(knowledge_base="bench", create_if_missing=True))]
+    requests += [
+        pb.IngestRequest(
+            item=pb.IngestItem(
+                sequence=number, document=pb.Document(key=text.key, title=text.title, text=text.text)
+            )
+        )
+        for number, text in enumerate(texts, 1)
+    ]
+    with grpc.insecure_channel(address) as channel:
+        grpc.channel_ready_future(channel).result(60)
+        began = time.perf_counter()
+        acknowledged = 0
+        for response in ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600):
+            if response.WhichOneof("message") == "failed":
+                raise ValueError(f"document {response.failed.document_key}: {response.failed.status.message}")
+            acknowledged += response.WhichOneof("message") == "acknowledged"
+        took = time.perf_counter() - began
+    if acknowledged != len(texts):
+        raise ValueError(f"{acknowledged} of {len(texts)} documents were acknowledged")
+    return took
+
+
 def _count(texts: list[Text]) -> int:
     return sum(len(text.references) for text in texts)
 
@@ -130,5 +216,10 @@ SCENARIO = Scenario(
     settings=IngestSettings,
     measure=measure,
     promised=("references_per_s", "model_bound_references_per_s", "ratio"),
+    directions=directions(
+        more="references_per_s ratio",
+        none="model_bound_references_per_s",
+    ),
     sheets=sheets,
+    quick={"rounds": 1, "warm_up": 0},
 )

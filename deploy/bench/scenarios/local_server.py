@@ -17,16 +17,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from deploy.app_process import AppProcess
-from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
-from deploy.bench.rounds import interleave
 from deploy.bench.scenario import (
     Keys,
     Scenario,
     ScenarioFailed,
     Settings,
     Sheet,
+    directions,
     figure,
     round_figure,
     subject,
@@ -43,6 +43,7 @@ TIMEOUT_S = 600.0
 class LocalServerSettings(Settings):
     """conversations: at once, each with a prompt of its own. device: the execution provider of the local server."""
 
+    threads: int = Field(default=2, ge=1, le=256)
     conversations: int = Field(default=8, ge=2, le=64)
     prompt_tokens: int = Field(default=128, ge=32, le=4096)
     answer_tokens: int = Field(default=128, ge=8, le=4096)
@@ -277,5 +278,13 @@ SCENARIO = Scenario(
         "ratio",
         "ratio_vs_llama_cpp",
     ),
+    directions=directions(
+        more="tokens_per_s_with tokens_per_s_without tokens_per_s_alone ratio ratio_end_to_end "
+        "batching_gain end_to_end_tokens_per_s_with end_to_end_tokens_per_s_without "
+        "ratio_vs_llama_cpp",
+        less="first_token_ms_with first_token_ms_without",
+        none="llama_cpp_tokens_per_s llama_cpp_end_to_end_tokens_per_s llama_cpp_first_token_ms",
+    ),
     sheets=sheets,
+    quick={"rounds": 2},
 )

@@ -1,93 +1,77 @@
-"""Decoding with a network between device and service, and up to which round trip memory beats text in the prompt."""
+"""Decoding with a network between device and service, and whole answers against text RAG behind the same network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.break_even import break_even_ms
 from deploy.bench.decoding import counted, measure_modes, speeds, states, whole_speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
-from deploy.bench.netem import netem, own_loopback
-from deploy.bench.plots import drawing
-from deploy.bench.scenario import Keys, Scenario, Sheet, figure, round_figure, subject, with_intervals
+from deploy.bench.scenario import (
+    Keys,
+    Scenario,
+    Sheet,
+    directions,
+    figure,
+    round_figure,
+    subject,
+    with_intervals,
+)
 from deploy.bench.shaper import Link, shaped_network
 from deploy.bench.text_rag import TextRag
 from memory_model.bundle import Bundle
 
 RAG = "RAG"
-WAYS = ("overlap", "exact")
+TARGET = {"rtt_ms": 50.0, "bandwidth_mbit": 100.0, "loss": 0.0}
 
 
 class NetworkSettings(AnswerSettings):
-    """Links: every round trip with every bandwidth without loss, and once more each of `lossy`.
+    """Every round trip with every bandwidth without loss, and each of `lossy`: round trip, bandwidth, share lost."""
 
-    emulator: proxy is a process in user space, netem the kernel's.
-    """
-
+    rounds: int = 5
     rtt_ms: tuple[float, ...] = Field(default=(0, 20, 50, 100, 200), min_length=1)
     bandwidth_mbit: tuple[float, ...] = Field(default=(100, 20), min_length=1)
-    lossy: tuple[tuple[float, float, float], ...] = ()
+    lossy: tuple[tuple[float, float, float], ...] = ((50, 100, 0.01), (200, 20, 0.01))
     jitter_ms: float = Field(default=0, ge=0)
-    emulator: Literal["proxy", "netem"] = "proxy"
 
     def links(self) -> list[Link]:
-        """lossy: round trip, bandwidth and share of packets lost."""
+        """All of them."""
         clean = [Link(rtt, mbit, self.jitter_ms) for mbit in self.bandwidth_mbit for rtt in self.rtt_ms]
         return clean + [Link(rtt, mbit, self.jitter_ms, loss) for rtt, mbit, loss in self.lossy]
 
 
 def measure(settings: NetworkSettings) -> Keys:
-    """One row a link, then the break-even points of each bandwidth."""
+    """One row a link."""
     bundle = Bundle.open(settings.bundle)
     texts = prompts(bundle, settings.rounds + 1, settings.prompt_tokens)
-    rows = []
-    with ExitStack() as stack:
-        if settings.emulator == "netem":
-            stack.enter_context(own_loopback())
-        service = stack.enter_context(service_for(settings, bundle))
-        for link in settings.links():
-            rows.append(_row(settings, link, service, texts))
+    with service_for(settings, bundle) as service:
+        rows = [_row(settings, link, service, texts) for link in settings.links()]
     keys: Keys = {
         "model": bundle.manifest.name, "precision": bundle.manifest.precision, "provider": "cpu",
-        "threads": settings.threads, "rows": rows, "break_even": _break_even(rows),
+        "threads": settings.threads, "rows": rows,
     }  # fmt: skip
-    named = {"rtt_ms": 50.0, "bandwidth_mbit": 100.0, "loss": 0.0}
-    target = next((r for r in rows if all(r[name] == value for name, value in named.items())), None)
-    if target:
-        keys["ratio_overlap_50ms_100mbit"] = target["ratio_overlap"]
-        keys["intervals"] = {"ratio_overlap_50ms_100mbit": target["intervals"]["ratio_overlap"]}
+    for row in rows:
+        if all(row[name] == value for name, value in TARGET.items()):
+            keys["ratio_overlap_50ms_100mbit"] = row["ratio_overlap"]
+            keys["intervals"] = {"ratio_overlap_50ms_100mbit": row["intervals"]["ratio_overlap"]}
     return keys
-
-
-@contextmanager
-def _between(settings: NetworkSettings, link: Link, service: str) -> Iterator[str]:
-    """The service's address as seen through the link."""
-    if settings.emulator == "netem":
-        with netem(link):
-            yield service
-    else:
-        with shaped_network(service, link) as address:
-            yield address
 
 
 def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[str]) -> Keys:
     label = f"{link.rtt_ms:g} ms, {link.bandwidth_mbit:g} Mbit/s"
-    with _between(settings, link, service) as address, settings.open(address) as model:
+    with shaped_network(service, link) as address, settings.open(address) as model:
         rag = TextRag(model, texts, settings)
         samples = measure_modes(model, texts, settings, {RAG: rag.once}, label)
         lead_tokens = model.policy.lead_tokens
     off, overlap, exact = samples["off"], samples["overlap"], samples["exact"]
     found = states(overlap)
     chunks = sum(found.values())
-    in_order = {
+    keys: Keys = {
         "rtt_ms": link.rtt_ms, "bandwidth_mbit": link.bandwidth_mbit, "loss": link.loss, "jitter_ms": link.jitter_ms,
         "lead_tokens": lead_tokens, "chunks": chunks, "late_chunks": found.get("late", 0),
         "failed_chunks": chunks - sum(found.get(s, 0) for s in ("fetched", "held", "late")),
@@ -98,7 +82,7 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
         },
     }  # fmt: skip
     return with_intervals(
-        in_order,
+        keys,
         ratio_overlap=ratio_interval(speeds(overlap), speeds(off)),
         ratio_exact=ratio_interval(speeds(exact), speeds(off)),
         ratio_end_to_end_overlap=ratio_interval(whole_speeds(overlap), whole_speeds(off)),
@@ -108,26 +92,8 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
     )
 
 
-def _break_even(rows: Sequence[Mapping[str, Any]]) -> list[Keys]:
-    """For every bandwidth: up to which round trip an answer with memory from afar ends before one with text at hand.
-
-    At hand: the text RAG of the shortest round trip, as if its references lay on the device.
-    """
-    at_hand = min(rows, key=lambda r: (r["rtt_ms"], r["loss"], -r["bandwidth_mbit"]))["answer_s"][RAG]
-    found = []
-    for mbit in sorted({r["bandwidth_mbit"] for r in rows}, reverse=True):
-        clean = [r for r in rows if r["bandwidth_mbit"] == mbit and not r["loss"]]
-        keys: Keys = {"bandwidth_mbit": mbit}
-        for way in WAYS:
-            ours = [r["answer_s"][way] for r in clean]
-            at, inside = break_even_ms([r["rtt_ms"] for r in clean], ours, [at_hand] * len(clean))
-            keys |= {f"{way}_ms": None if at is None else round_figure(at), f"{way}_measured": inside}
-        found.append(keys)
-    return found
-
-
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """One row a link, then the break-even points."""
+    """One row a link."""
     columns = (
         "round trip, ms",
         "Mbit/s",
@@ -146,85 +112,26 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         )
         for r in result["rows"]
     ]  # fmt: skip
-    emulated = {
-        "proxy": "a proxy that delays, limits and, for a lost packet, waits for TCP's retransmission",
-        "netem": "the kernel's netem",
-    }[result["settings"]["emulator"]]
     note = (
-        f"{counted(result)} Memories of a generated chunk are asked for {result['rows'][0]['lead_tokens']} tokens"
-        f" before it begins; late ones are read from when they come. The network is {emulated}."
+        f"{counted(result)} Memories of a generated chunk are requested {result['rows'][0]['lead_tokens']} tokens"
+        " before it begins; late ones are read from when they arrive. Text RAG runs on the same runtime and retrieves"
+        " once, behind the same network. The network is a proxy that delays, limits and, for a lost packet, waits for"
+        " TCP's retransmission."
     )
-    even = [
-        (f"{e['bandwidth_mbit']:g}", *(break_even_text(e[f"{w}_ms"], e[f"{w}_measured"]) for w in WAYS))
-        for e in result["break_even"]
-    ]
-    told = (
-        "Up to which round trip an answer with memories from afar ends before one of text RAG on the same runtime"
-        " whose references lie on the device (the text RAG of the shortest round trip). Prolonged: beyond what was"
-        " measured, by straight lines."
-    )
-    heads = ("Mbit/s", "overlap pays below", "exact pays below")
-    return [
-        Sheet(subject(result), columns, rows, note),
-        Sheet("break-even with local text RAG", heads, even, told),
-    ]
-
-
-def break_even_text(at_ms: float | None, measured: bool) -> str:
-    """The point in words."""
-    if at_ms is None:
-        return "no such point"
-    return f"{at_ms:.0f} ms" if measured else f"{at_ms:.0f} ms (prolonged)"
-
-
-def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Left: decoding with over without memory. Right: seconds of a whole answer, with the break-even points."""
-    with drawing(path, width=8.4, columns=2) as (ratios, seconds):
-        for mbit in sorted({r["bandwidth_mbit"] for r in result["rows"]}, reverse=True):
-            rows = [r for r in result["rows"] if r["bandwidth_mbit"] == mbit and not r["loss"]]
-            at, style = [r["rtt_ms"] for r in rows], "-" if mbit >= 100 else "--"
-            for way, marker, colour in (("overlap", "o", "C0"), ("exact", "s", "C1")):
-                values = [r[f"ratio_{way}"] for r in rows]
-                bounds = [r["intervals"][f"ratio_{way}"] for r in rows]
-                errors = [
-                    [max(v - low, 0) for v, (low, _) in zip(values, bounds, strict=True)],
-                    [max(high - v, 0) for v, (_, high) in zip(values, bounds, strict=True)],
-                ]
-                look = {
-                    "marker": marker,
-                    "linestyle": style,
-                    "color": colour,
-                    "label": f"{way}, {mbit:g} Mbit/s",
-                }
-                ratios.errorbar(at, values, yerr=errors, capsize=2, **look)
-                seconds.plot(at, [r["answer_s"][way] for r in rows], **look)
-            text = {"marker": "^", "linestyle": style, "color": "C2", "label": f"text RAG, {mbit:g} Mbit/s"}
-            seconds.plot(at, [r["answer_s"][RAG] for r in rows], **text)
-        for even in result["break_even"]:
-            for way, colour in (("overlap", "C0"), ("exact", "C1")):
-                if (at_ms := even[f"{way}_ms"]) is None:
-                    continue
-                words = break_even_text(at_ms, even[f"{way}_measured"])
-                label = f"{way}, {even['bandwidth_mbit']:g} Mbit/s, pays below {words}"
-                if even[f"{way}_measured"]:
-                    seconds.axvline(at_ms, color=colour, linestyle=":", linewidth=1, label=label)
-                else:
-                    seconds.plot([], [], color=colour, linestyle=":", linewidth=1, label=label)
-        ratios.set_ylim(0, 1.1)
-        ratios.set_ylabel("decoding speed, with over without memory")
-        seconds.set_ylim(bottom=0)
-        seconds.set_ylabel("seconds of a whole answer")
-        for axes in (ratios, seconds):
-            axes.set_xlabel("round-trip time, ms")
-            axes.legend(frameon=False, fontsize=6)
+    return [Sheet(subject(result), columns, rows, note)]
 
 
 SCENARIO = Scenario(
     name="network",
-    summary="Decoding with memories from behind a network, over without; where text RAG is as fast.",
+    summary="Decoding with memories from behind a network, over without, and whole answers against text RAG.",
     settings=NetworkSettings,
     measure=measure,
-    promised=("rows", "break_even"),
+    promised=("rows",),
+    directions=directions(
+        more="ratio_overlap ratio_exact ratio_end_to_end_overlap ratio_end_to_end_exact ratio_to_rag "
+        "ratio_overlap_50ms_100mbit",
+        less="first_token_ms",
+    ),
     sheets=sheets,
-    plot=plot,
+    quick={"rounds": 1, "rtt_ms": [0, 50, 200], "bandwidth_mbit": [100], "lossy": []},
 )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from deploy.bench.answering import AnswerSettings, answer, require_memories
-from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
-from deploy.bench.plots import drawing
-from deploy.bench.rounds import interleave
-from deploy.bench.scenario import Keys, Scenario, Sheet, figure, subject, with_intervals
+from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, subject, with_intervals
 from deploy.bench.text_rag import TextRag
 from memory_model.bundle import Bundle
 
 MEMORY, RAG, RAG_EVERY_CHUNK, PEER, ASKING = "memory", "RAG", "RAG every chunk", "llama.cpp RAG", "retrieval"
+
+
+class RagSettings(AnswerSettings):
+    """A whole answer in each way."""
+
+    rounds: int = 9
 
 
 def measure(settings: AnswerSettings) -> Keys:
@@ -109,25 +112,18 @@ def _note(result: Mapping[str, Any]) -> str:
     )
 
 
-def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Bars of tokens per second."""
-    names = {
-        "tokens_per_s_memory": "memory", "tokens_per_s_rag": "text, once a query",
-        "tokens_per_s_rag_every_chunk": "text, every chunk", "tokens_per_s_llama_cpp": "text, llama.cpp",
-    }  # fmt: skip
-    shown = [(label, result[name]) for name, label in names.items() if result.get(name) is not None][::-1]
-    with drawing(path, height=2.4) as axes:
-        bars = axes.barh([label for label, _ in shown], [value for _, value in shown])
-        axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=7)
-        axes.set_xlabel("tokens/s from the question to the end of the answer")
-
-
 SCENARIO = Scenario(
     name="rag",
     summary="Memory against the same references as text in the prompt.",
-    settings=AnswerSettings,
+    settings=RagSettings,
     measure=measure,
     promised=("ratio", "ratio_every_chunk", "ratio_vs_llama_cpp", "tokens_per_s_memory", "tokens_per_s_rag"),
+    directions=directions(
+        more="ratio ratio_every_chunk ratio_vs_llama_cpp tokens_per_s_memory "
+        "ratio_vs_llama_cpp_without_retrieval",
+        less="text_retrieval_ms",
+        none="tokens_per_s_rag tokens_per_s_rag_every_chunk tokens_per_s_llama_cpp",
+    ),
     sheets=sheets,
-    plot=plot,
+    quick={"rounds": 2},
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
 from pydantic import Field
 
-from deploy.bench.plots import drawing
+from deploy.bench import results
+from deploy.bench.processes import side_process
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -18,18 +20,17 @@ from deploy.bench.scenario import (
     ScenarioFailed,
     Settings,
     Sheet,
+    directions,
     figure,
     round_figure,
 )
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.kept import Kept
+from deploy.bench.service.measuring import STAGES, Asking, Subject, measured
 from deploy.bench.service.peers import PEERS, Peer
 from deploy.bench.service.stores import fill, serve_store, url_of
-from deploy.bench.service.subject import STAGES, Asking, Subject, measured
-from deploy.bench.side_process import side_process
 
-FOLDER = BUILD / "service"
+FOLDER, PARTS = BUILD / "service", BUILD / "service-parts"
 
 
 class ServiceSettings(Settings):
@@ -58,7 +59,8 @@ def measure(settings: ServiceSettings) -> Keys:
     """Everything one after the other, each in turn with the echo; the best store's keys stand at the top too."""
     collection = settings.collection
     asking = Asking(settings.callers, settings.seconds, settings.rounds, settings.warm_up)
-    kept = Kept(BUILD / "service-parts", resume=settings.resume)
+    if not settings.resume:
+        shutil.rmtree(PARTS, ignore_errors=True)
     # What is taken from an earlier run must have been measured in the same way.
     size = (
         f"{collection.references}x{collection.dimension}-{settings.queries}q-{settings.callers}c"
@@ -73,7 +75,7 @@ def measure(settings: ServiceSettings) -> Keys:
                 engine, collection, FOLDER / engine, fill, (url, collection),
                 partial(side_process, serve_store, url, collection.dimension, {}), is_store=True,
             )  # fmt: skip
-            stores[engine] = kept.part(f"{engine}-{size}", partial(measured, subject, asking, echo))
+            stores[engine] = _kept(f"{engine}-{size}", partial(measured, subject, asking, echo))
         for peer in _peers(settings.peers):
             folder = FOLDER / peer.name
             subject = Subject(
@@ -81,7 +83,7 @@ def measure(settings: ServiceSettings) -> Keys:
                 partial(side_process, serve_searcher, peer.opened, folder, collection),
             )  # fmt: skip
             measure_it = partial(measured, subject, asking, echo)
-            peers[peer.name] = _if_it_can(peer, partial(kept.part, f"{peer.name}-{size}", measure_it))
+            peers[peer.name] = _if_it_can(peer, partial(_kept, f"{peer.name}-{size}", measure_it))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
     # Each against the echo of its own rounds: a machine that drifts drifts between stores and peers, too.
     ahead = {
@@ -95,6 +97,15 @@ def measure(settings: ServiceSettings) -> Keys:
         "best_store": best, "ratio": stores[best]["echo_ratio"], "recall_at_5": stores[best]["recall_at_5"],
         "times_a_peer": {name: round_figure(times) for name, times in ahead.items()},
     }  # fmt: skip
+
+
+def _kept(name: str, measure_it: Callable[[], Keys]) -> Keys:
+    """A store's or peer's keys, from the interrupted run if it has them."""
+    path = PARTS / f"{name}.json"
+    if not path.is_file():
+        results.write(measure_it(), path)
+    found: Keys = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _peers(names: Sequence[str]) -> list[Peer]:
@@ -178,22 +189,16 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     ]
 
 
-def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Bars of questions a second."""
-    named = {"echo": result["echo"], **result["stores"], **result["peers"]}
-    named = {name: keys for name, keys in named.items() if "qps" in keys}
-    with drawing(path, height=0.6 + 0.35 * len(named)) as axes:
-        bars = axes.barh(list(named)[::-1], [keys["qps"] for keys in named.values()][::-1], height=0.6)
-        axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=7)
-        axes.set_xlabel("questions answered a second, five payloads each")
-
-
 SCENARIO = Scenario(
     name="service",
     summary="Retrieval with its payloads over gRPC, against an echo of the same bytes and embedded vector databases.",
     settings=ServiceSettings,
     measure=measure,
     promised=("stores", "peers", "echo", "ratio", "recall_at_5", "best_store"),
+    directions=directions(
+        more="qps echo_ratio",
+        less="p50_ms",
+    ),
     sheets=sheets,
-    plot=plot,
+    quick={"rounds": 2, "references": 3000, "queries": 100, "seconds": 1.0},
 )

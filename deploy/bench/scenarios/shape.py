@@ -9,12 +9,12 @@ from pydantic import field_validator
 from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import (
     COPY,
+    DIRECTIONS,
     PROMISED,
     copying,
     decoding_keys,
     decoding_sheets,
     measure_modes,
-    plot_decoding,
 )
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import ROOT
@@ -29,6 +29,8 @@ RETRIEVAL = (
 class ShapeSettings(AnswerSettings):
     """model: folder of the model that the service writes memories with, relative to the repository."""
 
+    rounds: int = 5
+    bundle: Path = Path("build/real-size/memory3-2b-bundle")
     model: Path = Path("build/real-size/memory3-2b")
 
     @field_validator("model")
@@ -56,6 +58,7 @@ SCENARIO = Scenario(
     settings=ShapeSettings,
     measure=measure,
     promised=PROMISED,
+    directions=DIRECTIONS,
     sheets=decoding_sheets,
-    plot=plot_decoding,
+    quick={"rounds": 1, "warm_up": 0, "answer_tokens": 72},  # just more than a chunk
 )

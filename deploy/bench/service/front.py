@@ -11,8 +11,8 @@ from typing import Protocol
 import grpc
 import numpy as np
 
+from deploy.bench.processes import go_first_when_memory_ends
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
-from deploy.bench.side_process import go_first_when_memory_ends
 from memory_model.words import order
 from memory_service.api.retrieval import response_of
 from memory_service.api.server import run

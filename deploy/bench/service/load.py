@@ -1,14 +1,16 @@
-"""Questions to a server: what comes back, how many a second, how long each takes."""
+"""Requests to a server: what comes back, how many a second, how long each takes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 import grpc
 import numpy as np
 
-from deploy.bench.load import Load, closed_loop
 from deploy.bench.service.data import Collection, K, recall
 from deploy.bench.service.front import METHOD
 from memory_model.words import query_words
@@ -17,25 +19,31 @@ from protos.memory.v1 import retrieval_pb2
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
-def plain_requests_of(collection: Collection) -> list[bytes]:
-    """A serialized RetrieveRequest for each query by vector alone, whose right answer is known."""
-    return [
-        retrieval_pb2.RetrieveRequest(query_vectors=vector.tobytes(), k=K).SerializeToString()
-        for vector in collection.query_vectors
-    ]
+@dataclass
+class Load:
+    """What callers met. seconds: from the first call to the last answer. latencies_s: of answered calls."""
+
+    seconds: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def answered_per_s(self) -> float:
+        """Throughput of successful calls."""
+        return len(self.latencies_s) / self.seconds if self.seconds else 0.0
 
 
-def requests_of(collection: Collection, share: int = 0) -> list[bytes]:
+def requests_of(collection: Collection, share: int = 0, *, words: bool = True) -> list[bytes]:
     """A serialized RetrieveRequest for each query, as a device sends it: with words, for texts and payloads.
 
-    share: one reference in so many passes the request's filter; 0 filters nothing.
+    share: one reference in so many passes the request's filter; 0 filters nothing. words: False asks by vector
+    alone, of which the right answer is known.
     """
     requests = []
     for number, vector in enumerate(collection.query_vectors):
-        request = retrieval_pb2.RetrieveRequest(
-            query_vectors=vector.tobytes(), k=K, return_text=True,
-            query_words=[{"hashes": query_words(collection.question(number))}],
-        )  # fmt: skip
+        request = retrieval_pb2.RetrieveRequest(query_vectors=vector.tobytes(), k=K, return_text=words)
+        if words:
+            request.query_words.add(hashes=query_words(collection.question(number)))
         if share:
             request.metadata_filter[f"of_{share}"] = str(number % share)
         requests.append(request.SerializeToString())
@@ -59,7 +67,7 @@ def recall_of(answers: Sequence[retrieval_pb2.RetrieveResponse], exact: np.ndarr
 
 
 def load(address: str, requests: Sequence[bytes], callers: int, seconds: float) -> Load:
-    """`callers` devices that ask again as soon as they have their answer, for some seconds; bytes are not parsed."""
+    """`callers` devices that ask again as soon as they are answered, for some seconds; bytes are not parsed."""
     return asyncio.run(_load(address, requests, callers, seconds))
 
 
@@ -71,4 +79,23 @@ async def _load(address: str, requests: Sequence[bytes], callers: int, seconds: 
             await call(requests[number % len(requests)], timeout=60)
 
         await ask(0)  # the connection
-        return await closed_loop(ask, clients=callers, seconds=seconds)
+        return await closed_loop(ask, callers, seconds)
+
+
+async def closed_loop(call: Callable[[int], Awaitable[None]], callers: int, seconds: float) -> Load:
+    """Callers that each call again as soon as they are answered; a failure is counted by its name, not timed."""
+    met = Load()
+    began = time.perf_counter()
+
+    async def caller(number: int) -> None:
+        while (now := time.perf_counter()) < began + seconds:
+            try:
+                await call(number)
+                met.latencies_s.append(time.perf_counter() - now)
+            except grpc.aio.AioRpcError as error:
+                met.errors[error.code().name] += 1
+            number += callers
+
+    await asyncio.gather(*(caller(number) for number in range(callers)))
+    met.seconds = time.perf_counter() - began
+    return met

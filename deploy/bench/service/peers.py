@@ -169,74 +169,6 @@ class Chroma:
         return {int(number): (text, base64.b64decode(data["payload"])) for number, text, data in rows}
 
 
-# Milvus Lite
-
-
-def fill_milvus(folder: Path, collection: Collection, progress: Callable[[int], None]) -> None:
-    """A collection with an HNSW index; VARCHAR takes the text of 39,424 bytes."""
-    from pymilvus import DataType
-
-    client = _milvus(folder)
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("id", DataType.INT64, is_primary=True)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=collection.dimension)
-    for name in ("words", "text", "payload"):
-        schema.add_field(name, DataType.VARCHAR, max_length=65_535)
-    index = client.prepare_index_params()
-    index.add_index(
-        "vector",
-        index_type="HNSW",
-        metric_type="COSINE",
-        params={"M": _HNSW_M, "efConstruction": _HNSW_BUILD},
-    )
-    client.create_collection(_TABLE, schema=schema, index_params=index)
-    for first, vectors in _batches(collection):
-        rows = [
-            {
-                "id": n + 1, "vector": vector, "words": _text(_words(collection, n)), "text": collection.text(n),
-                "payload": _text(collection.payload(n)),
-            }
-            for n, vector in enumerate(vectors, first)
-        ]  # fmt: skip
-        client.insert(_TABLE, rows)
-        progress(len(vectors))
-    client.flush(_TABLE)
-    client.close()
-
-
-def _milvus(folder: Path) -> Any:
-    from pymilvus import MilvusClient
-
-    return MilvusClient(str(folder / "milvus.db"))
-
-
-class MilvusLite:
-    """Searches through the client's own local server."""
-
-    def __init__(self, folder: Path, collection: Collection) -> None:
-        self._client = _milvus(folder)
-        self._client.load_collection(_TABLE)
-
-    def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
-        """See Searcher."""
-        found = self._client.search(
-            _TABLE,
-            [vector],
-            limit=count,
-            output_fields=["words"],
-            search_params={"params": {"ef": _HNSW_SEARCH}},
-        )
-        return [
-            (hit["id"], hit["distance"], _hashes(base64.b64decode(hit["entity"]["words"])))
-            for hit in found[0]
-        ]
-
-    def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
-        """See Searcher."""
-        found = self._client.get(_TABLE, ids=list(memory_ids), output_fields=["text", "payload"])
-        return {one["id"]: (one["text"], base64.b64decode(one["payload"])) for one in found}
-
-
 # Qdrant Edge
 
 
@@ -292,10 +224,8 @@ class QdrantEdge:
         return {one.id: (one.payload["text"], base64.b64decode(one.payload["payload"])) for one in found}
 
 
-# The last one holds its payloads in memory several times over.
 PEERS = (
     Peer("lancedb", "lancedb", fill_lancedb, LanceDb),
     Peer("chroma", "chromadb", fill_chroma, Chroma),
     Peer("qdrant_edge", "qdrant_edge", fill_qdrant, QdrantEdge),
-    Peer("milvus_lite", "milvus_lite", fill_milvus, MilvusLite),
 )

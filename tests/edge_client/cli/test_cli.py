@@ -34,24 +34,17 @@ def run(*arguments: object, stdin: str = "") -> Result:
 def places(tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setenv("EDGE_CLIENT_MEMORY", "exact")  # the answer does not depend on the machine's speed
     monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", "30")
-    monkeypatch.setenv("EDGE_CLIENT_CHUNK_DEADLINE_S", "30")
     return ["--bundle", tiny.folder, "--service", service.address]
 
 
-def test_ask_answers_and_shows_memories_and_statistics(places: list[object]) -> None:
+def test_ask_answers_and_shows_memories_and_statistics(places: list[object], service: FakeService) -> None:
+    service.title = "[/red] [bold]x"
     result = run("ask", QUESTION, *places, "--max-tokens", 5)
     assert result.exit_code == 0, result.output
     assert result.stdout.strip()
     assert "tokens/s" not in result.stdout
-    for shown in ("Memories read", "Title", "Fact", "tokens/s", "embed ms", "decompress ms", "inject ms"):
+    for shown in ("Memories read", "[/red]", "Fact", "tokens/s", "embed ms", "decompress ms", "inject ms"):
         assert shown in result.stderr
-
-
-def test_a_hostile_title_is_shown_as_it_is(places: list[object], service: FakeService) -> None:
-    service.title = "[/red] [bold]x"
-    result = run("ask", QUESTION, *places, "--max-tokens", 2)
-    assert result.exit_code == 0, result.output
-    assert "[/red]" in result.stderr
 
 
 def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]) -> None:
@@ -62,25 +55,20 @@ def test_ask_as_json_tells_documents_scores_texts_and_times(places: list[object]
     read = data["memories"][0]["read"][0]
     assert (read["document_key"], read["text"]) == (f"doc-{TEXTS.index(read['text'])}", read["text"])
     assert -1 <= read["score"] <= 1
-    assert set(data["memories"][0]["times"]) == {
-        "embed_ms",
-        "call_ms",
-        "server_ms",
-        "decompress_ms",
-        "inject_ms",
-        "queue_ms",
-        "search_ms",
-        "fetch_ms",
-    }
+    assert {"embed_ms", "call_ms", "server_ms", "decompress_ms"} < set(data["memories"][0]["times"])
     assert data["statistics"]["generated_tokens"] == 20
 
 
-def test_ask_compares_without_and_with(places: list[object]) -> None:
-    result = run("ask", QUESTION, *places, "--max-tokens", 20, "--memory", "compare", "--json")
-    data = json.loads(result.stdout)
+@pytest.mark.parametrize("mode", ["overlap", "exact", "off", "compare"])
+def test_ask_reads_memories_as_it_is_told(places: list[object], mode: str) -> None:
+    options = [*places, "--memory", mode, "--lead", 4, "--max-tokens", 20]
+    data = json.loads(run("ask", QUESTION, *options, "--json").stdout)
+    if mode != "compare":
+        assert bool(data["memories"]) == (mode != "off")
+        return
     assert data["with_memory"]["answer"] != data["without_memory"]["answer"]
     assert data["without_memory"]["memories"] == []
-    shown = run("ask", QUESTION, *places, "--max-tokens", 5, "--memory", "compare").stdout
+    shown = run("ask", QUESTION, *options).stdout
     assert shown.index("without memory") < shown.rindex("with memory")
 
 
@@ -89,9 +77,8 @@ def test_ask_without_service_answers_warns_and_can_be_strict(tiny: Bundle, nobod
     result = run("ask", QUESTION, *places)
     assert result.exit_code == 0
     assert result.stdout.strip()
-    assert "answered without memory" in result.stderr
-    assert "memory-service serve" in result.stderr
-    assert "UNREACHABLE" in result.stderr
+    for said in ("answered without memory", "memory-service serve", "UNREACHABLE"):
+        assert said in result.stderr
     assert run("ask", QUESTION, *places, "--require-memory").exit_code == 3
     assert "UNREACHABLE" not in run("ask", QUESTION, *places, "--memory", "off").stderr
 
@@ -130,64 +117,73 @@ def test_a_damaged_bundle_is_named_in_one_line(tiny: Bundle, tmp_path: Path, nam
     assert "Traceback" not in result.output
 
 
-def test_wrong_input_exits_as_documented(
-    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("question", "options", "code", "said"),
+    [
+        ("x", ["--bundle", "/nowhere"], 1, "memory-model export"),
+        ("x" * 3000, [], 1, "CONTEXT_FULL"),
+        ("  ", [], 1, "empty"),
+        ("x", ["--temperature", "nan"], 1, "temperature"),
+        ("x", ["--max-tokens", "0"], 1, "max_tokens"),
+        ("x", ["--max-tokens", "many"], 2, "--max-tokens"),
+        ("x", ["--service", "http://127.0.0.1:7430"], 1, "must be host:port, such as 127.0.0.1:7430"),
+    ],
+)
+def test_wrong_input_exits_as_documented_and_says_what(
+    tiny: Bundle, question: str, options: list[str], code: int, said: str
 ) -> None:
-    assert "memory-model export" in run("ask", "x", "--bundle", tmp_path).stderr
-    assert run("ask", "x", "--bundle", tmp_path).exit_code == 1
-    assert run("ask", "x" * 3000, "--bundle", tiny.folder).exit_code == 1
-    assert run("ask", "x", "--bundle", tiny.folder, "--temperature", "nan").exit_code == 1
-    assert run("ask", "x", "--bundle", tiny.folder, "--max-tokens", 0).exit_code == 2
-    assert run("ask").exit_code == 2
-    monkeypatch.setenv("EDGE_CLIENT_THREADS", "many")
-    result = run("ask", "x", "--bundle", tiny.folder)
-    assert (result.exit_code, "setting threads" in result.stderr) == (1, True)
+    result = run("ask", question, "--bundle", tiny.folder, *options)
+    assert result.exit_code == code
+    assert said in " ".join(result.stderr.split())
+    assert not result.stdout
 
 
-def test_help_documents_the_exit_codes() -> None:
-    for command in ([], ["ask"], ["chat"], ["doctor"]):
+def test_help_names_settings_with_their_defaults_and_the_exit_codes() -> None:
+    for command in ([], ["ask"], ["chat"], ["doctor"], ["build"], ["pull"], ["serve"]):
         text = " ".join(run(*command, "--help").stdout.split())
         assert "Exit codes: 0 an answer was given" in text
         assert "130 interrupted" in text
+    text = " ".join(run("ask", "--help").stdout.split())
+    for said in ("[default: 127.0.0.1:7430]", "[default: overlap]", "[default: 512]", "--kb", "--seed"):
+        assert said in text
 
 
 def test_chat_keeps_the_conversation_and_knows_its_commands(
     places: list[object], service: FakeService
 ) -> None:
-    lines = [
-        "hello",
-        "/memories",
-        "/stats",
-        "/what",
-        "/help",
-        "",
-        "and Rome?",
-        "/reset",
-        "hello",
-        "/quit",
-        "never read",
-    ]
-    result = run("chat", *places, "--max-tokens", 4, stdin="\n".join(lines))
+    lines = ["hello", "/memories", "/stats", "/what", "/help", "", "x" * 3000, "and Rome?", "/reset", "hello"]
+    result = run("chat", *places, "--max-tokens", 4, stdin="\n".join([*lines, "/quit", "never read"]))
     assert result.exit_code == 0, result.output
-    assert "Memories read" in result.stderr
-    assert "reused" in result.stderr
-    assert "there is no command /what; there are: /kb, /memory, " in result.stderr
-    assert "/save FILE" in result.stderr
-    assert "a new conversation" in result.stderr
+    for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
+                 "CONTEXT_FULL", "a new conversation"):  # fmt: skip
+        assert said in result.stderr
     assert len(service.requests) >= 3
 
 
-def test_chat_survives_a_message_that_is_too_long(places: list[object]) -> None:
-    result = run("chat", *places, "--max-tokens", 2, stdin="x" * 3000 + "\nhello\n")
-    assert result.exit_code == 0
-    assert "CONTEXT_FULL" in result.stderr
-    assert result.stdout.strip()
+def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
+    places: list[object], service: FakeService
+) -> None:
+    lines = [
+        "/kb",
+        "/memory off",
+        "hello",
+        "/memory compare",
+        "hello",
+        "/memory maybe",
+        "/history",
+        "/kb towns",
+        "hi",
+    ]
+    said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(lines)).stderr
+    for each in ("* default", "  towns", "without memory", "with memory", "user> hello",
+                 "/memory takes overlap, exact, off or compare, not 'maybe'"):  # fmt: skip
+        assert each in said
+    assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 
 
 def test_what_was_said_and_what_is_wrong_move_no_cursor(places: list[object]) -> None:
-    result = run(
-        "chat", *places, "--max-tokens", 2, stdin="a\x1b[2Jb\n/history\n/load c\x1b[2Jd\n/e\x1b[2Jf\n"
-    )
+    lines = "a\x1b[2Jb\n/history\n/load c\x1b[2Jd\n/e\x1b[2Jf\n"
+    result = run("chat", *places, "--max-tokens", 2, stdin=lines)
     assert result.exit_code == 0, result.output
     for said in ("user> a\u241b[2Jb", "c\u241b[2Jd", "no command /e\u241b[2Jf"):
         assert said in result.stderr
@@ -215,65 +211,14 @@ def test_a_question_whose_retry_fails_is_not_lost(
 
 def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
     file = tmp_path / "chat"
-    options = [
-        "--max-tokens",
-        4,
-        "--temperature",
-        50,
-        "--top-k",
-        50,
-        "--min-p",
-        0.01,
-        "--seed",
-        3,
-        "--stop",
-        "zzz",
-    ]
-    run("chat", *places, *options, stdin=f"hello\n/save {file}\n")
-    result = run(
-        "chat", *places, *options, stdin=f"/load {file}\nand?\n/stats\n/load {tmp_path / 'none'}\n/save\n"
-    )
+    drawn = ["--max-tokens", 4, "--temperature", 50, "--seed", 3, "--stop", "zzz"]
+    run("chat", *places, *drawn, stdin=f"hello\n/save {file}\n")
+    lines = f"/load {file}\nand?\n/stats\n/load {tmp_path / 'none'}\n/save\n"
+    result = run("chat", *places, *drawn, stdin=lines)
     assert result.exit_code == 0, result.output
-    assert "2 messages" in result.stderr
+    for said in ("2 messages", "MISSING_FILE", "/save needs the name of a file: /save FILE"):
+        assert said in result.stderr
     assert "(0 reused)" not in result.stderr
-    assert "MISSING_FILE" in result.stderr
-    assert "/save needs the name of a file: /save FILE" in result.stderr
-
-
-def test_ask_can_recall_in_three_ways(places: list[object]) -> None:
-    for mode, calls in (("overlap", True), ("exact", True), ("off", False)):
-        result = run("ask", QUESTION, *places, "--memory", mode, "--lead", 4, "--max-tokens", 3, "--json")
-        assert bool(json.loads(result.stdout)["memories"]) == calls
-
-
-def test_doctor_finds_everything_right(places: list[object]) -> None:
-    result = run("doctor", *places)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("ok ") >= 8
-
-
-def test_doctor_names_what_is_wrong(tiny: Bundle, service: FakeService, nobody: str, tmp_path: Path) -> None:
-    assert "FAIL bundle" in run("doctor", "--bundle", tmp_path).stdout
-    down = run("doctor", "--bundle", tiny.folder, "--service", nobody)
-    assert (down.exit_code, "FAIL service" in down.stdout, "ok   decoder" in down.stdout) == (1, True, True)
-    service.description.codec_id = "ee" * 32
-    other = run("doctor", "--bundle", tiny.folder, "--service", service.address)
-    assert other.exit_code == 1
-    assert "FAIL codec of the service: service eeeeeeeeeeee" in other.stdout
-
-
-@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:7430", "127.0.0.1:", "a b:1"])
-def test_an_address_that_is_none_is_refused_before_anything_is_answered(tiny: Bundle, address: str) -> None:
-    result = run("ask", QUESTION, "--bundle", tiny.folder, "--service", address)
-    assert result.exit_code == 1
-    assert "setting service (EDGE_CLIENT_SERVICE) must be host:port, such as 127.0.0.1:7430" in result.stderr
-    assert not result.stdout
-
-
-def test_an_empty_question_is_refused(tiny: Bundle, nobody: str) -> None:
-    result = run("ask", "  ", "--bundle", tiny.folder, "--service", nobody)
-    assert result.exit_code == 1
-    assert "empty" in result.stderr
 
 
 def test_only_our_words_are_said_of_a_connection_that_fails(places: list[object]) -> None:

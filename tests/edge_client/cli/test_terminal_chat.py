@@ -6,7 +6,6 @@ import fcntl
 import io
 import os
 import pty
-import re
 import select
 import signal
 import struct
@@ -21,12 +20,9 @@ import pytest
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
-from typer.testing import CliRunner
 
 from edge_client.cli.chat import COMMANDS
-from edge_client.cli.main import app
 from edge_client.cli.terminal import AnswerView, TypedAtTerminal, TypedLines, show_live
-from edge_client.events import Finished, Recalled, Token
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from memory_model.printable import printable, shown_on
@@ -64,7 +60,7 @@ def test_a_line_from_a_pipe_goes_on_after_a_backslash(monkeypatch: pytest.Monkey
     assert [lines.read() for _ in range(4)] == ["one \ntwo", "", "three", None]
 
 
-def test_the_pane_shows_what_each_chunk_reads_beside_the_text(model: EdgeModel) -> None:
+def test_below_an_answer_stands_what_it_reads(model: EdgeModel) -> None:
     console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True, record=True)
     view = show_live(model.generate(QUESTION, max_tokens=40, temperature=50.0, seed=3), console)
     assert view.finished is not None
@@ -72,23 +68,19 @@ def test_the_pane_shows_what_each_chunk_reads_beside_the_text(model: EdgeModel) 
     still = Console(file=io.StringIO(), width=100, height=30, record=True)
     still.print(view)
     shown = still.export_text()
-    assert "prompt chunk 0: fetched" in shown
-    assert re.search(r"generated chunk \d: ", shown)
+    assert "(generated)" in shown
     assert "Title" in shown
-    assert len(shown.splitlines()) <= 30
 
 
-def test_the_pane_is_never_higher_than_the_terminal_and_a_narrow_one_has_none(model: EdgeModel) -> None:
+@pytest.mark.parametrize(("width", "height"), [(90, 12), (40, 20)])
+def test_a_long_answer_is_never_higher_than_the_terminal(model: EdgeModel, width: int, height: int) -> None:
     view = AnswerView()
     for event in model.generate(QUESTION, max_tokens=2):
-        assert isinstance(event, Recalled | Token | Finished)
         view.take(event)
     view.text += "word " * 2000
-    console = Console(file=io.StringIO(), width=90, height=12, record=True)
+    console = Console(file=io.StringIO(), width=width, height=height, record=True)
     console.print(view)
-    assert len(console.export_text().splitlines()) <= 12
-    narrow = Console(file=io.StringIO(), width=40, height=12, record=True)
-    assert show_live(model.generate(QUESTION, max_tokens=2), narrow).text in narrow.export_text()
+    assert len(console.export_text().splitlines()) <= height
 
 
 def test_what_would_move_the_cursor_or_colour_the_screen_is_shown_as_it_is() -> None:
@@ -98,33 +90,6 @@ def test_what_would_move_the_cursor_or_colour_the_screen_is_shown_as_it_is() -> 
         assert shown_on(terminal, "\x1b") == "\u241b"
         assert shown_on(file, "\x1b") == "\x1b"
     os.close(leader)
-
-
-def test_memory_can_be_switched_and_compared_and_bases_listed_and_chosen(
-    tiny: Bundle, service: FakeService
-) -> None:
-    lines = [
-        "/kb",
-        "/memory off",
-        "hello",
-        "/memory compare",
-        "hello",
-        "/memory maybe",
-        "/history",
-        "/kb towns",
-        "hello",
-    ]
-    options = ["--bundle", tiny.folder, "--service", service.address, "--max-tokens", 3]
-    result = CliRunner().invoke(app, ["chat", *map(str, options)], input="\n".join(lines))
-    assert result.exit_code == 0, result.output
-    said = result.stderr
-    assert "* default" in said
-    assert "  towns" in said
-    assert "without memory" in said
-    assert "with memory" in said
-    assert "/memory takes overlap, exact, off or compare, not 'maybe'" in said
-    assert "user> hello" in said
-    assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(

@@ -229,12 +229,26 @@ def test_a_snapshot_goes_on_in_another_decoder(tiny: Bundle, sequence: Sequence)
         DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1
     ).sequence()
     other.restore(arrays, sequence.tokens, sequence.held, **numbers)
+    assert other.valid(PROMPT, memory=True) == sequence.valid(PROMPT, memory=True) == 54, "a retry reads little"
     longer = [*PROMPT, *said, *drawn(2, 10)]
     assert answer(other, longer) == answer(sequence, longer)
     with pytest.raises(ContextFull):
-        other.restore(arrays, [1] * 401, NOTHING, with_memory=1)
+        other.restore(arrays, [1] * 401, NOTHING, with_memory=True, chunks=[])
     with pytest.raises(CorruptFile):
-        other.restore(arrays, [1] * 10, NOTHING, with_memory=1)
+        other.restore(arrays, [1] * 10, NOTHING, with_memory=True, chunks=[])
+
+
+def test_a_sequence_takes_the_place_of_another(decoder: Decoder, sequence: Sequence) -> None:
+    answer(sequence, drawn(5, 70))
+    other = decoder.sequence("the conversation's own")
+    _, said = answer(other, PROMPT)
+    longer = [*PROMPT, *said, *drawn(2, 10)]
+    sequence.become(other)
+    assert (other.length, sequence.source) == (len(PREFIX), other.source)
+    kept, again = answer(sequence, longer)
+    assert kept == len(PROMPT) + len(said) - 1
+    answer(other, longer)
+    assert again == answer(other, longer)[1]
 
 
 # Files.

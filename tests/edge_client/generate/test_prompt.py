@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.generate.prompt import Prompt, query_text
-from edge_client.generate.query import OWN_SHARE, Query, query_vectors
+from edge_client.generate.prompt import OWN_SHARE, Prompt, Query, query_text, query_vectors
 from memory_model.embedder import Embedder
 from memory_model.export.embedder import export_embedder
 from tests.edge_client.tiny_bundle import tiny_bert, tiny_loaded

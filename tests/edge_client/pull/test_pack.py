@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +15,17 @@ from typer.testing import CliRunner
 
 from edge_client.cli.main import app
 from edge_client.errors import RetrievalError, StorageError
+from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
 from edge_client.pull import pack as pull_pack_module
 from edge_client.pull import staging as pull_staging
-from edge_client.pull.pack import pull_pack
-from edge_client.pull.pack_files import (
-    FILES,
-    PAYLOADS,
-    RECORD,
-    RECORDS,
-    TEXTS,
-    VECTORS,
-    PackManifest,
-    whole_records,
-)
-from edge_client.recall.pack import MemoryPack
+from edge_client.pull.pack import PACK, open_pack, pull_pack
+from edge_client.settings import EdgeSettings
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
-from memory_model.bundle import MANIFEST
+from edge_client.wire.retrieval import Hit
+from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
 from memory_model.errors import (
-    CodecMismatch,
-    CorruptFile,
-    EmbedderMismatch,
-    FormatMismatch,
     InvalidInput,
     MissingFile,
     ModelMismatch,
@@ -87,8 +75,8 @@ def towns(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pack(towns: Path) -> MemoryPack:
-    return MemoryPack.open(towns, IDENTITY, WRITER.embedder_id)
+def pack(towns: Path) -> LocalKnowledgeBase:
+    return opened(towns)
 
 
 @pytest.fixture(autouse=True)
@@ -97,14 +85,14 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_pack_module, "_PAUSE_S", 0.01)
 
 
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
+def opened(folder: Path) -> LocalKnowledgeBase:
+    return LocalKnowledgeBase.open(folder / PACK, IDENTITY, WRITER.embedder_id)
 
 
 @pytest.mark.parametrize("by_words", [False, True])
-def test_the_pack_finds_what_the_service_finds(address: str, pack: MemoryPack, by_words: bool) -> None:
+def test_the_pack_finds_what_the_service_finds(
+    address: str, pack: LocalKnowledgeBase, by_words: bool
+) -> None:
     questions = [stored(key) for key in TEXTS_OF][::4]  # one request's worth: payloads are not sent twice
     rng = np.random.default_rng(7)
     noise = rng.standard_normal((len(questions), DIMENSION)) / DIMENSION**0.5
@@ -125,7 +113,7 @@ def test_the_pack_finds_what_the_service_finds(address: str, pack: MemoryPack, b
                 hit.check()
 
 
-def test_scores_are_cosines_whatever_the_query_s_length(pack: MemoryPack) -> None:
+def test_scores_are_cosines_whatever_the_query_s_length(pack: LocalKnowledgeBase) -> None:
     vector = vector_of(stored("k3"))[None]
     (best, *_), (longer, *_) = (pack.retrieve(v, k=2).hits[0] for v in (vector, 100 * vector))
     assert best.document_key == "k3"
@@ -133,7 +121,7 @@ def test_scores_are_cosines_whatever_the_query_s_length(pack: MemoryPack) -> Non
     assert longer.score == pytest.approx(best.score, abs=1e-6)
 
 
-def test_no_more_than_there_are_and_none_below_the_least_score(pack: MemoryPack) -> None:
+def test_no_more_than_there_are_and_none_below_the_least_score(pack: LocalKnowledgeBase) -> None:
     vector = vector_of(stored("k3"))[None]
     assert len(pack.retrieve(vector, k=1000).hits[0]) == len(pack) == len(TEXTS_OF)
     assert [h.document_key for h in pack.retrieve(vector, k=5, minimum_score=0.9).hits[0]] == ["k3"]
@@ -142,7 +130,7 @@ def test_no_more_than_there_are_and_none_below_the_least_score(pack: MemoryPack)
     assert pack.retrieve(-vector, k=5, minimum_score=0.99, words=words).hits == ((),)
 
 
-def test_questions_that_are_none_are_refused(pack: MemoryPack) -> None:
+def test_questions_that_are_none_are_refused(pack: LocalKnowledgeBase) -> None:
     good = vector_of("x")[None]
     for bad in (good[0], good[:, :3], np.zeros_like(good), good * np.nan, good[:0]):
         with pytest.raises(InvalidInput):
@@ -153,60 +141,23 @@ def test_questions_that_are_none_are_refused(pack: MemoryPack) -> None:
         pack.retrieve(good, k=1, words=[[1], [2]])
 
 
-@pytest.mark.parametrize(
-    ("changed", "mismatch"),
-    [("model_id", ModelMismatch), ("codec_id", CodecMismatch), ("memory_format_id", FormatMismatch),
-     ("embedder_id", EmbedderMismatch)],
-)  # fmt: skip
-def test_another_s_pack_is_refused_by_name(towns: Path, changed: str, mismatch: type[Exception]) -> None:
-    other = "ab" * 32
-    embedder_id = other if changed == "embedder_id" else WRITER.embedder_id
-    identity = IDENTITY if changed == "embedder_id" else dataclasses.replace(IDENTITY, **{changed: other})
-    with pytest.raises(mismatch, match="abababababab"):
-        MemoryPack.open(towns, identity, embedder_id)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_cut_file_is_found_when_the_pack_is_opened(towns: Path, tmp_path: Path, name: str) -> None:
-    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
-    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
-    with pytest.raises(CorruptFile, match=name.replace(".", r"\.")):
-        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
-    (folder / name).unlink()
-    with pytest.raises(CorruptFile):
-        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
-
-
-def read_all(folder: Path, vectors: np.ndarray) -> None:
-    for hits in MemoryPack.open(folder, IDENTITY, WRITER.embedder_id).retrieve(vectors, k=1).hits:
-        for hit in hits:
-            hit.check()
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_changed_byte_never_reaches_the_model(towns: Path, tmp_path: Path, name: str) -> None:
-    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
-    flip(folder / name, 5)
-    every = np.stack([vector_of(stored(key)) for key in TEXTS_OF])
-    with pytest.raises((CorruptFile, RetrievalError)):
-        read_all(folder, every)
-    assert len(whole_records(folder, DIMENSION)) < len(every)
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"kind": "memory-pack", "format_version": 9}', "\xff"])
-def test_a_manifest_that_is_none_is_refused(towns: Path, tmp_path: Path, text: str) -> None:
-    folder = Path(shutil.copytree(towns, tmp_path / "pack"))
-    (folder / MANIFEST).write_text(text)
-    with pytest.raises(CorruptFile):
-        MemoryPack.open(folder, IDENTITY, WRITER.embedder_id)
-
-
-def test_no_pack_says_how_to_get_one(tmp_path: Path) -> None:
+def test_a_pack_that_cannot_be_read_is_refused_and_says_what_to_do(
+    tiny: Bundle, towns: Path, tmp_path: Path
+) -> None:
+    assert open_pack(EdgeSettings(), tiny) is None
     with pytest.raises(MissingFile, match="edge-client pull --kb"):
-        MemoryPack.open(tmp_path / "none", IDENTITY, WRITER.embedder_id)
+        open_pack(EdgeSettings(pack=tmp_path / "none"), tiny)
+    with pytest.raises(ModelMismatch, match="pull the pack again"):
+        open_pack(EdgeSettings(pack=towns), tiny)
+    manifest = dataclasses.replace(
+        tiny.manifest, model_id=IDENTITY.model_id, codec_id=IDENTITY.codec_id,
+        memory_format_id=IDENTITY.memory_format_id, embedder_id=WRITER.embedder_id,
+    )  # fmt: skip
+    with pytest.raises(InvalidInput, match="--knowledge-base towns"):
+        open_pack(EdgeSettings(pack=towns), Bundle(tiny.folder, manifest))
 
 
-def test_threads_search_one_pack(pack: MemoryPack) -> None:
+def test_threads_search_one_pack(pack: LocalKnowledgeBase) -> None:
     texts = [(key, stored(key)) for key in TEXTS_OF][:16]
     found: dict[str, str] = {}
 
@@ -225,22 +176,27 @@ def test_threads_search_one_pack(pack: MemoryPack) -> None:
 # Pulling
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in FILES}
+def everything(folder: Path) -> list[Hit]:
+    """All that a pack finds, in the order of its ids."""
+    (hits,) = opened(folder).retrieve(vector_of("x")[None], k=10 * MANY).hits
+    return sorted(hits, key=lambda hit: hit.memory_id)
 
 
 @pytest.fixture(scope="module")
-def whole(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(address: str, tmp_path_factory: pytest.TempPathFactory) -> list[Hit]:
     place = tmp_path_factory.mktemp("whole") / "many"
-    manifest = pull_pack(ChannelSettings(address), "many", place)
-    assert (manifest.memories, manifest.head.memories) == (MANY, MANY)
-    assert (
-        len(MemoryPack.open(place, IDENTITY, WRITER.embedder_id))
-        == len(whole_records(place, DIMENSION))
-        == MANY
-    )
+    pulled = pull_pack(ChannelSettings(address), "many", place)
+    assert pulled.bytes == (place / PACK).stat().st_size
+    assert [p.name for p in place.iterdir()] == [PACK]
     assert [p.name for p in place.parent.iterdir()] == ["many"], "nothing is left beside it"
+    assert (pulled.memories, pulled.head.memories, len(opened(place))) == (MANY, MANY, MANY)
     return everything(place)
+
+
+def collected(staging: Path) -> int:
+    """Memories that an interrupted pull left."""
+    with closing(LocalKnowledgeBase.any(staging / PACK)) as base:
+        return len(base)
 
 
 def interrupted(address: str, place: Path) -> Path:
@@ -249,22 +205,20 @@ def interrupted(address: str, place: Path) -> Path:
     for _ in range(5):  # the break may reach a busy device before it has written the first record
         with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
             pull_pack(ChannelSettings(proxy.address, attempts=1), "many", place)
-        if (staging / RECORDS).stat().st_size:
+        if (staging / PACK).is_file() and collected(staging):
             break
-    assert 0 < (staging / RECORDS).stat().st_size < MANY * RECORD.itemsize
+    assert 0 < collected(staging) < MANY
     assert not place.exists()
     return staging
 
 
-def test_a_broken_connection_goes_on_where_it_stopped(
-    address: str, whole: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_broken_connection_goes_on_where_it_stopped(address: str, whole: list[Hit], tmp_path: Path) -> None:
     with cutting(address, 400_000, 300_000, 50) as proxy:
         pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path / "many")
     assert everything(tmp_path / "many") == whole
 
 
-def test_the_next_run_keeps_what_came(address: str, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_next_run_keeps_what_came(address: str, whole: list[Hit], tmp_path: Path) -> None:
     interrupted(address, tmp_path / "many")
     done: list[int] = []
     pull_pack(
@@ -276,14 +230,9 @@ def test_the_next_run_keeps_what_came(address: str, whole: dict[str, bytes], tmp
     assert everything(tmp_path / "many") == whole
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_or_half_written_collection_is_cut_back(
-    address: str, whole: dict[str, bytes], tmp_path: Path, name: str
-) -> None:
+def test_a_collection_that_is_damaged_begins_anew(address: str, whole: list[Hit], tmp_path: Path) -> None:
     staging = interrupted(address, tmp_path / "many")
-    flip(staging / name, (staging / name).stat().st_size * 2 // 3)
-    with (staging / name).open("ab") as file:
-        file.write(b"half a rec")
+    (staging / PACK).write_bytes(b"noise" * 1000)
     pull_pack(ChannelSettings(address), "many", tmp_path / "many")
     assert everything(tmp_path / "many") == whole
 
@@ -298,9 +247,9 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(
     with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
         pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", place)
     client.ingest("growing", document("g0", "Number 0, anew."), document("new", "A new one."))
-    manifest = pull_pack(ChannelSettings(address), "growing", place)
-    assert manifest.memories == MANY + 1
-    pack = MemoryPack.open(place, IDENTITY, WRITER.embedder_id)
+    pulled = pull_pack(ChannelSettings(address), "growing", place)
+    assert pulled.memories == MANY + 1
+    pack = opened(place)
     (hits,) = pack.retrieve(vector_of("Number 0, anew.")[None], k=1).hits
     assert hits[0].text == "Number 0, anew."
     keys = [h.document_key for h in pack.retrieve(vector_of("x")[None], k=MANY + 1).hits[0]]
@@ -327,9 +276,9 @@ def test_one_that_never_rests_is_named(
 
 
 def test_a_limit_bounds_the_pack_and_the_pack_says_so(address: str, tmp_path: Path) -> None:
-    manifest = pull_pack(ChannelSettings(address), "many", tmp_path / "some", limit=300)
-    assert (manifest.memories, manifest.head.memories) == (300, MANY)
-    pack = MemoryPack.open(tmp_path / "some", IDENTITY, WRITER.embedder_id)
+    pulled = pull_pack(ChannelSettings(address), "many", tmp_path / "some", limit=300)
+    assert (pulled.memories, pulled.head.memories) == (300, MANY)
+    pack = opened(tmp_path / "some")
     assert len(pack.retrieve(vector_of("x")[None], k=MANY).hits[0]) == 300
 
 
@@ -371,8 +320,7 @@ def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["pull", *options])
         assert result.exit_code == 0, result.output
         assert f"{len(TEXTS_OF)} memories of towns" in " ".join(result.stdout.split())
-    assert json.loads((place / MANIFEST).read_text())["head"]["knowledge_base"] == "towns"
-    assert PackManifest.read(place).files.keys() == set(FILES) == {RECORDS, VECTORS, PAYLOADS, TEXTS}
+    assert read_head(place / PACK).name == "towns"
     result = CliRunner().invoke(app, ["pull", "--service", address, "--kb", "nobody's", "--out", str(place)])
     assert result.exit_code == 1
     assert "there are: default, many, towns" in result.stderr

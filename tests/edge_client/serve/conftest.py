@@ -34,7 +34,7 @@ def server(
     tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppProcess]:
     settings = {
-        "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20",
+        "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20",
         "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2", "EDGE_CLIENT_SERVE_BODY_TIMEOUT_S": "2",
         "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
     }  # fmt: skip

@@ -20,9 +20,7 @@ def test_a_chat_answers_as_the_sdk_does_with_provenance_and_timings(
     client: OpenAI, tiny: Bundle, memories: FakeService
 ) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=20)
-    with EdgeModel.open(
-        tiny.folder, memories.address, memory="exact", deadline_s=20, chunk_deadline_s=20
-    ) as model:
+    with EdgeModel.open(tiny.folder, memories.address, memory="exact", deadline_s=20) as model:
         expected = [*model.generate(QUESTION, max_tokens=20)][-1]
     assert answer.choices[0].message.content == expected.text  # type: ignore[union-attr]
     assert answer.choices[0].finish_reason == "length"

@@ -32,7 +32,7 @@ REQUESTS: list[dict[str, Any]] = [
 def wide(
     tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppProcess]:
-    waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_CHUNK_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
+    waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
     folder = tmp_path_factory.mktemp("wide")
     with AppProcess.start(
         folder, tiny.folder, memories.address, "--parallel", str(AT_ONCE), environment=waits

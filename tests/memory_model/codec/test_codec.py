@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
-from memory_model.codec.faiss import FaissCodec, check_factory, tables_of_index, unexplained_variance
+from memory_model.codec.faiss import check_factory, tables_of_index, unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
-from memory_model.errors import CorruptFile, InvalidInput, Memory3Error, MissingFile
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from tests.memory_model.codec.native_libraries import libraries
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as
@@ -33,7 +33,7 @@ def test_decoding_equals_faiss(factory: str) -> None:
     index.train(vectors(FACTORIES[factory]))
     data = vectors(200, seed=1)
     theirs = index.sa_encode(data)
-    codec = FaissCodec(tables_of_index(index))
+    codec = ProductCodec(tables_of_index(index))
     assert codec.code_bytes == theirs.shape[1]
     np.testing.assert_allclose(codec.decode(theirs, 0), index.sa_decode(theirs), atol=2e-5)
     np.testing.assert_array_equal(codec.encode(data, 0), theirs)
@@ -90,12 +90,6 @@ def test_the_exact_codec_loses_nothing(tmp_path: Path) -> None:
     codec = MemoryCodec.load(tmp_path / "codec.npz")
     data = vectors(20)
     np.testing.assert_array_equal(codec.decode(codec.encode(data, 0), 0), data)
-
-
-def test_a_decoder_says_that_it_cannot_encode() -> None:
-    codec = fit_groups([vectors(500)], 4, 4, iterations=2)
-    with pytest.raises(Memory3Error, match="service"):
-        ProductCodec(codec.tables).encode(vectors(1), 0)
 
 
 @pytest.mark.parametrize("codes", [np.zeros((3, 5), np.uint8), np.zeros(4, np.uint8)])

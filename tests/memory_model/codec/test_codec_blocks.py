@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_model.codec.codec import MemoryCodec, ProductCodec, unpack_bits
-from memory_model.codec.faiss import FaissCodec, unexplained_variance
+from memory_model.codec.faiss import unexplained_variance
 from memory_model.codec.fit import fit_groups
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables
@@ -31,7 +31,7 @@ def alike(n: int, groups: int, d: int = 8, seed: int = 0) -> list[np.ndarray]:
     return [(thing @ view + 0.05 * rng.normal(size=(n, d))).astype(np.float32) for view in views]
 
 
-def joint(vectors: list[np.ndarray], parts: int, bits: int = 6, **options: int) -> FaissCodec:
+def joint(vectors: list[np.ndarray], parts: int, bits: int = 6, **options: int) -> ProductCodec:
     return fit_groups([np.concatenate(vectors, axis=1)], parts, bits, together=len(vectors), **options)
 
 
@@ -134,7 +134,7 @@ def test_a_file_of_blocks_reads_the_same_and_older_files_still_do(tmp_path: Path
     new = MemoryCodec.load(tmp_path / "new.npz")
     assert (new.together, new.groups, new.head_dim) == (4, 4, 8)
     assert new.codec_id == TOKEN_CODEC.codec_id
-    plain = FaissCodec(fit_groups(alike(300, 2), 4, 4, iterations=2).tables)
+    plain = ProductCodec(fit_groups(alike(300, 2), 4, 4, iterations=2).tables)
     tables = ProductTables(*(plain.tables.arrays()[k] for k in ("mean", "basis", "codewords")))
     ProductCodec(tables).save(tmp_path / "old.npz")
     with np.load(tmp_path / "old.npz") as file:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_model.errors import ModelMismatch
+from memory_model.formats import read_documents
 from memory_service.client.connection import RemoteError
 from memory_service.client.destination import Destination
-from memory_service.client.formats import read_documents
 from memory_service.client.ray import Send, Store, Write, rows_of, table_of
 from memory_service.client.rows import Row
 from memory_service.stores import open_store
@@ -64,13 +64,13 @@ def test_documents_written_by_a_worker_are_those_that_the_service_would_have_wri
     lines = [json.dumps({"key": key, "title": "T", "text": text}) for key, text in texts.items()]
     file.write_text("\n".join([*lines, '{"key": "empty", "text": " "}', '{"key": "broken"}']))
     before = encoder.encoded
-    rows = through(list(read_documents(file, file)), to, tmp_path)
+    rows = through([Row.of(one) for one in read_documents(file, file)], to, tmp_path)
     assert [row.outcome for row in rows] == ["stored"] * 40 + ["failed"] * 2
     assert [row.reason for row in rows[40:]] == ["DOCUMENT_EMPTY", "UNREADABLE"]
     assert rows[41].where == f"{file}, line 42"
     assert encoder.encoded == before, "the service wrote nothing itself"
 
-    again = through(list(read_documents(file, file)), to, tmp_path)
+    again = through([Row.of(one) for one in read_documents(file, file)], to, tmp_path)
     assert [row.outcome for row in again] == ["unchanged"] * 40 + ["failed"] * 2
     assert [row.references for row in again[:40]] == [row.references for row in rows[:40]]
     answers = client.ingest("workers", *(document(key, text, "T") for key, text in texts.items()))
@@ -85,7 +85,7 @@ def test_another_text_or_another_cut_replaces_and_a_cold_document_gets_its_memor
     to = destination(served, "changes")
     file = tmp_path / "a.txt"
     file.write_text("One sentence. Another sentence.")
-    (row,) = read_documents(file.resolve(), Path("a.txt"))
+    (row,) = map(Row.of, read_documents(file.resolve(), Path("a.txt")))
     assert (row.key, through([row], to, tmp_path)[0].outcome) == ("a.txt", "stored")
     assert through([row], Destination(to.address, "changes", 8), tmp_path)[0].outcome == "replaced"
 

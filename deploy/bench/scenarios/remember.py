@@ -1,0 +1,150 @@
+"""Writing memories on the device: references a second, what it takes from decoding beside it, and a local search."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from deploy.bench.intervals import interleave, median_interval, ratio_interval
+from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
+from deploy.bench.scenarios.ingest import portions
+from edge_client import EdgeModel
+from edge_client.local.folder import remember
+from edge_client.local.knowledge_base import IN_MEMORY, Head, LocalDocument, LocalKnowledgeBase
+from edge_client.local.writer import MemoryWriter, Written
+from memory_model.bundle import Bundle
+from memory_model.formats import FileDocument
+from memory_model.words import query_words
+
+TITLE_WORDS = "What is the capital of Norway?"
+
+
+class RememberSettings(Settings):
+    """references: about so many a round. answer_tokens: of the answers beside. stored: references of the search."""
+
+    rounds: int = 5
+    references: int = Field(default=48, ge=1, le=1000)
+    answer_tokens: int = Field(default=128, ge=2, le=2048)
+    stored: int = Field(default=100_000, ge=100, le=1_000_000)
+
+
+def measure(settings: RememberSettings) -> Keys:
+    """Remembering alone, decoding alone, decoding while a thread remembers, and searching, in turn."""
+    bundle = Bundle.open(settings.bundle)
+    writer = MemoryWriter(bundle)
+    head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, writer.embedder.dim)
+    tokens, rounds = bundle.config.memory.reference_tokens, settings.rounds + settings.warm_up
+    given = portions(bundle.tokenizer.count, tokens, settings.references)
+    documents = [
+        [FileDocument(text.key, text.key, text.title, text.text) for text in portion]
+        for portion, _ in zip(given, range(rounds), strict=False)
+    ]
+    large = filled(head, settings.stored)
+    queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=BUILD) as folder,
+        EdgeModel.open(
+            bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu"
+        ) as model,
+    ):
+
+        def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
+            base = LocalKnowledgeBase.create(Path(folder, f"{time.monotonic_ns()}.db"), head)
+            began, references = time.perf_counter(), 0
+            for one in remember(base, writer, documents[number + settings.warm_up]):
+                references += one.references if one.outcome == "stored" else 0
+                if ended():
+                    break
+            base.close()
+            return references / (time.perf_counter() - began)
+
+        def decoding(number: int) -> float:
+            options: dict[str, Any] = {
+                "max_tokens": settings.answer_tokens,
+                "logit_bias": never_ending(bundle),
+            }
+            return model.ask(f"{number}: tell me a story.", memory="off", **options).statistics.tokens_per_s
+
+        def beside(number: int) -> float:
+            over = threading.Event()
+
+            def go_on() -> None:
+                while not over.is_set():
+                    remembering(number, over.is_set)
+
+            thread = threading.Thread(target=go_on)
+            thread.start()
+            try:
+                return decoding(number)
+            finally:
+                over.set()
+                thread.join()
+
+        def searching(number: int) -> float:
+            began = time.perf_counter()
+            large.retrieve(queries[number : number + 1], k=5, words=[query_words(TITLE_WORDS)])
+            return 1e3 * (time.perf_counter() - began)
+
+        variants = {"remember": remembering, "alone": decoding, "beside": beside, "search": searching}
+        samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="remembering")
+    return with_intervals(
+        {"model": bundle.manifest.name, "threads": settings.threads, "stored": settings.stored},
+        references_per_s=median_interval(samples["remember"]),
+        tokens_per_s=median_interval(samples["alone"]),
+        decoder_share=ratio_interval(samples["beside"], samples["alone"]),
+        search_ms=median_interval(samples["search"]),
+    )
+
+
+def never_ending(bundle: Bundle) -> dict[int, float]:
+    """Keeps an answer from ending by itself."""
+    return dict.fromkeys(bundle.tokenizer.stop_ids, -100.0)
+
+
+def filled(head: Head, count: int) -> LocalKnowledgeBase:
+    """A knowledge base in memory of random unit vectors, with texts of a line and payloads of a byte."""
+    base, rng = LocalKnowledgeBase.create(IN_MEMORY, head), np.random.default_rng(0)
+    for start in range(0, count, 1000):
+        rows = rng.standard_normal((min(1000, count - start), head.dimension)).astype(np.float32)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        texts = [f"Reference {start + n} says that {n * 37} is a number." for n in range(len(rows))]
+        base.add(LocalDocument(f"document {start}"), texts, Written([b"\0"] * len(rows), rows))
+    return base
+
+
+def sheets(result: Mapping[str, Any]) -> list[Sheet]:
+    """One row."""
+    row = tuple(
+        figure(result, name) for name in ("references_per_s", "tokens_per_s", "decoder_share", "search_ms")
+    )
+    columns = (
+        "references/s",
+        "tokens/s alone",
+        "decoder's share while remembering",
+        f"search of {result['stored']:,}, ms",
+    )
+    note = (
+        "References of factbook documents written, embedded and stored durably by one thread; the decoder's speed while"
+        " they are, as a share of its speed alone; one query by vector and words over random unit vectors."
+    )
+    return [Sheet(f"remembering on the device, {result['threads']} decoder threads", columns, [row], note)]
+
+
+SCENARIO = Scenario(
+    name="remember",
+    summary="Memories written on the device: references a second, what they take from decoding, a local search.",
+    settings=RememberSettings,
+    measure=measure,
+    promised=("references_per_s", "decoder_share", "search_ms"),
+    directions=directions(more="references_per_s tokens_per_s decoder_share", less="search_ms"),
+    sheets=sheets,
+    quick={"rounds": 1, "warm_up": 0, "references": 8, "answer_tokens": 16, "stored": 2000},
+)

@@ -1,0 +1,58 @@
+"""Lays out the documents as mkdocs wants them, in build/docs, and builds the site strictly: `make docs`.
+
+The layout is that of the repository, so links between documents stay as they are. A link to what is no page (a source
+file, a test) becomes plain text.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGED = ROOT / "build" / "docs"
+OUTSIDE = ("README.md", "CHANGELOG.md", "data/README.md", "deploy/helm/memory-service/README.md")
+"""Pages that do not lie in docs/."""
+_LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
+_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def stage(folder: Path = STAGED) -> list[Path]:
+    """Copy all pages and their pictures into `folder`, emptied before; returns the pages."""
+    shutil.rmtree(folder, ignore_errors=True)
+    docs = (path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png", ".svg"))
+    sources = [*(ROOT / name for name in OUTSIDE), *sorted(docs)]
+    for source in sources:
+        target = folder / source.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".md":
+            target.write_text(linked(source, set(sources)), encoding="utf-8")
+        else:
+            shutil.copyfile(source, target)
+    return [folder / source.relative_to(ROOT) for source in sources if source.suffix == ".md"]
+
+
+def linked(page: Path, staged: set[Path]) -> str:
+    """The text of a page, with links to what is not staged as plain text."""
+
+    def kept(link: re.Match[str]) -> str:
+        if re.match(r"[a-z]+:", link[3]) or (page.parent / link[3]).resolve() in staged:
+            return link[0]
+        return link[2]
+
+    parts = _FENCE.split(page.read_text(encoding="utf-8"))
+    return "".join(part if number % 2 else _LINK.sub(kept, part) for number, part in enumerate(parts))
+
+
+def main() -> int:
+    """Stage and build; arguments go to mkdocs instead of `build --strict`, such as `serve`."""
+    stage()
+    mkdocs = ROOT / "build" / "docs-venv" / "bin" / "mkdocs"
+    return subprocess.run([mkdocs, *(sys.argv[1:] or ("build", "--strict", "--quiet"))], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

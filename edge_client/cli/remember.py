@@ -1,0 +1,154 @@
+"""`edge-client remember`, `remembered` and `forget`: this device's own files as memories that never leave it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from edge_client.cli.options import with_options
+from edge_client.local.folder import (
+    DEFAULT_NAME,
+    LocalKnowledgeBases,
+    Remembered,
+    files_of,
+    path_of,
+    remove,
+    write_anew,
+)
+from edge_client.local.folder import remember as remember_documents
+from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.writer import MemoryWriter
+from edge_client.settings import EdgeSettings
+from memory_model.bundle import Bundle
+from memory_model.errors import InvalidInput, MissingFile
+from memory_model.formats import count_documents, find_sources, read_documents
+from memory_model.printable import printable
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+NameOption = Annotated[str, typer.Option("--kb", "--knowledge-base", help="The local knowledge base.")]
+
+
+@with_options("bundle", "local")
+def remember(
+    given: dict[str, Any],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE…", help="Files (text, Markdown, HTML, PDF, JSONL, CSV, Parquet), folders or '**/*.md'."
+        ),
+    ] = None,
+    kb: NameOption = DEFAULT_NAME,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Write a knowledge base of another bundle anew, from its kept texts.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Write files into a knowledge base of this device, which answers read from then on. Nothing of it is sent.
+
+    Run the same command again to go on after Ctrl-C, or when files have changed: what is unchanged costs nothing.
+    """
+    if anew == bool(files):
+        raise InvalidInput("name the files to remember, or give --anew alone")
+    settings = EdgeSettings(**given)
+    bundle = Bundle.open(settings.bundle)
+    writer = MemoryWriter(bundle, threads=settings.embedder_threads)
+    if anew:
+        with closing(LocalKnowledgeBase.any(path_of(settings.local, kb))) as base:
+            total = len(base.documents())
+        _show(write_anew(settings.local, kb, writer), total)
+        return
+    sources = find_sources(files or [])
+    path_of(settings.local, kb)  # before anything is loaded
+    bases = LocalKnowledgeBases(settings.local, bundle, only=kb)
+    documents = (document for source in sources for document in read_documents(source))
+    total = sum(count_documents(source) for source in sources)
+    try:
+        _show(remember_documents(bases.base(kb, writer.embedder.dim), writer, documents), total)
+    finally:
+        bases.close()
+
+
+@with_options("local")
+def remembered(
+    given: dict[str, Any],
+    kb: Annotated[str | None, typer.Option("--kb", "--knowledge-base", help="Only this one, by document.")] = None,
+) -> None:  # fmt: skip
+    """List what this device remembers: its knowledge bases, or the documents of one."""
+    folder = EdgeSettings(**given).local
+    if kb is not None:
+        with closing(LocalKnowledgeBase.any(path_of(folder, kb))) as base:
+            documents = base.documents()
+        for document in documents:
+            title = f"  {document.title}" if document.title else ""
+            print(printable(f"{document.references:6} {document.key}{title}"))
+        return
+    for path in files_of(folder):
+        with closing(LocalKnowledgeBase.any(path)) as base:
+            head, documents = base.head, base.documents()
+        references = sum(document.references for document in documents)
+        print(
+            f"{path.stem}: {len(documents)} documents, {references} memories, {path.stat().st_size / 1e6:.1f} MB,"
+            f" model {head.model_id[:12]}"
+        )
+
+
+@with_options("local")
+def forget(
+    given: dict[str, Any],
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY…", help="Documents, as `remembered --kb` names them.")
+    ] = None,
+    kb: NameOption = DEFAULT_NAME,
+    everything: Annotated[bool, typer.Option("--all", help="The knowledge base with all its documents.")] = False,
+) -> None:  # fmt: skip
+    """Remove documents, or a whole knowledge base, from this device."""
+    folder = EdgeSettings(**given).local
+    if everything == bool(keys):
+        raise InvalidInput("name the documents to forget, or give --all alone")
+    path = path_of(folder, kb)
+    if everything:
+        read_head(path)  # no other file is removed
+        remove(path)
+        out.print(f"{path} is gone", soft_wrap=True, markup=False)
+        return
+    with closing(LocalKnowledgeBase.any(path)) as base:
+        unknown = [key for key in keys or () if not base.delete(key)]
+    if unknown:
+        raise MissingFile(
+            f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them"
+        )
+
+
+def _show(outcomes: Iterable[Remembered], total: int) -> None:
+    """A bar of documents, a line for each that failed, and the sum; exit code 1 where one failed."""
+    counts: Counter[str] = Counter()
+    references = 0
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    progress = Progress(*columns, console=err)
+    try:
+        with progress:
+            task = progress.add_task("documents", total=total)
+            for one in outcomes:
+                what = f"documents, {references + one.done} memories"
+                if one.outcome != "writing":
+                    counts[one.outcome] += 1
+                    references += one.references
+                if one.outcome == "failed":
+                    line = printable(f"failed {one.where}: {one.reason}: {one.message}")
+                    progress.console.print(line, style="red", soft_wrap=True, markup=False)
+                progress.update(task, completed=counts.total(), description=what)
+    except KeyboardInterrupt:
+        err.print("interrupted; what was written is kept, run the same command again to go on")
+        raise
+    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    out.print(f"{counts.total()} documents: {said or 'nothing to do'}; {references} memories", markup=False)
+    if counts["failed"]:
+        raise typer.Exit(1)

@@ -1,0 +1,195 @@
+"""`Conversation`: messages, the key-values of the last turns, and memories of the turns before them (decision 0037).
+
+    turn 1 … turn n                          turn n + 1 … question
+    memories, retrieved chunk by chunk       text in the cache, from the first position on
+
+When the cache is filled to a mark, the oldest turns are written as memories and the rest is read anew in another
+sequence, both in the background and between the steps of the answer; then that sequence takes the place of this one.
+So what is in the cache is always as if the conversation had begun with what is kept, and no position exceeds the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edge_client.cancellation import Cancellation, Cancelled
+from edge_client.decoder.sequence import Sequence as Text
+from edge_client.errors import ModelClosed, described
+from edge_client.events import Remembered
+from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.generate.past import Past, Turn
+from edge_client.recall.policy import RecallMode, RecallPolicy
+from memory_model.chat import Message, Prompt
+from memory_model.errors import Memory3Error
+
+if TYPE_CHECKING:
+    from edge_client.model import EdgeModel
+
+KEPT_SHARE = 0.5
+"""Of the mark, what turns may keep when others leave: so rows are freed once in so many tokens, not at every turn."""
+PINNED = 2
+"""Last turns, the one under way included, that stay while the mark has room for them."""
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Eviction:
+    """Turns on their way out of the cache. since: tokens of the sequence that the new one reads as well."""
+
+    job: Future[tuple[Text, int, str]]
+    turns: tuple[int, ...]
+    prompt: Prompt
+    since: int
+
+
+class Conversation:
+    """What a chat session holds. One thread at a time.
+
+    messages: all of them, the question under way included. spelled: by a message's number the tokens that the model
+    generated for it. left: messages, behind the system's, that left the cache. past: memories of this conversation
+    alone, or None. news: events that were not passed on yet.
+    """
+
+    def __init__(self, model: EdgeModel, messages: Sequence[Message]) -> None:
+        self._model = model
+        self.messages: list[Message] = [dict(m) for m in messages]
+        self.spelled: Mapping[int, Sequence[int]] = {}
+        self.left = 0
+        self.past: Past | None = None
+        self.sequence = model.sequence()
+        self.news: list[Remembered] = []
+        self._mark = int(model.remember_at * model.decoder.context)
+        self._policy = model.policy
+        self._prompt = Prompt([], [])
+        self._eviction: _Eviction | None = None
+
+    @property
+    def turns(self) -> list[int]:
+        """The numbers of the messages with which turns begin: a person's."""
+        return [n for n, m in enumerate(self.messages) if m["role"] == "user"]
+
+    def prompt(self, policy: RecallPolicy) -> Prompt:
+        """What the next answer reads as text; turns that leave for it are being written. policy: of that answer."""
+        self._policy, self._prompt = policy, self._kept(self.left)
+        if len(self._prompt.ids) >= self._mark and self._evicts:
+            self._evict([])
+        return self._prompt
+
+    def make_room(self, cancellation: Cancellation) -> None:
+        """Between two steps of an answer: free rows of the oldest turns if the mark is reached, once they are written.
+
+        Waits where the policy is `exact`, and where no further chunk fits.
+        """
+        text, chunk = self.sequence, self.sequence.decoder.config.memory.chunk_tokens
+        if text.length >= self._mark and self._eviction is None and self._evicts:
+            self._evict(text.tokens[len(self._prompt.ids) :])
+        waits = self._policy.mode is RecallMode.exact or text.length + chunk >= text.decoder.context
+        if (eviction := self._eviction) is not None and (waits or eviction.job.done()):
+            self.settle(cancellation)
+            self._prompt = eviction.prompt
+
+    def settle(self, cancellation: Cancellation) -> None:
+        """Take over what the background reads, once it is done. Raises Cancelled."""
+        if (eviction := self._eviction) is None:
+            return
+        while not wait([eviction.job], _LOOK_S).done:
+            cancellation.check()
+        self._eviction = None
+        try:
+            found, references, error = eviction.job.result()
+        except (Cancelled, CancelledError, ModelClosed):
+            raise Cancelled from None
+        except Memory3Error as failed:  # the text stays where it is as long as it fits
+            self.news.append(Remembered(eviction.turns, 0, described(failed)))
+            return
+        rest, held = self.sequence.tokens[eviction.since :], self.sequence.held
+        self.sequence.become(found)
+        if rest:  # generated meanwhile
+            self.sequence.inject(held)
+            self.sequence.read(rest)
+        self.news.append(Remembered(eviction.turns, references, error))
+
+    def remembers(self) -> Past:
+        """The conversation's own memories, made at the first need. Raises MissingFile where the bundle cannot write."""
+        if self.past is None:
+            self.past = self._model.past()
+            self.sequence.source = object()  # rows that were read with them are for no other conversation
+        return self.past
+
+    @property
+    def _evicts(self) -> bool:
+        """Whether turns can become memories that are read."""
+        return self._model.writes and self._policy.mode is not RecallMode.off
+
+    def _evict(self, said: Sequence[int]) -> None:
+        """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""
+        left = self._leaving(len(said))
+        if left == self.left:
+            return
+        first, *later = self.turns
+        gone = [start for start in (first, *later) if start < first + left]
+        # Those that were written before are known by their number.
+        written = [
+            Turn(n, self.messages[start:end])
+            for n, (start, end) in enumerate(zip(gone, later, strict=False), 1)
+        ]
+        leaving = tuple(t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left)
+        if self._eviction is not None:
+            leaving = (*self._eviction.turns, *leaving)
+        self.left, kept = left, self._kept(left)
+        past: Past | None = None
+        try:
+            past = self.remembers()
+        except Memory3Error as failed:
+            self.news.append(Remembered(leaving, 0, described(failed)))
+        whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
+        read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])  # the answer itself reads the last token
+        job = self._model.background.submit(self._write_and_read, past, written, read, self._policy)
+        self._eviction = _Eviction(job, leaving, kept, len(self.sequence.tokens))
+        if not said:
+            self._prompt = kept
+
+    def _leaving(self, said: int) -> int:
+        """How many messages leave: the fewest whole turns after which the others keep their share of the mark.
+
+        said: tokens of the answer under way.
+        """
+        turns = self.turns
+        pinned = turns[-PINNED:]
+        for start in turns[:-1]:
+            left = start - turns[0]
+            bound = self._mark if start in pinned else int(KEPT_SHARE * self._mark)
+            if left >= self.left and len(self._kept(left).ids) + said < bound:
+                return left
+        return turns[-1] - turns[0]
+
+    def _kept(self, left: int) -> Prompt:
+        """The conversation without so many messages behind the system's."""
+        first = self.turns[0] if left else 0
+        numbers = [n for n in range(len(self.messages)) if not first <= n < first + left]
+        spelled = {place: self.spelled[n] for place, n in enumerate(numbers) if n in self.spelled}
+        return self._model.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
+
+    def _write_and_read(
+        self, past: Past | None, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy
+    ) -> tuple[Text, int, str]:
+        """In the background: memories of the turns, and a sequence that has read the prompt with them at hand."""
+        model, references, error = self._model, 0, ""
+        if past is not None:
+            try:
+                references = past.remember_turns(turns)
+            except Exception as failed:  # costs these memories, not the conversation
+                error = described(failed)
+        text = model.sequence(object())  # another one's rows were read without these memories
+        recalls = ChunkRecalls(
+            text, prompt, model.bundle.tokenizer, model.worker, policy, model.closing, past
+        )
+        try:
+            recalls.read_prompt(text.begin(prompt.ids, memory=True))
+        finally:
+            recalls.end()
+            text.end()
+        return text, references, error

@@ -1,0 +1,207 @@
+"""`LocalKnowledgeBases`: the local knowledge bases of a folder, each a file, searched together."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edge_client.local.knowledge_base import (
+    Head,
+    LocalDocument,
+    LocalKnowledgeBase,
+    disk_errors,
+    kept_documents,
+    read_head,
+)
+from edge_client.local.writer import MemoryWriter
+from edge_client.wire.bases import merged
+from edge_client.wire.retrieval import Answer
+from memory_model.bundle import Bundle
+from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
+from memory_model.formats import FileDocument
+
+DEFAULT_NAME = "mine"
+SUFFIX = ".memories"
+TEXT_LIMIT = 16 << 20
+"""Characters of a document: hours of writing."""
+PIECE = 8
+"""References that are written and stored together: what a killed process has to write again."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What became of a document, or how far one is. outcome: writing, stored, unchanged or failed.
+
+    where: for people. done: its references that are stored, of `references`. reason, message: why it failed.
+    """
+
+    where: str
+    key: str
+    outcome: str
+    done: int = 0
+    references: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class LocalKnowledgeBases:
+    """Those of one folder, open for one bundle. Thread-safe."""
+
+    def __init__(
+        self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = ""
+    ) -> None:  # fmt: skip
+        """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
+        self.folder, self._bundle, self._minimum_score = folder, bundle, minimum_score
+        self._lock = threading.Lock()
+        files = [path for path in files_of(folder) if only in ("", path.stem)]
+        self._bases = {path.stem: self._opened(path) for path in files}
+
+    def __len__(self) -> int:
+        """Knowledge bases."""
+        return len(self._bases)
+
+    def base(self, name: str, dimension: int = 0) -> LocalKnowledgeBase:
+        """One by name; with the dimension of its vectors, it is made where it is missing. Raises MissingFile."""
+        with self._lock:
+            if name not in self._bases:
+                path = path_of(self.folder, name)
+                try:
+                    self._bases[name] = self._opened(path)
+                except MissingFile:
+                    if not dimension:
+                        raise
+                    embedder_id = self._bundle.manifest.embedder_id
+                    head = Head.of(name, self._bundle.identity, embedder_id, dimension)
+                    self._bases[name] = LocalKnowledgeBase.create(
+                        path, head, minimum_score=self._minimum_score
+                    )
+            return self._bases[name]
+
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+        """The k best of all, as `LocalKnowledgeBase.retrieve`."""
+        with self._lock:
+            bases = dict(self._bases)
+        answers = [base.retrieve(vectors, k=k, words=words) for base in bases.values()]
+        if not answers:
+            return Answer(((),) * len(vectors), 0.0)
+        return answers[0] if len(answers) == 1 else merged(list(bases), answers, k, words)
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            for base in self._bases.values():
+                base.close()
+
+    def _opened(self, path: Path) -> LocalKnowledgeBase:
+        return LocalKnowledgeBase.open(
+            path, self._bundle.identity, self._bundle.manifest.embedder_id, minimum_score=self._minimum_score
+        )
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a folder's knowledge bases, by name."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Where a knowledge base lies; raises InvalidInput for a name that no file can have."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"a local knowledge base cannot be called {name!r}: use letters, digits, '.', '_' and '-', 64 at most"
+        )
+    return folder / f"{name}{SUFFIX}"
+
+
+def remember(
+    base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable[FileDocument]
+) -> Iterator[Remembered]:
+    """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
+
+    Yields after every piece that is stored ("writing"), and once for every document with its outcome. One that cannot
+    be read or split fails alone. Raises StorageError and CorruptFile of the knowledge base.
+    """
+    for read in documents:
+        document = LocalDocument(read.key, read.title, read.text, read.metadata)
+        try:
+            yield from _remembered(base, writer, document, read)
+        except InvalidInput as error:
+            yield Remembered(read.where, read.key, "failed", reason=error.reason, message=str(error))
+
+
+def _remembered(
+    base: LocalKnowledgeBase, writer: MemoryWriter, document: LocalDocument, read: FileDocument
+) -> Iterator[Remembered]:
+    done, whole = base.stored(document)
+    if whole and done == whole:
+        yield Remembered(read.where, read.key, "unchanged", done, whole)
+        return
+    texts = writer.split(readable(read), read.title)
+    if whole not in (0, len(texts)):
+        done = 0  # a tokenizer that cuts otherwise
+    while done < len(texts):
+        piece = texts[done : done + PIECE]
+        base.add(document, piece, writer.write(piece), first=done, whole=len(texts))
+        done += len(piece)
+        if done < len(texts):
+            yield Remembered(read.where, read.key, "writing", done, len(texts))
+    yield Remembered(read.where, read.key, "stored", done, len(texts))
+
+
+def readable(read: FileDocument) -> str:
+    """The text of a document that memories can be written of; raises InvalidInput for another."""
+    if read.unreadable:
+        raise InvalidInput(read.unreadable)
+    if len(read.text) > TEXT_LIMIT:
+        raise InvalidInput(
+            f"it has {len(read.text):,} characters, at most {TEXT_LIMIT:,}: cut it into several"
+        )
+    if "\0" in read.text:
+        raise InvalidInput("it is binary, no text: it holds NUL characters")
+    if not read.text.strip():
+        raise InvalidInput("it has no text")
+    return read.text
+
+
+def write_anew(folder: Path, name: str, writer: MemoryWriter) -> Iterator[Remembered]:
+    """Write a knowledge base of another bundle anew from its kept texts, in place of the old one when it is whole.
+
+    Interrupted, the next call goes on. Raises MissingFile, CorruptFile, StorageError.
+    """
+    path = path_of(folder, name)
+    read_head(path)
+    bundle, made = writer.bundle, path.with_suffix(f"{SUFFIX}.anew")
+    identity, embedder_id = bundle.identity, bundle.manifest.embedder_id
+    try:
+        base = LocalKnowledgeBase.open(made, identity, embedder_id)
+    except (MissingFile, IdentityMismatch):
+        remove(made)
+        base = LocalKnowledgeBase.create(made, Head.of(name, identity, embedder_id, writer.embedder.dim))
+    failed = False
+    for one in remember(base, writer, _kept(path)):
+        failed = failed or one.outcome == "failed"
+        yield one
+    base.close()
+    if not failed:
+        with disk_errors(path):
+            remove(path)
+            made.replace(path)
+
+
+def _kept(path: Path) -> Iterator[FileDocument]:
+    for document in kept_documents(path):
+        yield FileDocument(
+            document.key, document.key, document.title, document.text or "", document.metadata,
+            unreadable="" if document.text is not None else "its text was not kept: remember its file again",
+        )  # fmt: skip
+
+
+def remove(path: Path) -> None:
+    """Remove a knowledge base's file and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,542 @@
+"""`LocalKnowledgeBase`: documents, their memories and vectors in one SQLite file, searched on the device.
+
+    head        what wrote it: model, codec, format, embedder, dimension; name
+    documents   key, title, text, metadata, content hash, number of references that it has when it is whole
+    refs        references: document, chunk, memory id, text, checksum of text and vector
+    vectors     float32 [dimension] of unit length, by reference
+    payloads    payload and its CRC-32C, by reference
+
+A query is compared with every vector (a few milliseconds for a hundred thousand); the nearest are put in order by
+vector and words, as the service does (`memory_model.words`). Nothing of it is ever sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+from edge_client.errors import StorageError
+from edge_client.local.writer import Written
+from edge_client.wire.retrieval import Answer, Hit
+from memory_model.codec.blas import ON_ONE_THREAD
+from memory_model.codec.payload import Identity
+from memory_model.errors import (
+    CodecMismatch,
+    CorruptFile,
+    EmbedderMismatch,
+    FormatMismatch,
+    IdentityMismatch,
+    InvalidInput,
+    MissingFile,
+    ModelMismatch,
+)
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
+
+FORMAT_VERSION = 1
+IN_MEMORY = Path(":memory:")
+"""In place of a path: a knowledge base that ends with the process, unless it is saved."""
+WAIT_S = 10.0
+"""For another process that writes to the file."""
+_COUNTED_TEXTS = 4096
+_SHIFT = 1 << 63
+"""Memory ids are unsigned on the wire, SQLite's numbers are signed."""
+_TABLES = """
+CREATE TABLE head (value TEXT NOT NULL);
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT, metadata TEXT NOT NULL,
+    content_hash BLOB NOT NULL, whole INTEGER NOT NULL, written_at REAL NOT NULL);
+CREATE TABLE refs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+    chunk INTEGER NOT NULL, memory_id INTEGER NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE INDEX refs_of_document ON refs (document);
+CREATE TABLE vectors (id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, vector BLOB NOT NULL);
+CREATE TABLE payloads (
+    id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, crc32c INTEGER NOT NULL, payload BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
+
+    candidates: nearest by vector that words put in order. Of a memory pack, else 0: the service's revision, and how
+    many memories it has there with which digest of their ids; a limited pack has fewer.
+    """
+
+    name: str
+    model_id: str
+    codec_id: str
+    memory_format_id: str
+    embedder_id: str
+    dimension: int
+    candidates: int = 50
+    revision: int = 0
+    memories: int = 0
+    id_digest: int = 0
+
+    @classmethod
+    def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
+        """A new one's, for what a bundle writes."""
+        return cls(
+            name, identity.model_id, identity.codec_id, identity.memory_format_id, embedder_id, dimension
+        )
+
+    def require(self, identity: Identity, embedder_id: str, remedy: str) -> None:
+        """Raise the mismatch of the first id that is another."""
+        mismatches: tuple[tuple[type[IdentityMismatch], str, str], ...] = (
+            (ModelMismatch, self.model_id, identity.model_id),
+            (FormatMismatch, self.memory_format_id, identity.memory_format_id),
+            (CodecMismatch, self.codec_id, identity.codec_id),
+            (EmbedderMismatch, self.embedder_id, embedder_id),
+        )
+        for mismatch, theirs, ours in mismatches:
+            if theirs != ours:
+                raise mismatch(theirs, ours, remedy, subject=f"knowledge base {self.name!r} was written by")
+
+
+@dataclass(frozen=True)
+class LocalDocument:
+    """A document as it is kept. text: whole, from which its memories can be written anew; None where it was not kept.
+
+    references: number of memories; written_at: seconds since 1970. Both are set by the knowledge base.
+    """
+
+    key: str
+    title: str = ""
+    text: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    references: int = 0
+    written_at: float = 0.0
+
+    @property
+    def content_hash(self) -> bytes:
+        """SHA-256 of title, metadata and text: an equal document needs no writing."""
+        content = json.dumps([self.title, dict(sorted(self.metadata.items())), self.text])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference with its memory. vector: float32 [dimension] of unit length; crc32c: of the payload."""
+
+    memory_id: int
+    key: str
+    title: str
+    chunk: int
+    text: str
+    vector: np.ndarray
+    payload: bytes
+    crc32c: int
+
+
+class LocalKnowledgeBase:
+    """One open file. Thread-safe; several processes may have it open, and see what others committed.
+
+    What a method wrote is on the disk when it returns. Every method raises StorageError (DISK_FULL, IN_USE) or
+    CorruptFile for what the disk or the file says.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, head: Head, minimum_score: float | None
+    ) -> None:
+        self.path, self.head, self.minimum_score = path, head, minimum_score
+        self.name = head.name
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._ids = np.zeros(0, np.int64)
+        self._vectors = np.zeros((0, head.dimension), np.float32)
+        self._known = -1, -1  # the file's version and its changes here when vectors were read
+        self._deleted = False
+        self._words = lru_cache(_COUNTED_TEXTS)(self._words_of)
+
+    @classmethod
+    def open(
+        cls, path: str | Path, identity: Identity, embedder_id: str, *, minimum_score: float | None = None,
+        remedy: str = "",
+    ) -> LocalKnowledgeBase:  # fmt: skip
+        """Open the file at `path` for what this bundle reads.
+
+        minimum_score: of searches that name none. remedy: what to do about a file of another bundle. Raises
+        MissingFile, CorruptFile, and the mismatch of the first id in which the file's writer differs.
+        """
+        path = Path(path)
+        head = read_head(path)
+        head.require(
+            identity,
+            embedder_id,
+            remedy or f"write it anew with `edge-client remember --anew --kb {head.name}`",
+        )
+        return cls(path, _connected(path), head, minimum_score)
+
+    @classmethod
+    def any(cls, path: Path) -> LocalKnowledgeBase:
+        """The file at `path`, whatever bundle wrote it: to list and to delete, not to search."""
+        head = read_head(path)
+        return cls(path, _connected(path), head, None)
+
+    @classmethod
+    def create(
+        cls, path: str | Path, head: Head, *, minimum_score: float | None = None
+    ) -> LocalKnowledgeBase:
+        """A new file, or one in memory (IN_MEMORY); raises InvalidInput for a file that holds something."""
+        path = Path(path)
+        with disk_errors(path):
+            if path != IN_MEMORY:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            connection = _connected(path)
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                if not _empty(connection):
+                    raise InvalidInput(f"{path} holds something already: choose another name")
+                for statement in _TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO head VALUES (?)", (json.dumps(asdict(head)),))
+                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        return cls(path, connection, head, minimum_score)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        with self._lock:
+            self._connection.close()
+
+    def __len__(self) -> int:
+        """References."""
+        with self._reading() as connection:
+            return int(connection.execute("SELECT count(*) FROM refs").fetchone()[0])
+
+    def has(self, document: LocalDocument) -> bool:
+        """Whether an equal document is there, with all of its references."""
+        written, whole = self.stored(document)
+        return whole > 0 and written == whole
+
+    def stored(self, document: LocalDocument) -> tuple[int, int]:
+        """How many references of an equal document are there, and how many it has; 0 and 0 where there is none."""
+        query = (
+            "SELECT whole, (SELECT count(*) FROM refs WHERE document = documents.id) FROM documents"
+            " WHERE key = ? AND content_hash = ?"
+        )
+        with self._reading() as connection:
+            found = connection.execute(query, (document.key, document.content_hash)).fetchone()
+        return (found[1], found[0]) if found else (0, 0)
+
+    def add(
+        self, document: LocalDocument, texts: Sequence[str], written: Written, *, first: int = 0, whole: int = 0
+    ) -> None:  # fmt: skip
+        """Write a document with its references, in place of one of the same key.
+
+        A long one comes in pieces: `texts` are those from number `first` on, of `whole`. Raises InvalidInput for a
+        piece that does not follow what is there.
+        """
+        if not len(texts) == len(written.payloads) == len(written.vectors):
+            raise InvalidInput(f"{len(texts)} references, {len(written.payloads)} memories")
+        with self._writing() as connection:
+            if first:
+                self._continue(connection, document, first, texts, written)
+                return
+            self._delete(connection, document.key)
+            metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+            values = (
+                document.key, document.title, document.text, metadata, document.content_hash, whole or len(texts),
+                time.time(),
+            )  # fmt: skip
+            row = connection.execute(
+                "INSERT INTO documents (key, title, text, metadata, content_hash, whole, written_at)"
+                " VALUES (?,?,?,?,?,?,?)",
+                values,
+            ).lastrowid
+            assert row is not None
+            self._add_references(connection, row, document.key, 0, texts, written)
+
+    def append(self, references: Sequence[Reference]) -> None:
+        """Write references that a service wrote, in ascending order of their ids, all or none."""
+        with self._writing() as connection:
+            for one in references:
+                connection.execute(
+                    "INSERT OR IGNORE INTO documents (key, title, metadata, content_hash, whole, written_at)"
+                    " VALUES (?, ?, '{}', x'', 0, ?)",
+                    (one.key, one.title, time.time()),
+                )
+                (document,) = connection.execute(
+                    "SELECT id FROM documents WHERE key = ?", (one.key,)
+                ).fetchone()
+                _insert(connection, document, one)
+
+    def memory_ids(self) -> np.ndarray:
+        """uint64 [references], ascending."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT memory_id FROM refs ORDER BY memory_id").fetchall()
+        return np.array([shifted + _SHIFT for (shifted,) in rows], np.uint64)
+
+    def merge_journal(self) -> None:
+        """Leave one file, which may be moved once it is closed."""
+        with self._reading() as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+
+    def delete(self, key: str) -> bool:
+        """Remove a document; whether it was there."""
+        with self._writing() as connection:
+            return self._delete(connection, key)
+
+    def documents(self) -> list[LocalDocument]:
+        """All documents in the order of their keys, without their texts."""
+        query = (
+            "SELECT key, title, metadata, written_at, count(refs.id) FROM documents"
+            " LEFT JOIN refs ON refs.document = documents.id GROUP BY documents.id ORDER BY key"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query).fetchall()
+        return [
+            LocalDocument(key, title, None, json.loads(metadata), references, at)
+            for key, title, metadata, at, references in rows
+        ]
+
+    def retrieve(
+        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (),
+        maximum_drop: float | None = LARGEST_DROP, minimum_score: float | None = None, return_text: bool = True,
+    ) -> Answer:  # fmt: skip
+        """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
+
+        words: hashes of each query's words: the nearest by vector are then ordered by vector and words, and those
+        that score lower than the best by more than maximum_drop are left out. Raises InvalidInput, CorruptFile.
+        """
+        dimension = self.head.dimension
+        if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimension:
+            raise InvalidInput(f"query vectors must be [n, {dimension}] with n > 0, not {vectors.shape}")
+        if words and len(words) != len(vectors):
+            raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
+        if k < 1:
+            raise InvalidInput(f"k must be positive, not {k}")
+        minimum_score = self.minimum_score if minimum_score is None else minimum_score
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not (np.isfinite(norms) & (norms > 0)).all():
+            raise InvalidInput("query vectors must be finite and not zero")
+        with self._reading() as connection:
+            self._refresh(connection)
+            ids, stored = self._ids, self._vectors
+            if not len(ids):
+                return Answer(((),) * len(vectors), 0.0)
+            with ON_ONE_THREAD:
+                scores = (vectors / norms).astype(np.float32) @ stored.T
+            sent: set[int] = set()
+            hits = []
+            for number, of_query in enumerate(scores):
+                said = words[number] if words else ()
+                places = self._nearest(of_query, k, said, maximum_drop, minimum_score)
+                hits.append(
+                    tuple(self._hit(place, float(of_query[place]), return_text, sent) for place in places)
+                )
+        return Answer(tuple(hits), 0.0)
+
+    # Everything below is called with the lock held.
+
+    def _nearest(
+        self, scores: np.ndarray, k: int, words: Sequence[int], drop: float | None, minimum: float | None
+    ) -> list[int]:
+        """Places of the k best by cosine, or by cosine and words of the nearest by cosine."""
+        wanted = min(max(k, self.head.candidates) if words else k, len(scores))
+        places = np.argpartition(scores, len(scores) - wanted)[len(scores) - wanted :]
+        places = places[np.lexsort((places, -scores[places]))]
+        if minimum is not None:
+            places = places[scores[places] >= minimum]
+        found: list[int] = places.tolist()
+        if not words or not found:
+            return found
+        counted = [self._words(int(self._ids[place])) for place in found]
+        best = order(
+            words,
+            scores[places].tolist(),
+            [text for text, _ in counted],
+            [title for _, title in counted],
+            drop,
+        )
+        return [found[place] for place in best[:k]]
+
+    def _words_of(self, reference: int) -> tuple[np.ndarray, list[int]]:
+        query = (
+            "SELECT refs.text, title FROM refs JOIN documents ON documents.id = document WHERE refs.id = ?"
+        )
+        text, title = self._connection.execute(query, (reference,)).fetchone()
+        return text_words(text), query_words(title)
+
+    def _hit(self, place: int, score: float, return_text: bool, sent: set[int]) -> Hit:
+        """The payload goes with the first hit of a memory, as in the service's answers."""
+        query = (
+            "SELECT memory_id, key, title, chunk, refs.text, checksum, crc32c, payload FROM refs JOIN documents"
+            " ON documents.id = document JOIN payloads ON payloads.id = refs.id WHERE refs.id = ?"
+        )
+        shifted, key, title, chunk, text, checksum, crc32c, payload = self._connection.execute(
+            query, (int(self._ids[place]),)
+        ).fetchone()
+        memory_id = shifted + _SHIFT
+        if _checksum(text, self._vectors[place].tobytes()) != checksum:
+            raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
+        held = memory_id in sent
+        sent.add(memory_id)
+        return Hit(
+            memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk,
+            text=text if return_text else None, payload=b"" if held else bytes(payload), crc32c=crc32c, held=held,
+            knowledge_base="" if self.head.memories else self.name,
+        )  # fmt: skip
+
+    def _refresh(self, connection: sqlite3.Connection) -> None:
+        """Read the vectors of references that came since the last time, or all where some went."""
+        version = connection.execute("PRAGMA data_version").fetchone()[0], connection.total_changes
+        if version == self._known:
+            return
+        last = int(self._ids[-1]) if len(self._ids) else 0
+        count, newer = connection.execute(
+            "SELECT count(*), coalesce(sum(id > ?), 0) FROM vectors", (last,)
+        ).fetchone()
+        if count - newer != len(
+            self._ids
+        ):  # some went: ids are given once, so what is left is what was there
+            last, newer = 0, count
+            self._ids, self._vectors = self._ids[:0], self._vectors[:0]
+        if newer:
+            self._ids, self._vectors = self._grown(connection, last, count)
+        self._known = version
+
+    def _grown(self, connection: sqlite3.Connection, last: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """All ids and vectors; room for as many again is kept, so that each is copied a few times at most."""
+        old, ids = len(self._ids), np.zeros(count, np.int64)
+        ids[:old] = self._ids
+        room = self._vectors.base
+        if not isinstance(room, np.ndarray) or len(room) < count:
+            room = np.empty((count + count // 2, self.head.dimension), np.float32)
+            room[:old] = self._vectors
+        rows = connection.execute("SELECT id, vector FROM vectors WHERE id > ? ORDER BY id", (last,))
+        for place, (number, vector) in enumerate(rows, old):
+            if len(vector) != 4 * self.head.dimension:
+                raise CorruptFile(f"a vector in {self.path} has {len(vector)} bytes: the file is damaged")
+            ids[place], room[place] = number, np.frombuffer(vector, "<f4")
+        return ids, room[:count]
+
+    @staticmethod
+    def _delete(connection: sqlite3.Connection, key: str) -> bool:
+        return connection.execute("DELETE FROM documents WHERE key = ?", (key,)).rowcount > 0
+
+    def _continue(
+        self, connection: sqlite3.Connection, document: LocalDocument, first: int, texts: Sequence[str],
+        written: Written,
+    ) -> None:  # fmt: skip
+        there, _ = self.stored(document)
+        if there != first:
+            raise InvalidInput(f"{document.key!r} has {there} references, these begin with number {first}")
+        (row,) = connection.execute("SELECT id FROM documents WHERE key = ?", (document.key,)).fetchone()
+        self._add_references(connection, row, document.key, first, texts, written)
+
+    @staticmethod
+    def _add_references(
+        connection: sqlite3.Connection, document: int, key: str, first: int, texts: Sequence[str], written: Written
+    ) -> None:  # fmt: skip
+        for chunk, text, payload, row in zip(
+            range(first, first + len(texts)), texts, written.payloads, written.vectors, strict=True
+        ):
+            name = hashlib.sha256(payload + f"{chunk} {key}".encode("utf-8", "surrogatepass"))
+            memory_id = int.from_bytes(name.digest()[:8], "big")
+            crc32c = google_crc32c.value(payload)
+            _insert(connection, document, Reference(memory_id, key, "", chunk, text, row, payload, crc32c))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, disk_errors(self.path):
+            yield self._connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, committed at the end of the block or not at all."""
+        with self._lock, disk_errors(self.path), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+
+
+def read_head(path: Path) -> Head:
+    """What a file is of; raises MissingFile, CorruptFile."""
+    if not path.is_file():
+        raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
+    with disk_errors(path), contextlib.closing(_connected(path)) as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and _empty(connection):  # its creation was interrupted
+            raise MissingFile(f"{path} is empty: fill it with `edge-client remember`")
+        if version != FORMAT_VERSION:
+            raise CorruptFile(
+                f"{path} has format version {version}, this program reads {FORMAT_VERSION}: it is no local"
+                " knowledge base, or one of another release"
+            )
+        try:
+            return Head(**json.loads(connection.execute("SELECT value FROM head").fetchone()[0]))
+        except (TypeError, ValueError) as error:
+            raise CorruptFile(f"{path} is not a local knowledge base: {error}") from error
+
+
+def kept_documents(path: Path) -> Iterable[LocalDocument]:
+    """The documents of a file of any bundle, with their texts; raises CorruptFile, StorageError."""
+    query = "SELECT key, title, text, metadata FROM documents ORDER BY id"
+    with disk_errors(path), contextlib.closing(_connected(path)) as connection:
+        for key, title, text, metadata in connection.execute(query):
+            yield LocalDocument(key, title, text, json.loads(metadata))
+
+
+def _empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    with contextlib.suppress(sqlite3.OperationalError):  # a pack may lie where nothing can be written
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
+    return connection
+
+
+def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:
+    vector = one.vector.astype("<f4").tobytes()
+    row = connection.execute(
+        "INSERT INTO refs (document, chunk, memory_id, text, checksum) VALUES (?,?,?,?,?)",
+        (document, one.chunk, one.memory_id - _SHIFT, one.text, _checksum(one.text, vector)),
+    ).lastrowid
+    connection.execute("INSERT INTO vectors VALUES (?,?)", (row, vector))
+    connection.execute("INSERT INTO payloads VALUES (?,?,?)", (row, one.crc32c, one.payload))
+
+
+def _checksum(text: str, vector: bytes) -> int:
+    return int(google_crc32c.extend(google_crc32c.value(text.encode("utf-8", "surrogatepass")), vector))
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raises StorageError or CorruptFile for what the disk or SQLite says about `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        message = str(error)
+        if "full" in message or "disk I/O" in message:
+            raise _no_room(path, message) from error
+        if "locked" in message or "readonly" in message or "unable to open" in message:
+            raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
+        raise CorruptFile(f"{path} is damaged, or no local knowledge base: {message}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _no_room(path, str(error.strerror)) from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="IN_USE") from error
+
+
+def _no_room(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"no room for {path} ({why})",
+        reason="DISK_FULL",
+        help="make room and run the same command again; what was remembered before is kept",
+    )

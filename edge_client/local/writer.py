@@ -1,0 +1,122 @@
+"""`MemoryWriter`: references to payloads and vectors on the device, with the bundle's writer, embedder and codec.
+
+The same as `memory_model.nn.writing` and the service's encoder do in torch, up to the rounding of weights.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnxruntime as ort
+
+from edge_client.decoder.graph import return_free_memory, session_options
+from edge_client.errors import StorageError
+from memory_model.bundle import Bundle
+from memory_model.chat import prefix_ids
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.embedder import Embedder
+from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.references import split
+
+PASS_TOKENS = 1024
+"""Of one forward pass, padding included: a processor gains little by more, and a pass cannot be interrupted."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """payloads: as `MemoryFormat` reads them; vectors: float32 [n, dimension] of unit length, one for each text."""
+
+    payloads: list[bytes]
+    vectors: np.ndarray
+
+
+class MemoryWriter:
+    """Writes memories of references. Thread-safe; weights are loaded by the first call and go with the object.
+
+    threads: of the products; more than one take cores from the decoder. Raises StorageError (NO_WRITER) for a bundle
+    that cannot write.
+    """
+
+    def __init__(self, bundle: Bundle, *, threads: int = 1, embedder: Embedder | None = None) -> None:
+        if bundle.writer is None:
+            raise StorageError(
+                f"the bundle at {bundle.folder} only reads memories, it has no writer.onnx",
+                reason="NO_WRITER",
+                help="export it again with `memory-model export`, or fetch a newer one with `edge-client pull`",
+            )
+        self.bundle, self._threads, self._path = bundle, threads, bundle.writer
+        self._given = embedder
+        self._loading = threading.Lock()
+        self._prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
+
+    def __del__(self) -> None:
+        self.__dict__.clear()
+        return_free_memory()
+
+    def split(self, text: str, title: str = "") -> list[str]:
+        """References of a document's text, cut as the service cuts; raises InvalidInput for too long a title."""
+        return split(text, title, self.bundle.tokenizer.count, self.bundle.config.memory.reference_tokens)
+
+    def write(self, texts: Sequence[str]) -> Written:
+        """One memory and one vector for each reference.
+
+        Raises InvalidInput for a text that is empty or longer than a reference.
+        """
+        memories = self.memories(texts)
+        return Written(self.bundle.memory_format.encode(memories), self.embedder.embed(texts))
+
+    def memories(self, texts: Sequence[str]) -> list[ExplicitMemory]:
+        """The memories before they are compressed."""
+        limit, ids = self.bundle.config.memory.reference_tokens, self.bundle.tokenizer.encode_batch(texts)
+        for number, tokens in enumerate(ids):
+            if not 1 <= len(tokens) <= limit:
+                raise InvalidInput(
+                    f"text {number} has {len(tokens)} tokens, a memory holds 1 to {limit}: split it first"
+                )
+        written: dict[int, ExplicitMemory] = {}
+        waiting = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+        while waiting:
+            batch = waiting[:1]
+            for number in waiting[1:]:
+                if (len(batch) + 1) * (len(self._prefix) + len(ids[number])) > PASS_TOKENS:
+                    break
+                batch.append(number)
+            written |= zip(batch, self._pass([ids[n] for n in batch]), strict=True)
+            waiting = waiting[len(batch) :]
+        return [written[number] for number in range(len(ids))]
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The bundle's, or the one that was given."""
+        return self._given or self.bundle.embedder(threads=self._threads)
+
+    @cached_property
+    def _session(self) -> ort.InferenceSession:
+        # Products of float32 activations: rounded ones would change a quarter of the codes.
+        options = session_options(self._threads, rounded=False)
+        try:
+            return ort.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime has no common class for its errors
+            raise CorruptFile(f"{self._path} cannot be loaded: {error}: export the bundle again") from error
+
+    def _pass(self, ids: Sequence[Sequence[int]]) -> list[ExplicitMemory]:
+        memory = self.bundle.config.memory
+        lengths = np.array([len(tokens) for tokens in ids])
+        padded = np.zeros((len(ids), len(self._prefix) + lengths.max()), np.int64)
+        padded[:, : len(self._prefix)] = self._prefix
+        for row, tokens in enumerate(ids):
+            padded[row, len(self._prefix) : len(self._prefix) + len(tokens)] = tokens
+        with self._loading:
+            session = self._session
+        sides = session.run(["keys", "values"], {"token_ids": padded, "lengths": lengths})
+        found = []
+        for row, count in enumerate(lengths.tolist()):
+            valid = memory.valid_rows(count)
+            keys, values = (np.zeros(side.shape[1:], np.float32) for side in sides)
+            keys[valid], values[valid] = sides[0][row, valid], sides[1][row, valid]
+            found.append(ExplicitMemory(keys, values, count))
+        return found

@@ -1,0 +1,147 @@
+"""Files of records: each line or row with named values is a document.
+
+JSON lines    {"key", "title", "text", "metadata"}; blank lines are skipped
+CSV, TSV      columns `key` and `text`, perhaps `title`; all others are metadata
+Parquet       the same, and perhaps a column `metadata`
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from memory_model.errors import MissingFile
+from memory_model.formats.document import FileDocument
+
+_FIELDS = ("key", "title", "text", "metadata")
+
+
+def from_record(
+    source: Path, place: str, values: object, *, others_are_metadata: bool = False
+) -> FileDocument:
+    """The document of one record; a value that is missing or of a wrong type fails it.
+
+    others_are_metadata: columns of other names belong to the metadata; otherwise they are mistakes.
+    """
+    try:
+        return FileDocument(str(source), *_checked(values, others_are_metadata), place)
+    except ValueError as error:
+        return FileDocument.failed(source, error, place)
+
+
+def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, dict[str, str]]:
+    if not isinstance(values, Mapping):
+        raise ValueError("it is no JSON object")
+    others = {name: value for name, value in values.items() if name not in _FIELDS}
+    if others and not others_are_metadata:
+        raise ValueError(f"unknown fields {', '.join(sorted(others))}; known: {', '.join(_FIELDS)}")
+    key, text = values.get("key"), values.get("text")
+    if not isinstance(key, str) or not isinstance(text, str):
+        raise ValueError("`key` and `text` must be strings")
+    title, metadata = values.get("title") or "", values.get("metadata") or {}
+    if not isinstance(title, str) or not isinstance(metadata, Mapping):
+        raise ValueError("`title` must be a string and `metadata` an object")
+    named = {
+        str(name): _as_text(value) for name, value in {**others, **metadata}.items() if value is not None
+    }
+    for part in (key, text, title, *named, *named.values()):
+        part.encode()  # JSON can spell half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
+    return key, title, text, named
+
+
+def _as_text(value: Any) -> str:
+    """A metadata value as the string it is compared as: strings as they are, the rest as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def imported(module: str) -> Any:
+    """A library of the extra `formats`; raises MissingFile that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingFile(
+            f"reading this kind of file needs {module.split('.')[0]}: pip install {module.split('.')[0]}"
+        ) from error
+
+
+def read_jsonl(source: Path) -> Iterator[FileDocument]:
+    """A document for each line."""
+    with source.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"line {number}"
+            try:
+                if line.strip():
+                    yield from_record(source, place, json.loads(line.decode("utf-8")))
+            except (ValueError, RecursionError) as error:
+                yield FileDocument.failed(source, error, place)
+
+
+def count_jsonl(source: Path) -> int:
+    """Lines that are not blank."""
+    with source.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
+
+
+def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Pairs (line, row by column); raises ValueError and csv.Error."""
+    with source.open(encoding="utf-8-sig", newline="") as file:
+        table = csv.DictReader(
+            file, dialect="excel-tab" if source.suffix.lower() == ".tsv" else "excel", strict=True
+        )
+        if lacking := {"key", "text"} - set(table.fieldnames or ()):
+            names = ", ".join(table.fieldnames or ()) or "none"
+            raise ValueError(f"no column {' and '.join(sorted(lacking))} in the first line; columns: {names}")
+        for row in table:
+            yield table.line_num, row
+
+
+def read_csv(source: Path) -> Iterator[FileDocument]:
+    """A document for each row; what breaks the table ends it."""
+    line = 0
+    try:
+        for line, row in _csv_rows(source):
+            place = f"line {line}"
+            if None in row or None in row.values():
+                yield FileDocument.failed(
+                    source, "the row has more or fewer cells than the first line", place
+                )
+            else:
+                values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
+                yield from_record(source, place, values, others_are_metadata=True)
+    except (csv.Error, ValueError) as error:
+        yield FileDocument.failed(source, error, f"after line {line}" if line else "line 1")
+
+
+_BATCH_ROWS = 1024
+
+
+def read_parquet(source: Path) -> Iterator[FileDocument]:
+    """A document for each row, read some hundred at a time."""
+    parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
+    number = 0
+    try:
+        with parquet.ParquetFile(source) as file:
+            names = file.schema_arrow.names
+            if lacking := {"key", "text"} - set(names):
+                raise ValueError(f"no column {' and '.join(sorted(lacking))}; columns: {', '.join(names)}")
+            for batch in file.iter_batches(_BATCH_ROWS):
+                for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                    number += 1
+                    yield from_record(source, f"row {number}", row, others_are_metadata=True)
+    except (arrow.ArrowException, ValueError) as error:
+        yield FileDocument.failed(source, error, f"after row {number}" if number else "")
+
+
+def count_parquet(source: Path) -> int:
+    """Rows, from the file's footer."""
+    try:
+        return int(imported("pyarrow.parquet").read_metadata(source).num_rows)
+    except imported("pyarrow").ArrowException as error:
+        raise ValueError(str(error)) from error

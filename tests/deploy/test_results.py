@@ -1,0 +1,214 @@
+"""Settings, result files, verdicts and the report, with a scenario that costs nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.bench import report, results
+from deploy.bench.__main__ import app
+from deploy.bench.results import FORMAT_VERSION, compare, differences
+from deploy.bench.scenario import (
+    Keys,
+    Scenario,
+    ScenarioFailed,
+    Settings,
+    Sheet,
+    directions,
+    figure,
+    find_scenario,
+    scenario_names,
+)
+
+
+def made_scenario(**keys: Any) -> Scenario[Settings]:
+    def sheets(result):
+        return [Sheet("made", ("what", "ratio"), [("a | b <i>", figure(result, "ratio"))], "Of nothing.")]
+
+    measured = {"intervals": dict.fromkeys(keys), **keys}
+    return Scenario(
+        "made", "Measures nothing.", Settings, lambda _: measured, ("ratio",), directions("ratio", "wait_ms", "copy"),
+        sheets, quick={"rounds": 2},
+    )  # fmt: skip
+
+
+def made_result(low: float = 0.95, high: float = 0.99, date: str = "2026-11-21", **keys: Any) -> Keys:
+    machine = {
+        "date": f"{date}T10:00:00+00:00", "commit": "0123abc", "cpu": "a processor", "cores": 2, "cores_usable": 2,
+        "load_average": [0.1, 0.1, 0.1], "copy_gb_per_s": 10.0, "python": "3.11.7", "versions": {"numpy": "2.4"},
+    }  # fmt: skip
+    return {
+        "scenario": "made", "format_version": FORMAT_VERSION, "quick": True, "machine": machine,
+        "settings": {"threads": 1}, "ratio": (low + high) / 2, "intervals": {"ratio": [low, high]}, **keys,
+    }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    for module in (report, results):
+        monkeypatch.setattr(module, "find_scenario", lambda name: made_scenario())
+    monkeypatch.setattr(report, "scenario_names", lambda: ["made", "other"])
+    monkeypatch.setattr(results.machine, "copy_gb_per_s", lambda threads: 1.0)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_has_valid_settings_and_five_rounds_unless_it_is_quick(name):
+    scenario = find_scenario(name)
+    assert scenario.name == name
+    assert scenario.settings_of().rounds >= 5
+    assert scenario.settings_of(quick=True)
+    assert scenario.promised
+
+
+def test_a_setting_of_the_command_overrules_the_quick_one():
+    assert made_scenario().settings_of(["rounds=4", "target=host:1"], quick=True) == Settings(
+        rounds=4, target="host:1"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", ["rounds", "=3", "rounds=[", "round=3", "rounds=0", "threads=many", "target=http://h"]
+)
+def test_a_mistake_in_a_setting_is_named_before_anything_is_measured(wrong):
+    with pytest.raises(ScenarioFailed, match=r"--set|settings of made: "):
+        made_scenario().settings_of([wrong])
+
+
+def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
+    results.measure(made_scenario(ratio=0.5), Settings(), folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["made.json"], "no temporary file stays"
+    result = results.read(tmp_path / "made.json")
+    assert result["ratio"] == 0.5
+    assert result["settings"]["rounds"] == 7
+    assert {"cpu", "cores", "commit", "date", "versions", "memory_gb"} <= set(result["machine"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"copy": 1.0}, r"promises: \['ratio'\]"),
+        ({"ratio": 1.0, "speed": 1.0}, r"no direction for \['speed'\]"),
+        ({"ratio": float("nan")}, "not JSON compliant"),
+    ],
+)
+def test_a_scenario_that_breaks_its_promise_fails(tmp_path, keys, error):
+    with pytest.raises((ScenarioFailed, ValueError), match=error):
+        results.measure(made_scenario(**keys), Settings(), folder=tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"format_version": 1}])
+def test_whatever_is_no_result_of_this_version_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "decode.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ScenarioFailed, match="make bench-decode"):
+        results.read(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [
+        ((0.95, 0.97), (0.955, 0.985), "same"),  # less than the tolerance
+        ((0.90, 0.99), (0.80, 0.91), "unclear"),  # the intervals touch
+        ((0.95, 0.97), (0.80, 0.85), "worse"),
+        ((0.80, 0.85), (0.95, 0.97), "better"),
+    ],
+)
+def test_verdicts(before, after, word):
+    (found,) = compare(made_result(*before), made_result(*after))
+    assert found.word == word
+
+
+@pytest.mark.parametrize(("name", "word"), [("ratio", "better"), ("wait_ms", "worse"), ("copy", "changed")])
+def test_more_is_better_worse_or_neither_as_the_scenario_declares(name, word):
+    def result(value: float) -> Keys:
+        return {"scenario": "made", name: value, "intervals": {name: [value, value]}}
+
+    assert [v.word for v in compare(result(1), result(2))] == [word]
+
+
+def test_without_intervals_a_difference_is_unclear():
+    few = {**made_result(), "ratio": 0.1, "intervals": {"ratio": None}}
+    assert [v.word for v in compare(few, made_result())] == ["unclear"]
+
+
+def test_figures_of_rows_are_compared_with_those_of_the_same_row_wherever_it_stands():
+    def row(rtt_ms: float, low: float, high: float) -> dict:
+        return {"rtt_ms": rtt_ms, "ratio": (low + high) / 2, "intervals": {"ratio": [low, high]}}
+
+    before = {"scenario": "made", "rows": [row(0, 0.9, 0.95), row(50, 0.9, 0.95), row(100, 0.9, 0.95)]}
+    after = {"scenario": "made", "rows": [row(50, 0.7, 0.75), row(0, 0.9, 0.95), row(200, 0.1, 0.2)]}
+    assert {v.name: v.word for v in compare(before, after)} == {
+        "0 ms: ratio": "same",
+        "50 ms: ratio": "worse",
+    }
+
+
+def test_results_of_different_scenarios_and_machines_are_told_apart():
+    with pytest.raises(ScenarioFailed, match="cannot be compared"):
+        compare(made_result(), {**made_result(), "scenario": "other"})
+    other = made_result()
+    other["machine"] = {**other["machine"], "cpu": "another processor"}
+    assert differences(made_result(), other) == ["machine.cpu: a processor and another processor"]
+
+
+@pytest.mark.parametrize(("low", "exit_code"), [(0.95, 0), (0.5, 1)])
+def test_the_exit_code_of_compare_is_for_ci(tmp_path, low, exit_code):
+    results.write(made_result(), tmp_path / "before.json")
+    results.write(made_result(low, low + 0.04), tmp_path / "after.json")
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "before.json"), str(tmp_path / "after.json")])
+    assert done.exit_code == exit_code, done.output
+    assert ("worse" in done.output) == bool(exit_code)
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "page.md"
+    kept = "### `make bench-other`\n\nOld figures.\n\n<sub>2026-11-20, commit 9876fedc, a processor.</sub>"
+    gone = "### `make bench-gone`\n\nOf no scenario."
+    path.write_text(f"# By hand\n\n{report.BEGIN}\n\n{kept}\n\n{gone}\n\n{report.END}\n\nby hand too\n")
+    return path
+
+
+def test_the_report_writes_new_results_and_keeps_the_last_figures_of_others_with_their_age(tmp_path, page):
+    results.write(made_result(), tmp_path / "made.json")
+    lines = report.write(tmp_path, page)
+    assert [line.partition(",")[0] for line in lines] == ["made: written", "other: kept"]
+    text = page.read_text()
+    assert text.startswith("# By hand\n\n")
+    assert text.endswith("\n\nby hand too\n")
+    assert "| a \\| b <i> | 0.97 (0.95 to 0.99) |" in text
+    assert "Old figures." in text
+    assert "_Measured on 2026-11-20, at a commit that this history lacks._" in text
+    assert "bench-gone" not in text
+    assert "Quick run" in text
+    report.write(tmp_path, page)
+    assert page.read_text() == text, "writing again changes nothing"
+    (tmp_path / "made.json").unlink()
+    report.write(tmp_path, page)
+    assert page.read_text() == text, "a result that is no longer there keeps its table"
+
+
+def test_an_older_result_does_not_replace_a_newer_table(tmp_path, page):
+    results.write(made_result(), tmp_path / "made.json")
+    report.write(tmp_path, page)
+    results.write(made_result(0.1, 0.2, date="2026-11-01"), tmp_path / "made.json")
+    report.write(tmp_path, page)
+    assert "0.97 (0.95 to 0.99)" in page.read_text()
+
+
+def test_a_result_that_cannot_be_shown_keeps_the_table_and_is_named(tmp_path, page):
+    broken = {name: value for name, value in made_result().items() if name != "machine"}
+    results.write({**broken, "scenario": "other"}, tmp_path / "other.json")
+    (line,) = report.write(tmp_path, page)
+    assert line.startswith("other: kept")
+    assert "lacks 'machine'" in line
+    assert "Old figures." in page.read_text()
+
+
+def test_a_page_without_marks_is_refused(tmp_path, page):
+    page.write_text("nothing")
+    with pytest.raises(ScenarioFailed, match="lacks the lines"):
+        report.write(tmp_path, page)

@@ -1,0 +1,205 @@
+"""A knowledge base in one file: what is found, what stays after whatever happens to it, what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.local.knowledge_base import (
+    IN_MEMORY,
+    Head,
+    LocalDocument,
+    LocalKnowledgeBase,
+    kept_documents,
+)
+from edge_client.local.writer import MemoryWriter, Written
+from memory_model.bundle import Bundle
+from memory_model.codec.payload import Identity
+from memory_model.errors import (
+    CodecMismatch,
+    CorruptFile,
+    EmbedderMismatch,
+    FormatMismatch,
+    InvalidInput,
+    MissingFile,
+    ModelMismatch,
+)
+from memory_model.words import order, query_words, text_words
+
+DIMENSION = 16
+HEAD = Head("notes", "11" * 32, "22" * 32, "33" * 32, "44" * 32, DIMENSION)
+IDENTITY = Identity(HEAD.model_id, HEAD.codec_id, HEAD.memory_format_id)
+
+
+def vectors(n: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((n, DIMENSION)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def written(rows: np.ndarray) -> Written:
+    return Written([f"payload of {row[0]}".encode() for row in rows], rows)
+
+
+def opened(path: Path) -> LocalKnowledgeBase:
+    return LocalKnowledgeBase.open(path, IDENTITY, HEAD.embedder_id)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> LocalKnowledgeBase:
+    return LocalKnowledgeBase.create(tmp_path / "notes.db", HEAD)
+
+
+def test_the_nearest_are_found_in_order_with_their_provenance(base: LocalKnowledgeBase) -> None:
+    rows = vectors(40)
+    for number in range(8):
+        own = rows[5 * number :][:5]
+        base.add(
+            LocalDocument(f"{number}.md", f"Title {number}"), [f"text {n}" for n in range(5)], written(own)
+        )
+    queries = vectors(3, seed=1)
+    answer = base.retrieve(queries, k=4)
+    for query, hits in zip(queries, answer.hits, strict=True):
+        best = np.argsort(-(rows @ query))[:4].tolist()
+        assert [(int(hit.document_key[0]) * 5 + hit.chunk_number) for hit in hits] == best
+        assert [hit.score for hit in hits] == pytest.approx((rows @ query)[best].tolist(), abs=1e-6)
+        assert {hit.knowledge_base for hit in hits} == {"notes"}
+    first = answer.hits[0][0]
+    assert (
+        first.payload == f"payload of {rows[int(first.document_key[0]) * 5 + first.chunk_number][0]}".encode()
+    )
+    first.check()
+    assert (first.title, first.text) == (f"Title {first.document_key[0]}", f"text {first.chunk_number}")
+
+
+def test_words_put_the_nearest_in_the_services_order(base: LocalKnowledgeBase) -> None:
+    texts = ["the capital is Oslo", "the currency is the krone", "the climate is cold"]
+    rows = vectors(1).repeat(3, axis=0) + 0.01 * vectors(3, seed=2)
+    base.add(LocalDocument("norway", "Norway"), texts, written(rows))
+    words = query_words("What is the currency?")
+    (hits,) = base.retrieve(rows[:1], k=3, words=[words]).hits
+    cosines = (rows @ rows[0] / np.linalg.norm(rows[0])).tolist()
+    by_vector = np.argsort([-c for c in cosines]).tolist()
+    places = order(
+        words, [cosines[n] for n in by_vector], [text_words(texts[n]) for n in by_vector],
+        [query_words("Norway")] * 3, 0.12,
+    )  # fmt: skip
+    assert [hit.text for hit in hits] == [texts[by_vector[place]] for place in places]
+    assert hits[0].text == texts[1]
+
+
+def test_a_document_is_replaced_deleted_and_known_unchanged(base: LocalKnowledgeBase) -> None:
+    rows = vectors(4)
+    document = LocalDocument("a.txt", "A", "One. Two.", {"year": "1999"})
+    base.add(document, ["One.", "Two."], written(rows[:2]))
+    assert base.has(document)
+    for other in (
+        replace(document, text="One."),
+        replace(document, metadata={}),
+        replace(document, title="B"),
+    ):
+        assert not base.has(other)
+    assert base.retrieve(rows[:1], k=1).hits[0][0].text == "One."
+    base.add(replace(document, text="Three."), ["Three."], written(rows[2:3]))
+    assert [hit.text for hit in base.retrieve(rows[:1], k=5).hits[0]] == ["Three."]
+    (kept,) = base.documents()
+    assert (kept.key, kept.references, kept.metadata) == ("a.txt", 1, {"year": "1999"})
+    assert base.delete("a.txt")
+    assert not base.delete("a.txt")
+    assert (len(base), base.retrieve(rows[:1], k=5).hits) == (0, ((),))
+
+
+def test_what_another_process_commits_is_found(base: LocalKnowledgeBase) -> None:
+    rows = vectors(3)
+    other = opened(base.path)
+    for number in range(3):
+        other.add(LocalDocument(str(number)), [str(number)], written(rows[number : number + 1]))
+        assert base.retrieve(rows[number : number + 1], k=1).hits[0][0].text == str(number)
+    other.delete("1")
+    assert sorted(hit.text or "" for hit in base.retrieve(rows[:1], k=5).hits[0]) == ["0", "2"]
+
+
+def test_one_in_memory_needs_no_file() -> None:
+    base = LocalKnowledgeBase.create(IN_MEMORY, HEAD)
+    base.add(LocalDocument("turn 1"), ["said"], written(vectors(1)))
+    assert base.retrieve(vectors(1), k=1).hits[0][0].document_key == "turn 1"
+
+
+@pytest.mark.parametrize(
+    ("field", "mismatch"),
+    [("model_id", ModelMismatch), ("codec_id", CodecMismatch), ("memory_format_id", FormatMismatch),
+     ("embedder_id", EmbedderMismatch)],
+)  # fmt: skip
+def test_a_file_of_another_bundle_is_refused_by_name_and_keeps_its_texts(
+    field: str, mismatch: type[Exception], base: LocalKnowledgeBase
+) -> None:
+    base.add(LocalDocument("a.txt", "A", "One."), ["One."], written(vectors(1)))
+    base.close()
+    ids = {**vars(HEAD), field: "99" * 32}
+    with pytest.raises(mismatch, match=r"knowledge base 'notes'.*remember --anew --kb notes"):
+        LocalKnowledgeBase.open(
+            base.path, Identity(ids["model_id"], ids["codec_id"], ids["memory_format_id"]), ids["embedder_id"]
+        )
+    assert [(d.key, d.text) for d in kept_documents(base.path)] == [("a.txt", "One.")]
+
+
+def test_what_is_no_knowledge_base_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="edge-client remember"):
+        opened(tmp_path / "none.db")
+    noise, other = tmp_path / "noise.db", tmp_path / "other.db"
+    noise.write_bytes(bytes(range(256)) * 40)
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE diary (day)")
+    for path in (noise, other):
+        with pytest.raises(CorruptFile):
+            opened(path)
+    with pytest.raises(InvalidInput, match="holds something"):
+        LocalKnowledgeBase.create(other, HEAD)
+
+
+def test_damaged_vectors_and_payloads_are_not_read(base: LocalKnowledgeBase) -> None:
+    rows = vectors(1)
+    base.add(LocalDocument("a.txt"), ["One."], written(rows))
+    with sqlite3.connect(base.path) as connection:
+        connection.execute("UPDATE vectors SET vector = ?", ((rows[0] * 1.001).astype("<f4").tobytes(),))
+    with pytest.raises(CorruptFile, match="damaged"):
+        base.retrieve(rows, k=1)
+
+
+def test_a_full_disk_is_named_and_keeps_what_was_there(tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, 2**18))"
+    script = f"""
+import signal, sys; {limit}; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from pathlib import Path
+from tests.edge_client.local.test_knowledge_base import *
+base = LocalKnowledgeBase.create(Path(sys.argv[1]), HEAD)
+for number in range(1000):
+    base.add(LocalDocument(str(number)), ["x"], Written([bytes(20000)], vectors(1, number)))
+    print(number, flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, text=True
+    )
+    acknowledged = done.stdout.split()
+    assert 0 < len(acknowledged) < 100
+    assert "StorageError" in done.stderr
+    assert "make room" in done.stderr
+    assert [d.key for d in opened(tmp_path / "a.db").documents()] == sorted(acknowledged)
+
+
+def test_what_the_writer_wrote_is_read_as_the_decoder_reads_it(tiny: Bundle, tmp_path: Path) -> None:
+    writer = MemoryWriter(tiny)
+    head = Head.of("a", tiny.identity, tiny.manifest.embedder_id, writer.embedder.dim)
+    base = LocalKnowledgeBase.create(tmp_path / "a.db", head)
+    texts = ["Oslo is cold.", "Rome is warm."]
+    base.add(LocalDocument("cities", "", "\n".join(texts)), texts, writer.write(texts))
+    (hits,) = base.retrieve(writer.embedder.embed(texts[1:]), k=1).hits
+    assert hits[0].text == texts[1]
+    hits[0].check()
+    (memory,) = tiny.memory_format.decode([hits[0].payload])
+    assert memory.tokens == len(texts[1])

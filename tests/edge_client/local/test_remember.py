@@ -1,0 +1,266 @@
+"""`remember`: files and texts become memories of this device, are read in answers, and are never sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from edge_client.cli.main import app
+from edge_client.local.folder import LocalKnowledgeBases, path_of
+from edge_client.local.knowledge_base import LocalKnowledgeBase
+from edge_client.model import EdgeModel
+from edge_client.wire.client import MemoryClient
+from memory_model.bundle import Bundle
+from memory_model.errors import InvalidInput, ModelMismatch
+from tests.edge_client.conftest import TEXTS
+from tests.edge_client.cut_connection import cutting
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import tiny_bundle
+
+NOTES = {"safe.txt": "The safe opens with 4711.", "deep/key.md": "# Key\n\nThe key lies below the mat."}
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of notes below the working folder, so that keys are short."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in NOTES.items():
+        path = tmp_path / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Path("notes")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle of another model."""
+    return tiny_bundle(tmp_path_factory.mktemp("other"), seed=1)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120"})
+
+
+def remembered(tiny: Bundle, *arguments: object, code: int = 0) -> str:
+    result = run("remember", *arguments, "--bundle", tiny.folder)
+    assert result.exit_code == code, result.output
+    return result.stdout.strip()
+
+
+def base_of(bundle: Bundle, name: str = "mine") -> LocalKnowledgeBase:
+    return LocalKnowledgeBases(Path(os.environ["EDGE_CLIENT_LOCAL"]), bundle).base(name)
+
+
+def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, notes: Path) -> None:
+    assert remembered(tiny, notes) == "2 documents: 2 stored; 2 memories"
+    asked = run("ask", "Where is the key?", "--bundle", tiny.folder, "--max-tokens", 3, "--json")
+    chunks = json.loads(asked.stdout)["memories"]
+    assert {(chunk["state"], chunk["error"], chunk["service_error"]) for chunk in chunks} == {
+        ("offline", "", "")
+    }
+    read = [hit for chunk in chunks for hit in chunk["read"]]
+    found = {hit["document_key"]: (hit["title"], hit["text"], hit["knowledge_base"]) for hit in read}
+    assert found["notes/deep/key.md"] == ("Key", "Key\nThe key lies below the mat.", "mine")
+    assert "mine: 2 documents, 2 memories" in run("remembered").stdout
+    assert [line.split()[:2] for line in run("remembered", "--kb", "mine").stdout.splitlines()] == [
+        ["1", "notes/deep/key.md"], ["1", "notes/safe.txt"],
+    ]  # fmt: skip
+    assert run("forget", "notes/safe.txt").exit_code == 0
+    again = run("forget", "notes/safe.txt")
+    assert (again.exit_code, "remembered --kb mine" in again.stderr) == (1, True)
+    assert [d.key for d in base_of(tiny).documents()] == ["notes/deep/key.md"]
+    assert run("forget", "--all").exit_code == 0
+    assert run("remembered").stdout == ""
+
+
+def test_what_is_unchanged_costs_nothing_and_what_changed_is_replaced(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered(tiny, notes)
+    (notes / "safe.txt").write_text("The safe opens with 1234.")
+    assert remembered(tiny, notes) == "2 documents: 1 stored, 1 unchanged; 2 memories"
+    monkeypatch.setattr("edge_client.local.writer.MemoryWriter.write", None)  # must not be called
+    assert remembered(tiny, notes) == "2 documents: 2 unchanged; 2 memories"
+
+
+def test_files_that_cannot_be_read_fail_alone_and_say_why(
+    tiny: Bundle, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_client.local.folder.TEXT_LIMIT", 1000)
+    (notes / "a.txt").write_bytes("Größe".encode("latin-1"))
+    (notes / "b.txt").write_bytes(b"GIF89a\0\0\1")
+    (notes / "c.txt").write_text("long " * 300)
+    (notes / "d.txt").write_text(" \n")
+    result = run("remember", notes, "--bundle", tiny.folder)
+    assert result.exit_code == 1
+    assert "4 failed, 2 stored" in result.stdout
+    for name, why in (("a", "not valid UTF-8"), ("b", "binary"), ("c", "at most 1,000"), ("d", "no text")):
+        (line,) = [line for line in result.stderr.splitlines() if f"notes/{name}.txt" in line]
+        assert why in line
+    assert len(base_of(tiny).documents()) == 2
+
+
+def test_what_is_no_file_of_text_or_no_name_is_refused(tiny: Bundle, notes: Path) -> None:
+    (notes / "x.bin").write_bytes(bytes(99))
+    for arguments, why in (
+        ([notes / "x.bin"], "only .jsonl"), ([notes, "--kb", "../x"], "letters"), (["none.txt"], "not exist"),
+        ([], "name the files"), (["--anew"], "no local knowledge base"),
+    ):  # fmt: skip
+        result = run("remember", *arguments, "--bundle", tiny.folder)
+        assert (result.exit_code, why in result.stderr) == (1, True), result.stderr
+
+
+def test_a_killed_process_loses_nothing_that_was_stored_and_the_next_goes_on(
+    tiny: Bundle, notes: Path
+) -> None:
+    text = " ".join(f"Word {n} is said." for n in range(400))
+    (notes / "book.txt").write_text(text)
+    script = """
+import sys
+from pathlib import Path
+from edge_client.local.folder import LocalKnowledgeBases, remember
+from edge_client.local.writer import MemoryWriter
+from memory_model.bundle import Bundle
+from memory_model.formats import read_documents
+bundle = Bundle.open(sys.argv[1])
+writer = MemoryWriter(bundle)
+base = LocalKnowledgeBases(Path(sys.argv[2]), bundle).base("mine", writer.embedder.dim)
+for one in remember(base, writer, read_documents(Path("notes/book.txt"))):
+    print(one.done, flush=True)
+"""
+    folder = os.environ["EDGE_CLIENT_LOCAL"]
+    command = [sys.executable, "-c", script, str(tiny.folder), folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        acknowledged = [int(process.stdout.readline()) for _ in range(3)][-1]
+        process.send_signal(signal.SIGKILL)
+    base = base_of(tiny)
+    stored = len(base)
+    assert acknowledged <= stored < 200
+    kept = base.retrieve(np.eye(1, 16, dtype=np.float32), k=stored).hits[0]
+    base.close()
+    outcome = remembered(tiny, notes / "book.txt")
+    whole = int(outcome.split()[-2])
+    assert outcome == f"1 documents: 1 stored; {whole} memories"
+    assert whole == len(base_of(tiny)) > stored
+    found = {
+        hit.memory_id for hit in base_of(tiny).retrieve(np.eye(1, 16, dtype=np.float32), k=whole).hits[0]
+    }
+    assert {hit.memory_id for hit in kept} < found  # they were not written again
+
+
+def test_a_knowledge_base_of_another_bundle_is_refused_until_it_is_written_anew(
+    tiny: Bundle, other: Bundle, notes: Path
+) -> None:
+    remembered(tiny, notes)
+    with pytest.raises(ModelMismatch, match="'mine' was written by"):
+        EdgeModel.open(other.folder)
+    assert "--anew --kb mine" in run("remember", notes, "--bundle", other.folder).stderr
+    assert remembered(other, "--anew") == "2 documents: 2 stored; 2 memories"
+    assert {d.key: d.title for d in base_of(other).documents()} == {
+        "notes/safe.txt": "safe", "notes/deep/key.md": "Key",
+    }  # fmt: skip
+    assert [
+        path.name for path in Path(os.environ["EDGE_CLIENT_LOCAL"]).iterdir() if "anew" in path.name
+    ] == []
+
+
+def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tiny: Bundle) -> None:
+    with EdgeModel.open(tiny.folder, offline=True) as model:
+        assert model.ask("Where is the key?", max_tokens=1).memories == ()
+        assert model.remember("The key lies below the mat.", key="key", title="Key") == 1
+        (read,) = model.ask("Where is the key?", max_tokens=1).memories
+        assert (read.document_key, read.knowledge_base, read.text) == (
+            "key", "mine", "Key\nThe key lies below the mat.",
+        )  # fmt: skip
+        with pytest.raises(InvalidInput, match="no text"):
+            model.remember(" ", key="empty")
+        assert model.forget("key")
+        assert model.ask("Where is the key?", max_tokens=1).memories == ()
+
+
+def test_without_a_named_service_none_is_called_where_the_device_remembers(tiny: Bundle, notes: Path) -> None:
+    def client() -> MemoryClient | None:
+        with EdgeModel.open(tiny.folder) as model:
+            return model.recaller.client  # type: ignore[union-attr]
+
+    assert client() is not None
+    remembered(tiny, notes)
+    assert client() is None
+
+
+@pytest.fixture
+def secrets(tiny: Bundle, notes: Path) -> Iterator[list[bytes]]:
+    """Every string, number and vector of what the device remembers, as bytes that a request could hold."""
+    remembered(tiny, notes)
+    base = base_of(tiny)
+    queries = tiny.embedder().embed(list(NOTES.values()))
+    found = [hit for hits in base.retrieve(queries, k=9).hits for hit in hits if hit.payload]
+    assert len(found) == 2
+    spelled = [part for hit in found for part in (hit.document_key, hit.title, hit.text or "")]
+    payloads = [
+        hit.payload[start : start + 16] for hit in found for start in range(64, len(hit.payload) - 16, 997)
+    ]
+    vectors = [
+        row.astype("<f4").tobytes() for row in tiny.embedder().embed([hit.text or "" for hit in found])
+    ]
+    ids = [varint(hit.memory_id) for hit in found]
+    yield [
+        *(s.encode() for s in spelled),
+        b"mine",
+        *payloads,
+        *(v[i : i + 16] for v in vectors for i in (0, 32)),
+        *ids,
+    ]
+    base.close()
+
+
+def varint(number: int) -> bytes:
+    """As protobuf writes an unsigned number."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
+    tiny: Bundle, service: FakeService, secrets: list[bytes]
+) -> None:
+    with (
+        cutting(service.address) as line,
+        EdgeModel.open(tiny.folder, line.address, memory="exact", deadline_s=20) as model,
+    ):
+        question = "Where does the key lie?"
+        for _ in range(2):  # the second request names what the device holds
+            result = model.ask(question, max_tokens=40)
+    read = {memory.knowledge_base for memory in result.memories}
+    assert read == {"mine", ""}
+    assert result.statistics.recalls == len(result.recalls) > 1
+    sent = bytes(line.sent)
+    assert all(
+        request.query_vectors in sent for request in service.requests
+    )  # the proxy sees what is sent as it is
+    assert any(request.held_ids for request in service.requests)
+    assert set(service.requests[-1].held_ids) <= {n + 1 for n in range(len(TEXTS))}
+    assert [secret for secret in secrets if secret in sent] == []
+
+
+def test_a_file_that_is_damaged_is_named_when_the_model_opens(tiny: Bundle, notes: Path) -> None:
+    remembered(tiny, notes)
+    path_of(Path(os.environ["EDGE_CLIENT_LOCAL"]), "mine").write_bytes(b"noise" * 1000)
+    result = run("ask", "Where is the key?", "--bundle", tiny.folder)
+    assert (result.exit_code, "CORRUPT_FILE" in result.stderr, "mine.memories" in result.stderr) == (
+        1,
+        True,
+        True,
+    )

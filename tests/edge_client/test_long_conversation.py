@@ -1,0 +1,217 @@
+"""A conversation longer than the context: its oldest turns become memories, and it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Recalled, Remembered, Token
+from edge_client.cancellation import Cancellation
+from edge_client.decoder.sequence import Sequence
+from edge_client.errors import StorageError
+from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.local.writer import MemoryWriter, Written
+from memory_model.bundle import Bundle
+from memory_model.chat import Prompt
+from memory_model.errors import InvalidInput
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.tiny_bundle import tiny_loaded
+
+CONTEXT = 480
+SYSTEM = "Be brief."
+LETTERS = dict.fromkeys(tiny_loaded().tokenizer.encode("abcdefgh "), 100.0)
+MANY: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "logit_bias": LETTERS}
+
+
+@pytest.fixture
+def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
+    with EdgeModel.open(tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20) as opened:
+        yield opened
+
+
+def talk(session: ChatSession, turns: int, **options: Any) -> list[Event]:
+    events: list[Event] = []
+    for turn in range(turns):
+        text = f"My number {len(session.messages)} is {turn * 37}, remember it."
+        events += session.send(text, **{**MANY, "seed": turn, **options})
+    return events
+
+
+def remembered(events: list[Event]) -> list[int]:
+    return [turn for e in events if isinstance(e, Remembered) for turn in e.turns]
+
+
+def past_turns(events: list[Event]) -> set[str]:
+    """Titles of what was read of the conversation itself."""
+    read = (m for e in events if isinstance(e, Recalled) for m in e.recall.read)
+    return {m.title for m in read if m.knowledge_base == "conversation"}
+
+
+def text_in_cache(model: EdgeModel, session: ChatSession) -> str:
+    return model.bundle.tokenizer.decode(session._conversation.sequence.tokens)
+
+
+@pytest.mark.parametrize("memory", ["exact", "overlap"])
+def test_a_conversation_goes_on_past_its_context(model: EdgeModel, memory: str) -> None:
+    session = model.session(SYSTEM, memory=memory)
+    events = talk(session, 12)
+    assert remembered(events) == list(range(1, len(remembered(events)) + 1)), "whole turns, the oldest first"
+    assert len(remembered(events)) > 5
+    assert len(session.messages) == 25, "nothing that was said is lost"
+    assert session.tokens <= model.decoder.room
+    kept = text_in_cache(model, session)
+    assert kept.startswith(f"system\n{SYSTEM}")
+    assert session.messages[-2]["content"] in kept
+    assert session.messages[1]["content"] not in kept
+    assert past_turns(events) & {"turn 1", "turn 2"}
+    assert {e.reason for e in events if isinstance(e, Finished)} == {"length"}
+
+
+def fresh(model: EdgeModel, session: ChatSession, text: Prompt) -> tuple[Sequence, np.ndarray]:
+    """A sequence that has read a text in chunks, each with the memories that it retrieves; and the logits after it."""
+    sequence = model.sequence(object())
+    recalls = ChunkRecalls(
+        sequence, text, model.bundle.tokenizer, model.worker, session._policy, Cancellation(),
+        session._conversation.past,
+    )  # fmt: skip
+    return sequence, recalls.read_prompt(sequence.begin(text.ids, memory=True))[-1].copy()
+
+
+def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_kept_turns(model: EdgeModel) -> None:
+    """The question itself is too long, so everything is read anew before the first token."""
+    session = model.session(SYSTEM)
+    talk(session, 3)
+    question = "So, what is my number? " * 8
+    stream = session.send(question, max_tokens=1, logprobs=20)
+    events = list(stream)
+    assert remembered(events)
+    kept = session.messages[1 + session._conversation.left : -1]
+    left = session._conversation.left
+    spelled = {n - left: ids for n, ids in session._conversation.spelled.items() if n > left}
+    prompt = model.bundle.chat.prompt([session.messages[0], *kept], spelled=spelled)
+    assert session._conversation.sequence.tokens == prompt.ids
+    _, logits = fresh(model, session, prompt)
+    token = next(e for e in events if isinstance(e, Token))
+    want = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    np.testing.assert_allclose([t.logprob for t in token.top_logprobs], np.sort(want)[:-21:-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("memory", ["exact", "overlap"])
+def test_an_answer_goes_on_while_turns_leave(model: EdgeModel, memory: str) -> None:
+    session = model.session(SYSTEM, memory=memory)
+    talk(session, 3)
+    before, events, evicted_after = session.tokens, list[Event](), 0
+    for event in session.send("Tell me a long story.", **{**MANY, "max_tokens": 280}):
+        events.append(event)
+        if isinstance(event, Remembered):
+            evicted_after = sum(isinstance(e, Token) for e in events)
+    assert before + 290 > model.decoder.room, "it would not have fitted"
+    assert events[-1].reason == "length"  # type: ignore[union-attr]
+    assert sum(isinstance(e, Token) for e in events) == 280
+    assert 0 < evicted_after < 280
+    said = session._conversation.sequence.tokens[-200:]
+    assert said == session._conversation.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
+
+
+def test_key_values_in_the_middle_of_an_answer_are_those_of_a_fresh_session(model: EdgeModel) -> None:
+    session = model.session(SYSTEM)
+    talk(session, 3)
+    stream = session.send("Tell me a long story.", **{**MANY, "max_tokens": 250, "logprobs": 1})
+    for event in stream:
+        if isinstance(event, Remembered):
+            break
+    talked = session._conversation
+    read = talked.sequence.tokens[:-1]  # one token more was read since
+    content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
+    want, _ = fresh(model, session, Prompt(read, content))
+    with model.decoder.alone():
+        rows, wanted = (model.decoder.rows(s, want.length) for s in (talked.sequence, want))
+    for name, array in rows.items():
+        np.testing.assert_allclose(array, wanted[name], atol=1e-4)
+
+
+def test_a_saved_conversation_keeps_its_memories_and_its_chunks(model: EdgeModel, tmp_path: Path) -> None:
+    session = model.session(SYSTEM)
+    talk(session, 8)
+    session.save(tmp_path / "chat")
+    loaded = model.load_session(tmp_path / "chat")
+    assert loaded.messages == session.messages
+    again = [list(s.send("What was my first number?", **MANY, seed=5)) for s in (session, loaded)]
+    (first, second) = ([e.id for e in events if isinstance(e, Token)] for events in again)
+    assert first == second
+    assert past_turns(again[1])
+    retried = loaded.take_back()
+    (*_, finished) = loaded.send(retried, **MANY, seed=5)
+    assert isinstance(finished, Finished)
+    assert finished.statistics.reused_tokens > finished.statistics.prompt_tokens - 40, "a retry reads little anew"
+
+
+def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
+    model: EdgeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, write = model.session(SYSTEM), MemoryWriter.write
+
+    def full(self: MemoryWriter, texts: list[str]) -> Written:
+        raise StorageError("no space left", reason="DISK_FULL")
+
+    monkeypatch.setattr(MemoryWriter, "write", full)
+    events = talk(session, 6)
+    failed = [e for e in events if isinstance(e, Remembered)]
+    assert failed
+    assert all("DISK_FULL" in e.error and not e.references for e in failed)
+    monkeypatch.setattr(MemoryWriter, "write", write)
+    events = talk(session, 6)
+    assert {"turn 1", "turn 2"} & past_turns(talk(session, 2)), "written with the next turns that left"
+    assert not any(e.error for e in events if isinstance(e, Remembered))
+
+
+def test_a_bundle_that_only_reads_says_what_to_do(model: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bundle, "writer", None)
+    session = model.session(SYSTEM)
+    with pytest.raises(ContextFull, match=r"no writer\.onnx.*export it again"):
+        talk(session, 12)
+    assert session.messages[-1]["role"] == "assistant", "the question that did not fit is not part of it"
+    with pytest.raises(StorageError, match=r"writer\.onnx"):
+        session.remember("A text.")
+
+
+def test_a_text_is_remembered_and_read(model: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, steps = model.session(), list[tuple[int, int]]()
+    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
+    written = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
+    assert steps[-1] == (written, written)
+    assert written >= 20
+    monkeypatch.setattr(MemoryWriter, "write", None)  # what is there is not written again
+    assert session.remember(book, "Keys") == written
+    events = list(session.send("Who keeps room 3?", **MANY))
+    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
+    assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
+    assert any(m.knowledge_base == "" for m in read), "beside the service's"
+    with pytest.raises(InvalidInput, match="empty"):
+        session.remember(" ")
+
+
+def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeService) -> None:
+    session = model.session(SYSTEM)
+    events = talk(session, 10)
+    ids = {m.memory_id for e in events if isinstance(e, Recalled) for m in e.recall.read if m.knowledge_base}
+    assert ids
+    sent = {memory_id for request in service.requests for memory_id in request.held_ids}
+    assert sent
+    assert not sent & ids
+    other = list(model.session(SYSTEM).send("What is my number?", **MANY))
+    assert not past_turns(other)
+
+
+def test_an_answer_without_the_service_reads_what_the_conversation_remembers(tiny: Bundle) -> None:
+    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as offline:
+        session = offline.session()
+        session.remember("The key of room 3 is under the mat.", "Keys")
+        *events, finished = session.send("Where is the key?", **MANY)
+        assert {m.title for e in events if isinstance(e, Recalled) for m in e.recall.read} == {"Keys"}
+        assert isinstance(finished, Finished)
+        assert not finished.without_memory
