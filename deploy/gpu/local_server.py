@@ -42,8 +42,8 @@ from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
 from memory_model.config import MEMORY_FORMAT_VERSION, PRESETS, MemoryConfig, ModelConfig, uniform_budget
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.payloads import PayloadReader
 from memory_model.nn.serving import BatchedDecoder
+from memory_model.nn.writing import stack_memories
 from memory_service.stores import NewDocument, NewReference, Query, open_store
 from memory_service.stores.identity import WriterIdentity
 
@@ -147,7 +147,7 @@ class LocalMemories:
                 )
                 documents.append(NewDocument(str(number), "", {}, number.to_bytes(32, "little"), [reference]))
             self.store.write(self.base, documents)
-        self.reader = PayloadReader(memory_format, device, dtype)
+        self.format, self.device, self.dtype = memory_format, device, dtype
         self.stream = torch.cuda.Stream() if device.startswith("cuda") else None
         self.found: list[int] = []
         self._next = 0
@@ -171,7 +171,9 @@ class LocalMemories:
         self.found.append(len(found.payloads))
         rows = [[found.payloads[hit.memory_id] for hit in hits] for hits in found.hits]
         with torch.cuda.stream(self.stream) if self.stream else nullcontext():
-            memories = self.reader.read(rows)
+            read = stack_memories([self.format.decode(row) for row in rows], self.format.config)
+            keys, values = (side.to(self.device, self.dtype) for side in (read.keys, read.values))
+            memories = MemoryBatch(keys, values, read.valid.to(self.device))
             if self.stream:
                 self.stream.synchronize()
         return memories

@@ -52,13 +52,13 @@ def fact_batches(
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
-    sequence: int = 512, rows: int = 2, cache: Path = CACHE, embedder: Path | None = None, alike: Any = None,
+    sequence: int = 512, rows: int = 2, embedder: Path | None = None, alike: Any = None,
     questions: Path = QUESTIONS,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,hard:3,…` says; raises InvalidInput for a task that is none.
 
-    sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, cache, embedder:
-    of the tasks continual and warmup. alike: shares of the tasks hard, articles and dialogue
+    sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
+    tasks continual and warmup. alike: shares of the tasks hard, articles and dialogue
     (`memory_model.data.alike.AlikeShares`); questions: of articles.
     """
     from memory_model.data.alike import AlikeShares, Articles, read_questions
@@ -76,7 +76,7 @@ def mixture_of(
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
         passages = training_passages(corpus, data)
     folder = corpus or Path()
-    sequences = functools.cache(lambda: prepared_sequences(loaded, folder, data, sequence, cache, embedder))
+    sequences = functools.cache(lambda: prepared_sequences(loaded, folder, data, sequence, embedder))
     options: dict[str, Any] = {"distil": distil, "longest": loaded.config.memory.reference_tokens}
 
     def source(task: str) -> Any:
@@ -121,9 +121,7 @@ def held_out_titles(data: Path) -> Collection[str]:
     return factbook.HeldOutTitles(factbook.read_jsonl(data))
 
 
-def prepared_sequences(
-    loaded: Any, corpus: Path, data: Path, sequence: int, cache: Path, embedder: Path | None
-) -> Any:
+def prepared_sequences(loaded: Any, corpus: Path, data: Path, sequence: int, embedder: Path | None) -> Any:
     """The corpus as sequences with retrieved references, from the cache as far as they are there."""
     from memory_model.data.passages import corpus_files
     from memory_model.data.retrieved import RetrievalPlan, prepare
@@ -143,7 +141,7 @@ def prepared_sequences(
             progress.update(tasks[what], completed=done, total=total)
 
         without = held_out_titles(data)
-        return prepare(corpus_files(corpus), loaded.tokenizer, opened, cache, plan, report, without)
+        return prepare(corpus_files(corpus), loaded.tokenizer, opened, CACHE, plan, report, without)
 
 
 def codec_texts(

@@ -20,7 +20,7 @@ from memory_model.cli.options import (
     progress_bars,
     use_threads,
 )
-from memory_model.cli.training_data import CACHE, QUESTIONS, TASKS, base_to_tune, mixture_of
+from memory_model.cli.training_data import QUESTIONS, TASKS, base_to_tune, mixture_of
 
 
 def adapt(
@@ -70,9 +70,6 @@ def adapt(
         int, typer.Option(help="Tokens of a sequence of continual and warmup; the paper has 2048.")
     ] = 512,
     rows: Annotated[int, typer.Option(help="Sequences of a batch of continual and warmup.")] = 2,
-    cache: Annotated[
-        Path, typer.Option(help="Where cut sequences and retrieved references are kept.")
-    ] = CACHE,
     embedder: EmbedderOption = None,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
@@ -139,7 +136,7 @@ def adapt(
         with first_process_first():
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
-                sequence=sequence, rows=rows, cache=cache, embedder=embedder, questions=questions,
+                sequence=sequence, rows=rows, embedder=embedder, questions=questions,
                 alike=AlikeShares(refused, refused_articles, all_as_text, ramp),
             )  # fmt: skip
         tuner = Tuner(

@@ -17,7 +17,7 @@ import numpy as np
 
 from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.tables import PlacedCodes
-from memory_model.config import MEMORY_FORMAT_VERSION, ModelConfig
+from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, ModelMismatch
 
 MAGIC = b"M3EM"
@@ -46,6 +46,13 @@ class ExplicitMemory:
     keys: np.ndarray
     values: np.ndarray
     tokens: int
+
+
+def block_vectors(written: ExplicitMemory, memory: MemoryConfig, groups: Sequence[int]) -> np.ndarray:
+    """The vectors of some groups side by side, float32 [tokens kept, len(groups) * d]."""
+    count = min(written.tokens, memory.heads[groups[0] // 2].tokens)
+    sides = (written.keys, written.values)
+    return np.concatenate([sides[g % 2][memory.offsets[g // 2] :][:count] for g in groups], axis=1)
 
 
 class MemoryFormat:
@@ -103,23 +110,17 @@ class MemoryFormat:
         # Each block is encoded once for all memories: the codec's tables are loaded into cache once.
         parts: list[list[bytes]] = [[] for _ in memories]
         for number, groups in enumerate(self._blocks()):
-            counts = [min(m.tokens, memory.heads[groups[0] // 2].tokens) for m in memories]
-            ends = np.cumsum(counts)
-            vectors = [
-                np.concatenate(
-                    [(m.values if g % 2 else m.keys)[memory.offsets[g // 2] :][:n] for g in groups], axis=1
-                )
-                for m, n in zip(memories, counts, strict=True)
-            ]
+            vectors = [block_vectors(m, memory, groups) for m in memories]
             codes = self.codec.encode(np.concatenate(vectors), number)
-            for part, end, n in zip(parts, ends, counts, strict=True):
-                part.append(codes[end - n : end].tobytes())
+            ends = np.cumsum([len(v) for v in vectors])
+            for part, end, own in zip(parts, ends, vectors, strict=True):
+                part.append(codes[end - len(own) : end].tobytes())
         return [
             HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, m.tokens, *self._ids) + b"".join(part)
             for m, part in zip(memories, parts, strict=True)
         ]
 
-    def decode(self, payloads: Sequence[bytes]) -> list[ExplicitMemory]:
+    def decode(self, payloads: Sequence[bytes | memoryview]) -> list[ExplicitMemory]:
         """Memories of payloads, all decoded in one call of the codec.
 
         Raises CorruptFile for bytes that are no payload and ModelMismatch, CodecMismatch or FormatMismatch

@@ -58,7 +58,7 @@ class Dialogues(AlikeConversations):
         self, documents: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
         *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
     ) -> None:  # fmt: skip
-        """Raises InvalidInput for documents in which no field has a dozen short values."""
+        """longest: in tokens, at least some 40. Raises InvalidInput where no field has a dozen short values."""
         super().__init__(chat, seed, sizes, distil=distil)
         self.shares, self.longest = shares or AlikeShares(), longest
         self.refused_share = self.shares.refused
@@ -80,10 +80,11 @@ class Dialogues(AlikeConversations):
         self.topic = rng.choice(sorted(self.values))
         self.people = _people(size, rng)
         told = rng.sample(self.values[self.topic], min(size, len(self.values[self.topic])))
-        return [
+        drawn = [
             self._answered(n) if rng.random() < _OF_THE_ASSISTANT else self._told(n, person, value)
             for n, (person, value) in enumerate(zip(self.people, told, strict=False))
         ]
+        return [reference for reference in drawn if reference.questions]
 
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
         """The topic of somebody of whom nothing read speaks."""

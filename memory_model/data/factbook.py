@@ -79,15 +79,17 @@ def _name_words(name: str) -> list[str]:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The documents of a JSONL file; raises MissingFile or CorruptFile (with the line's number)."""
+    """The objects of a JSONL file; raises MissingFile or CorruptFile (with the line's number)."""
     path = Path(path)
     if not path.is_file():
-        raise MissingFile(f"no knowledge base at {path}: JSONL of {{key, title, text}} is needed")
+        raise MissingFile(
+            f"no JSONL file at {path}: a knowledge base has a line {{key, title, text}} for a document"
+        )
     result = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            result.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            result += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
             raise CorruptFile(f"{path}, line {number}: {error}") from error
     return result
 

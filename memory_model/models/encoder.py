@@ -19,7 +19,7 @@ from memory_model.digest import file_sha256
 from memory_model.embedder import POOLINGS
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.models.huggingface import read_tokenizer
-from memory_model.models.tensor_files import TensorFiles, read_json
+from memory_model.models.tensor_files import Weights, open_tensors, read_json
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("bert", "roberta", "xlm-roberta"),
@@ -44,7 +44,7 @@ class Encoder:
     """
 
     name: str
-    tensors: TensorFiles
+    tensors: Weights
     prefix: str
     layers: int
     heads: int
@@ -70,7 +70,7 @@ class Encoder:
 
     def read(self, name: str) -> np.ndarray:
         """A tensor as float32."""
-        value = np.ascontiguousarray(self.tensors.read(self.prefix + name))
+        value = np.ascontiguousarray(self.tensors.read(self.prefix + name).float().numpy())
         self.digests[name] = hashlib.sha256(str(value.shape).encode() + b"\n").hexdigest()
         self.digests[name] += hashlib.sha256(value.data).hexdigest()
         return value
@@ -103,7 +103,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
         first = first_position(config)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{folder}/config.json does not say the model's shape: {error!r}") from error
-    tensors = TensorFiles(folder)
+    tensors = open_tensors(folder)
     prefixes = [n.removesuffix(WORDS) for n in tensors.shapes if n.endswith(WORDS)]
     if len(prefixes) != 1:
         raise CorruptFile(f"{folder} has {len(prefixes)} tensors {WORDS}, expected one")

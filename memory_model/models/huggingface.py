@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from memory_model.config import ModelConfig
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.models.architectures import config_of
-from memory_model.models.tensor_files import TensorFiles, Weights, read_json, weight_files
+from memory_model.models.tensor_files import Weights, open_tensors, read_json, weight_files
 from memory_model.tokenizer import SpecialTokens
 
 _PREFIX = "model."
@@ -47,12 +47,12 @@ class HuggingFaceFolder:
 
     def weights(self) -> Weights:
         """The weights, in the type that they are stored in; raises where they are not those of the config."""
-        config, files = self.config(self.path.name), TensorFiles(self.path)
+        config, files = self.config(self.path.name), open_tensors(self.path)
         stored = {n.removeprefix(_PREFIX): n for n in files.shapes if not n.endswith(_UNUSED)}
         if config.tied_embeddings:
             stored.pop("lm_head.weight", None)
         shapes = {name: files.shapes[own] for name, own in stored.items()}
-        return Weights(shapes, lambda name: files.tensor(stored[name])).check(config, self.path)
+        return Weights(shapes, lambda name: files.read(stored[name])).check(config, self.path)
 
     @cached_property
     def tokenizer_json(self) -> str:

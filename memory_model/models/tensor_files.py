@@ -6,15 +6,12 @@ Opening reads headers only, so that a missing or truncated shard is an error bef
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
@@ -29,7 +26,7 @@ _REMEDY = "download it again"
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a base model by Hugging Face name without `model.`: their shapes, and what reads one."""
+    """Tensors by name: their shapes, and what reads one, in the type that it is stored in."""
 
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
@@ -64,46 +61,18 @@ def read_json(path: Path, kind: type = dict, advice: str = _REMEDY) -> Any:
     return value
 
 
-class TensorFiles:
-    """Tensors by name.
+def open_tensors(folder: str | Path) -> Weights:
+    """The tensors of a folder's files by the names that they have there; files are mapped while this is in use.
 
-    files: what was opened. shapes: of every tensor. Files are mapped into memory until `close`.
     Raises MissingFile when the folder has no weights or lacks a shard, CorruptFile for a truncated or damaged one.
     """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.files = weight_files(Path(folder))
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self._readers: dict[str, Callable[[str], Tensor]] = {}
-        for path in self.files:
-            weights = _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
-            self.shapes |= weights.shapes
-            self._readers |= dict.fromkeys(weights.shapes, weights.read)
-
-    @property
-    def label(self) -> str:
-        """The files in one line."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        return self.files[0].name + more
-
-    @property
-    def parameters(self) -> int:
-        """Numbers in all tensors."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
-    def close(self) -> None:
-        """Unmap the files; nothing can be read after it."""
-        self._readers.clear()
-
-    def tensor(self, name: str) -> Tensor:
-        """The torch tensor in the type that it is stored in; raises CorruptFile when there is none of this name."""
-        if name not in self._readers:
-            raise CorruptFile(f"{self.files[0].parent} has no tensor {name}")
-        return self._readers[name](name)
-
-    def read(self, name: str) -> np.ndarray:
-        """The tensor as a float32 array, whatever it is stored as; raises CorruptFile."""
-        return np.asarray(self.tensor(name).float().numpy())
+    parts = [
+        _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        for path in weight_files(Path(folder))
+    ]
+    readers = {name: part.read for part in parts for name in part.shapes}
+    shapes = {name: shape for part in parts for name, shape in part.shapes.items()}
+    return Weights(shapes, lambda name: readers[name](name))
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

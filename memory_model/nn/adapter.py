@@ -101,16 +101,6 @@ class Adapter:
         partial.chmod(0o644)  # safetensors makes it readable for its owner only
         partial.replace(path)
 
-    @torch.no_grad()
-    def merge(self, model: Decoder) -> None:
-        """Add the adapter to a plain model's weights, in float32. Raises InvalidInput where it does not fit."""
-        weights = dict(model.named_parameters())
-        for name, added in self.added().items():
-            weight = weights.get(name)
-            if weight is None or weight.shape != added.shape:
-                raise InvalidInput(f"the adapter's {name.removesuffix('.weight')} does not fit this model")
-            weight.add_(added)
-
     def added(self) -> dict[str, Tensor]:
         """What is added to each weight, float32, by parameter name."""
         return {f"{name}.weight": (b @ a) * self.scale for name, (a, b) in self.factors.items()}

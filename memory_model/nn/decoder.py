@@ -203,24 +203,18 @@ class Attention(nn.Module):
     def _with_memory(
         self, q_BhGTd: Tensor, k_BhSd: Tensor, v_BhSd: Tensor, memory: MemoryBatch, chunk_BT: Tensor
     ) -> Tensor:
-        """All memory heads h of this layer over memories and context in one softmax (paper eq. 4).
-
-        Chunks are not looped over: a query meets the rows of all chunks of its sequence, and the mask leaves
-        those of its own; with one chunk (the usual case) nothing is computed in vain.
-        """
+        """All memory heads h of this layer over one chunk's memories and the context in one softmax (paper eq. 4)."""
         B, h, G, T, _ = q_BhGTd.shape
-        C, m = memory.valid.shape[1:3]
         alike = self.rows_Ht.numel() == memory.valid.shape[-1]
 
-        def rows(x: Tensor) -> Tensor:  # [B, C, m, rows of the layer, ...] -> [B, h, C * m * t, ...]
+        def rows(x: Tensor) -> Tensor:  # [B, 1, m, rows of the layer, ...] -> [B, h, m * t, ...]
             by_head = x.unflatten(3, (h, -1)) if alike else x[:, :, :, self.rows_Ht]
             return by_head.movedim(3, 1).flatten(2, 4)
 
         keys = torch.cat((rows(memory.keys).to(k_BhSd.dtype), k_BhSd), dim=2)
         values = torch.cat((rows(memory.values).to(v_BhSd.dtype), v_BhSd), dim=2)
-        filled = self.filled_Ht.repeat(1, C * m)
-        owner = torch.arange(C, device=filled.device).repeat_interleave(filled.shape[1] // C)
-        sees = (rows(memory.valid) & filled)[:, :, None] & (chunk_BT[:, None, :, None] == owner)
+        filled = rows(memory.valid) & self.filled_Ht.repeat(1, memory.valid.shape[2])
+        sees = filled[:, :, None] & (chunk_BT >= 0)[:, None, :, None]
         text = fused.causal(T, k_BhSd.shape[2], filled.device).expand(B, h, T, -1)
         out = fused.attend(q_BhGTd.flatten(1, 2), keys, values, torch.cat((sees, text), dim=3))
         return out.unflatten(1, (h, G))

@@ -1,7 +1,7 @@
 """The decoder that reads on: a batch of sequences over static caches, with memory slots for each.
 
 It computes with the weights of a `Decoder`, for a local server and for evaluation. Caches are allocated once, each row
-of a cache has a fixed position, and on a GPU a step is one CUDA graph. `nn.payloads` decompresses on the device.
+of a cache has a fixed position, and on a GPU a step is one CUDA graph.
 
 Letters as in `decoder`; s slot rows of a head, R text rows, S = s + R. A cache holds some KV heads of one layer:
 

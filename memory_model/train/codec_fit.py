@@ -19,7 +19,7 @@ from memory_model.chat import text_start
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
 from memory_model.codec.fit import fit_groups
-from memory_model.codec.payload import ExplicitMemory
+from memory_model.codec.payload import block_vectors
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource
 from memory_model.errors import InvalidInput
@@ -123,13 +123,6 @@ def written_blocks(
         if progress is not None:
             progress(len(written))
     return [np.concatenate(part) for part in parts]
-
-
-def block_vectors(written: ExplicitMemory, memory: MemoryConfig, groups: Sequence[int]) -> np.ndarray:
-    """The vectors of some groups side by side, float32 [tokens kept, len(groups) * d]."""
-    count = min(written.tokens, memory.heads[groups[0] // 2].tokens)
-    sides = (written.keys, written.values)
-    return np.concatenate([sides[g % 2][memory.offsets[g // 2] :][:count] for g in groups], axis=1)
 
 
 @torch.no_grad()

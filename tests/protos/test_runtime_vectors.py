@@ -22,8 +22,8 @@ from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
 from memory_model.cache_layout import fused_path
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.nn.payloads import PayloadReader
 from memory_model.nn.serving import BatchedDecoder
+from memory_model.nn.writing import stack_memories
 from tests.protos.make_runtime_vectors import FOLDER, contents, loaded, memory_format, write_bundle
 
 TOLERANCE, COMPILED_TOLERANCE = 1e-4, 1e-3
@@ -59,16 +59,16 @@ def onnx_client(decoder: Path) -> Client:
 
 
 def torch_client() -> Client:
-    engine, payloads = (
-        BatchedDecoder(loaded().model, cases()["prefix"], 2, 512),
-        PayloadReader(memory_format()),
-    )
+    engine = BatchedDecoder(loaded().model, cases()["prefix"], 2, 512)
+
+    def inject(payloads: Sequence[bytes]) -> None:
+        engine.inject([1], stack_memories([memory_format().decode(payloads)], loaded().config))
 
     def read(tokens: Sequence[int]) -> np.ndarray:
         logits = engine.step([-1, *tokens])[1] if len(tokens) == 1 else engine.prefill([1], [tokens])[0]
         return np.asarray(logits.numpy())
 
-    return Client(lambda *_: None, read, lambda rows: engine.inject([1], payloads.read([rows])))
+    return Client(lambda *_: None, read, inject)
 
 
 def same(found: Any, expected: Any, at: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from tests.memory_service.running import document, running
 
 LAYERS, DIM, INNER, VOCABULARY, POSITIONS = 24, 1024, 4096, 250_002, 8194
 CITIES = ["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Bern", "Riga", "Kyiv", "Accra"]
-QUESTION = "What is the capital of the longest river's country, and how many people live there?"
 
 
 def bge_m3_sized(folder: Path) -> Path:
@@ -91,17 +90,6 @@ def stage(name: str) -> Iterator[None]:
     print(f"{name}: {time.monotonic() - begun:.0f} s, peak {peak_kb / 1e6:.2f} GB", flush=True)
 
 
-def milliseconds(embedders: Sequence[Embedder], times: int = 15) -> list[float]:
-    """Median of each for one question, measured in turn."""
-    taken: list[list[float]] = [[] for _ in embedders]
-    for _ in range(times):
-        for embedder, of_it in zip(embedders, taken, strict=True):
-            begun = time.perf_counter()
-            embedder.embed([QUESTION])
-            of_it.append(1e3 * (time.perf_counter() - begun))
-    return [float(np.median(of_it)) for of_it in taken]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_their_text(
@@ -143,7 +131,3 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
                 (recall,) = model.recaller.recall([text], deadline_s=60)
                 assert [hits[0].title, recall.read[0].title] == [city, city]
                 assert hits[0].score > hits[1].score + 0.01, "or rounding decides"
-    for (name, size), ms in zip(bytes_of.items(), milliseconds([exact, rounded]), strict=True):
-        print(f"{name}: {size / 1e6:.0f} MB, {ms:.0f} ms a question on one thread")
-    cosine = float(exact.embed([QUESTION])[0] @ rounded.embed([QUESTION])[0])
-    print(f"cosine of the two for a question: {cosine:.4f} (random weights: no measure of recall)")

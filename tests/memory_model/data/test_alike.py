@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from experiments.corpus.preparing import write_rows
+from memory_model.cli.training_data import mixture_of
+from memory_model.config import MemoryConfig
 from memory_model.data.alike import AlikeShares, Articles, HardFacts, read_questions
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import REFUSAL, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
+from memory_model.data.passages import ASKED, Asked
 from memory_model.errors import CorruptFile, InvalidInput
-from tests.edge_client.tiny_bundle import tiny_loaded
+from tests.edge_client.tiny_bundle import tiny_config, tiny_loaded
+from tests.memory_model.data.test_conversations import PASSAGES
 
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
@@ -34,6 +40,13 @@ ROWS = [
     for n in range(5)
     for answerable in (True, False)
 ]
+
+
+@dataclass(frozen=True)
+class Document:
+    key: str
+    title: str
+    text: str
 
 
 def hard(shares: AlikeShares = NO_TEXT) -> HardFacts:
@@ -158,3 +171,16 @@ def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Pa
     (tmp_path / "rows.json").write_text('[{"question": "why?"}]')
     with pytest.raises(CorruptFile, match="split-questions"):
         read_questions(tmp_path / "rows.json")
+
+
+@pytest.mark.parametrize("task", ["facts", "hard", "dialogue", "asked", "keeping"])
+def test_a_task_is_drawn_from_the_files_that_the_command_is_given(task: str, tmp_path: Path) -> None:
+    data, corpus = tmp_path / "facts.jsonl", tmp_path / "corpus"
+    lines = f"\n{TEXT.format(1)}"
+    write_rows(data, [Document(d["key"], d["title"], d["text"] + lines) for d in TOWNS])
+    write_rows(corpus / "s.jsonl", PASSAGES)
+    write_rows(corpus / ASKED, [Asked("when?", "1801", f"{p.title} 1801", p.source, p.key) for p in PASSAGES])
+    memory = MemoryConfig(tiny_config().memory.heads, reference_tokens=96)
+    loaded = tiny_loaded(config=tiny_config().with_memory(memory))
+    mixed = mixture_of(f"{task}:1", loaded, data, corpus, 0, distil=True)
+    assert mixed.next().task == task

@@ -8,6 +8,7 @@ import torch
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
 from memory_model.nn.writing import pad_ids, write_memories
+from tests.memory_model.nn.test_serving import of_row, reference_logits
 from tests.memory_model.tiny import PREFIX, tiny_model
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
@@ -19,17 +20,6 @@ def memories(model: Decoder) -> MemoryBatch:
         return written.select(torch.tensor([[[0, 1]], [[2, -1]], [[1, 2]]]))
 
 
-def logits_of(model: Decoder, text: list[int], memory: MemoryBatch | None, row: int) -> torch.Tensor:
-    first = len(PREFIX) + model.config.memory.reference_tokens
-    ids = torch.tensor([PREFIX + text])
-    positions = torch.tensor([[*range(len(PREFIX)), *range(first, first + len(text))]])
-    chunk = torch.tensor([[-1] * len(PREFIX) + [0] * len(text)])
-    own = memory and MemoryBatch(*(t[row : row + 1] for t in (memory.keys, memory.values, memory.valid)))
-    with torch.inference_mode():
-        hidden = model.hidden(ids, positions, memory=own, chunk_BT=chunk if own else None)
-        return model.head(hidden[0, len(PREFIX) :])
-
-
 @pytest.mark.parametrize("with_memory", [False, True])
 def test_greedy_answers_equal_one_prompt_at_a_time(with_memory: bool) -> None:
     model = tiny_model()
@@ -38,7 +28,7 @@ def test_greedy_answers_equal_one_prompt_at_a_time(with_memory: bool) -> None:
     for row, prompt in enumerate(PROMPTS):
         text, answer = list(prompt), []
         for _ in range(6):
-            token = int(logits_of(model, text, memory, row)[-1].argmax())
+            token = int(reference_logits(model, text, memory and of_row(memory, row))[-1].argmax())
             if token == 63:
                 break
             answer.append(token)
@@ -53,6 +43,6 @@ def test_the_likelihood_of_an_answer_is_that_of_its_tokens(with_memory: bool) ->
     answers = [[30, 31], [32, 33, 34, 35], [36]]
     for row, nll in enumerate(answer_nll(model, PROMPTS, answers, PREFIX, memory)):
         text, answer = PROMPTS[row] + answers[row], answers[row]
-        scores = logits_of(model, text, memory, row).log_softmax(-1)
+        scores = reference_logits(model, text, memory and of_row(memory, row)).log_softmax(-1)
         expected = [-float(scores[len(PROMPTS[row]) - 1 + i, t]) for i, t in enumerate(answer)]
         assert nll == pytest.approx(sum(expected) / len(expected), rel=1e-4)

@@ -1,30 +1,23 @@
-"""The batched decoder has the logits of the reference decoder; payloads decompress as the codec does it."""
+"""The batched decoder has the logits of the decoder that reads texts whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import astuple
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from memory_model.chat import text_start
-from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
-from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
-from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, MemoryHead, ModelConfig
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import ModelFolder
 from memory_model.models.load import LoadedModel, load_model
 from memory_model.nn.decoder import Decoder, MemoryBatch
-from memory_model.nn.payloads import PayloadReader
 from memory_model.nn.serving import BatchedDecoder
-from memory_model.nn.writing import pad_ids, stack_memories, write_memories
+from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.models.published import ARCHITECTURES, published
-from tests.memory_model.paper_codec import paper_codec
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 TOLERANCE = 1e-4
@@ -155,34 +148,3 @@ def test_what_does_not_fit_is_refused() -> None:
         engine.inject([0], written(model).select(torch.zeros(1, 1, 6, dtype=torch.long)))
     with pytest.raises(InvalidInput, match="texts of"):
         engine.prefill([0], [[]])
-
-
-def head_codec(groups: int, together: int, head_dim: int) -> ProductCodec:
-    """Tables for every block, 5 bits a part, with means."""
-    rng = np.random.default_rng(3)
-    blocks, d = groups // together, together * head_dim
-    mean, basis, words = (
-        rng.standard_normal(shape, np.float32)
-        for shape in ((blocks, d), (blocks, d, d), (blocks, 4, 32, d // 4))
-    )
-    return ProductCodec(ProductTables(mean, basis, words, together=together))
-
-
-@pytest.mark.parametrize("codec", [ExactCodec(8), paper_codec(8), head_codec(6, 1, 8), head_codec(6, 2, 8)])
-def test_payloads_decompress_as_the_codec_says(codec: MemoryCodec) -> None:
-    model = tiny_model()
-    memory_format = MemoryFormat(model.config, "00" * 32, codec)
-    rng = np.random.default_rng(0)
-    payloads = []
-    for tokens in (16, 3, 1):
-        size = memory_format.payload_bytes(tokens) - HEADER.size
-        exact = isinstance(codec, ExactCodec)
-        codes = rng.standard_normal(size // 4, np.float32) if exact else rng.integers(0, 256, size, np.uint8)
-        ids = (bytes.fromhex(i)[:16] for i in astuple(memory_format.identity))
-        payloads.append(HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, tokens, *ids) + codes.tobytes())
-    rows = [payloads[:2], [], payloads[1:]]
-    ours = PayloadReader(memory_format).read(rows)
-    expected = stack_memories([memory_format.decode(row) for row in rows], model.config)
-    assert torch.equal(ours.valid, expected.valid)
-    for found, right in ((ours.keys, expected.keys), (ours.values, expected.values)):
-        torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)

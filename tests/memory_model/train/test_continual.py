@@ -13,16 +13,13 @@ import pytest
 import torch
 
 from experiments.corpus.preparing import write_rows
-from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.passages import Passage, corpus_files, held_out
 from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlap, prepare
 from memory_model.data.running_text import ContinualBatches
 from memory_model.errors import InvalidInput, MissingFile
-from memory_model.nn.decoder import Decoder
-from memory_model.nn.writing import write_memories
 from memory_model.tokenizer import Tokenizer
-from memory_model.train.losses import batch_gradients, read_loss
-from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_config, tiny_loaded
+from memory_model.train.losses import batch_gradients
+from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_loaded
 from tests.memory_model.tiny import PREFIX
 
 PLAN = RetrievalPlan(tokens=96, chunk_tokens=16, reference_tokens=32, shared=3, candidates=12)
@@ -206,42 +203,3 @@ def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path
         made(tmp_path, RetrievalPlan(tokens=64_000, chunk_tokens=64))
     with pytest.raises(MissingFile, match="prepare-data"):
         corpus_files(tmp_path / "nothing")
-
-
-def shallow_memory() -> Decoder:
-    """Memory in layers 0 and 1 of 3, so that there is a layer above the last memory layer."""
-    heads = (MemoryHead(0, 1, 32), MemoryHead(1, 0, 12))
-    config = tiny_config().with_memory(MemoryConfig(heads, reference_tokens=32, chunk_tokens=16))
-    return tiny_loaded(config=config).model.requires_grad_(True)
-
-
-def test_the_text_trains_the_writing_of_its_references_but_nothing_above_the_last_memory_layer(
-    data: RetrievedSequences,
-) -> None:
-    """Writer and reader are two copies of one model here, so that each one's gradient can be seen alone."""
-    batch = ContinualBatches(data, seed=0).next()
-    writer, reader, both = shallow_memory(), shallow_memory(), shallow_memory()
-    written = write_memories(writer, batch.reference_ids, batch.reference_lengths, PREFIX)
-    read_loss(reader, batch, PREFIX, written.select(batch.memories)).backward()
-    reached = {name for name, p in writer.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    assert "embed_tokens.weight" in reached
-    assert {f"layers.0.self_attn.{p}_proj.weight" for p in "qkvo"} - {
-        "layers.0.self_attn.q_proj.weight"
-    } <= reached
-    assert {"layers.0.mlp.down_proj.weight", "layers.1.self_attn.k_proj.weight"} <= reached
-    above = {"layers.1.mlp", "layers.1.self_attn.o_proj", "layers.1.post_attention", "layers.2", "norm"}
-    for name, parameter in writer.named_parameters():
-        if any(name.startswith(part) for part in above):
-            assert parameter.grad is None, f"writing reached {name}"
-    rows = writer.get_parameter("embed_tokens.weight").grad
-    assert rows is not None
-    seen = {int(t) for t in batch.reference_ids.unique()} | set(PREFIX)
-    assert set(rows.any(dim=1).nonzero()[:, 0].tolist()) <= seen | {0}
-    # The trainer's own step is the sum of the two; the head's weight, here the embedding, is frozen in every run.
-    batch_gradients(both, batch, PREFIX)
-    for name, parameter in both.named_parameters():
-        if parameter is both.head_weight:
-            continue
-        parts = [m.get_parameter(name).grad for m in (writer, reader)]
-        total = sum((g for g in parts if g is not None), torch.zeros_like(parameter))
-        torch.testing.assert_close(parameter.grad, total, atol=1e-5, rtol=1e-3)
