@@ -115,13 +115,16 @@ class Calls(grpc.aio.ServerInterceptor):
         given = _header(handler_call_details, REQUEST_ID)
         request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         access, refusal = self._admitted(handler_call_details)
+        if refusal is not None:
+
+            async def refuse(_: Any, context: grpc.aio.ServicerContext) -> None:
+                async with self._accounted(method, request_id, context) as call:
+                    call.access = access or NOBODY
+                    raise refusal
+
+            return grpc.stream_stream_rpc_method_handler(refuse)  # which does not read the request
         kind = _kind(handler)
         behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
-
-        async def refuse(_: Any, context: grpc.aio.ServicerContext) -> None:
-            async with self._accounted(method, request_id, context) as call:
-                call.access = access or NOBODY
-                raise refusal or AssertionError
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
             async with self._accounted(method, request_id, context) as call:
@@ -144,8 +147,6 @@ class Calls(grpc.aio.ServerInterceptor):
                         await self._write(response, context)
                 logger().info("stream", method=method)
 
-        if refusal is not None:  # by a handler that does not read the request
-            return grpc.stream_stream_rpc_method_handler(refuse)
         made = streaming if handler.response_streaming else unary
         return handler._replace(**{kind: made, "request_deserializer": None})
 
