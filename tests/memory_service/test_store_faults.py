@@ -133,6 +133,19 @@ def service(engine: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield made
 
 
+def test_a_store_that_is_down_is_said_and_used_again_when_it_is_back(service: Service) -> None:
+    service.becomes(SERVING)
+    service.line.take_down()
+    assert service.ask("Text 1.") == grpc.StatusCode.UNAVAILABLE
+    assert service.write(3) == 0
+    service.becomes(NOT_SERVING)
+    service.line.mend()
+    service.becomes(SERVING)
+    assert service.ask("Text 1.") == grpc.StatusCode.OK
+    assert service.write(3) == 3
+    service.check()
+
+
 def test_a_store_that_is_slow_meets_the_deadline(service: Service) -> None:
     service.line.slow_down(3600.0)
     assert service.ask("Text 1.", None) == grpc.StatusCode.DEADLINE_EXCEEDED

@@ -59,6 +59,10 @@ def no_keys(folder: Path, settings: dict[str, Any]) -> None:
     settings["keys"].unlink()
 
 
+def half_a_key_file(folder: Path, settings: dict[str, Any]) -> None:
+    settings["keys"].write_bytes(settings["keys"].read_bytes()[:-20])
+
+
 def only_expired_keys(folder: Path, settings: dict[str, Any]) -> None:
     settings["keys"].unlink()
     with changing(settings["keys"]) as file:
@@ -77,7 +81,7 @@ def an_ended_authority(folder: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (no_keys, "no key file"), (only_expired_keys, "0 of 1 keys active"),
+        (no_keys, "no key file"), (half_a_key_file, "is no key file"), (only_expired_keys, "0 of 1 keys active"),
         (an_ended_certificate, "good from"), (an_ended_authority, "good from"),
     ],
 )  # fmt: skip
