@@ -1,7 +1,7 @@
 """What every call of `memory.v1` passes on its way to a servicer, which gets a `Call` in place of gRPC's context.
 
-Accounting     outer: request id, deadline, errors as google.rpc.Status, metrics, log and audit log
-AccessControl  inner: whether the service is open, who calls, whether it may call so often; checked again in streams
+Who calls and whether it may, checked again in streams; request id, deadline, errors as google.rpc.Status, metrics, log
+and audit log. OpenTelemetry's interceptor, where there is one, is outside of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -78,15 +78,28 @@ class Call:
         return remaining_s
 
 
-class Accounting(grpc.aio.ServerInterceptor):
-    """Counts, times and logs calls; turns errors into statuses. stopping: what is cancelled now was cut off."""
+class Calls(grpc.aio.ServerInterceptor):
+    """Lets calls of known callers in, within their rates; counts, times and logs them; turns errors into statuses.
 
-    def __init__(self, default_deadline_s: float, stream_idle_s: float, audit: AuditLog | None) -> None:
-        """default_deadline_s: of unary calls without one; stream_idle_s: for a client to take a message."""
+    closed: new calls are refused; turned_away: how many were. stopping: what is cancelled now was cut off.
+    """
+
+    def __init__(
+        self, keys: KeyRing | None, rates: Rates, audit: AuditLog | None, *, certificates: bool,
+        default_deadline_s: float, stream_idle_s: float,
+    ) -> None:  # fmt: skip
+        """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS).
+
+        default_deadline_s: of unary calls without one; stream_idle_s: for a client to take a message.
+        """
+        self.closed = self.stopping = False
+        self.turned_away = 0
+        self._keys = keys
+        self._rates = rates
+        self._audit = audit
+        self._certificates = certificates
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
-        self._audit = audit
-        self.stopping = False
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -101,11 +114,21 @@ class Accounting(grpc.aio.ServerInterceptor):
             return handler
         given = _header(handler_call_details, REQUEST_ID)
         request_id = given if given and _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        access, refusal = self._admitted(handler_call_details)
+        if refusal is not None:
+
+            async def refuse(_: Any, context: grpc.aio.ServicerContext) -> None:
+                async with self._accounted(method, request_id, context) as call:
+                    call.access = access or NOBODY
+                    raise refusal
+
+            return grpc.stream_stream_rpc_method_handler(refuse)  # which does not read the request
         kind = _kind(handler)
         behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
             async with self._accounted(method, request_id, context) as call:
+                self._enter(call, access)
                 request = _named(decode(raw), call)
                 remaining_s = context.time_remaining()
                 async with asyncio.timeout(
@@ -115,14 +138,45 @@ class Accounting(grpc.aio.ServerInterceptor):
 
         async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
             async with self._accounted(method, request_id, context) as call:
+                self._enter(call, access)
                 request = _decoded(raw, decode) if handler.request_streaming else _named(decode(raw), call)
                 async with contextlib.aclosing(behaviour(request, call)) as responses:
                     async for response in responses:
+                        if self._keys is not None:
+                            self._keys.check(call.access)  # a key may be revoked meanwhile
                         await self._write(response, context)
                 logger().info("stream", method=method)
 
         made = streaming if handler.response_streaming else unary
         return handler._replace(**{kind: made, "request_deserializer": None})
+
+    def _admitted(self, details: grpc.HandlerCallDetails) -> tuple[Access | None, ServiceError | None]:
+        """Who calls, None where the client's certificate decides, and why the call is refused, None where it is not."""
+        access: Access | None = OPERATOR
+        try:
+            if self._keys is not None:
+                authorization = _header(details, "authorization")
+                by_certificate = authorization is None and self._certificates
+                access = None if by_certificate else self._keys.access_of(authorization)
+            if self.closed:
+                self.turned_away += 1
+                raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
+            if access is not None:
+                self._rates.admit(access.tenant)
+        except Unauthenticated as error:
+            return Access(error.key_id, error.tenant), error
+        except ServiceError as error:
+            return access, error
+        return access, None
+
+    def _enter(self, call: Call, access: Access | None) -> None:
+        """Gives the call its caller; raises CertificateUnknown, RateExceeded."""
+        if access is None and self._keys is not None:
+            access = self._keys.access_of_certificate(identities(call.context))
+            self._rates.admit(access.tenant)
+        call.access = access or NOBODY
+        if call.access.key_id:
+            structlog.contextvars.bind_contextvars(key=call.access.key_id)
 
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
@@ -183,82 +237,6 @@ class Accounting(grpc.aio.ServerInterceptor):
         except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             # Writing often finds out that a client left before grpc cancels the call.
             raise asyncio.CancelledError from error
-
-
-class AccessControl(grpc.aio.ServerInterceptor):
-    """Lets calls of known callers in, within their rates, until `closed` is set. turned_away: refused since then."""
-
-    def __init__(self, keys: KeyRing | None, rates: Rates, *, certificates: bool) -> None:
-        """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS)."""
-        self.closed = False
-        self.turned_away = 0
-        self._keys = keys
-        self._rates = rates
-        self._certificates = certificates
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler | None:
-        """See grpc.aio.ServerInterceptor."""
-        if handler_call_details.method not in METHODS:
-            return await continuation(handler_call_details)
-        access: Access | None = OPERATOR  # None: the client's certificate decides
-        try:
-            if self._keys is not None:
-                authorization = _header(handler_call_details, "authorization")
-                by_certificate = authorization is None and self._certificates
-                access = None if by_certificate else self._keys.access_of(authorization)
-            self._require_open()
-            if access is not None:
-                self._rates.admit(access.tenant)
-        except ServiceError as error:
-            return _refusing(error, access)
-        handler: Any = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        kind = _kind(handler)
-        behaviour = getattr(handler, kind)
-
-        async def unary(request: Any, call: Call) -> Any:
-            self._enter(call, access)
-            return await behaviour(request, call)
-
-        async def streaming(request: Any, call: Call) -> AsyncGenerator[Any, None]:
-            self._enter(call, access)
-            async with contextlib.aclosing(behaviour(request, call)) as responses:
-                async for response in responses:
-                    if self._keys is not None:
-                        self._keys.check(call.access)  # a key may be revoked meanwhile
-                    yield response
-
-        return handler._replace(**{kind: streaming if handler.response_streaming else unary})
-
-    def _require_open(self) -> None:
-        if self.closed:
-            self.turned_away += 1
-            raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
-
-    def _enter(self, call: Call, access: Access | None) -> None:
-        """Gives the call its caller; raises CertificateUnknown, RateExceeded."""
-        if access is None and self._keys is not None:
-            access = self._keys.access_of_certificate(identities(call.context))
-            self._rates.admit(access.tenant)
-        call.access = access or NOBODY
-        if call.access.key_id:
-            structlog.contextvars.bind_contextvars(key=call.access.key_id)
-
-
-def _refusing(error: ServiceError, access: Access | None) -> grpc.RpcMethodHandler:
-    """A handler that ends the call without reading its request."""
-    if isinstance(error, Unauthenticated):
-        access = Access(error.key_id, error.tenant)
-
-    async def refuse(_: Any, call: Call) -> AsyncGenerator[Any, None]:
-        call.access = access or NOBODY
-        raise error
-        yield  # type: ignore[unreachable]  # every streaming behaviour is a generator
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _header(details: grpc.HandlerCallDetails, name: str) -> str | None:

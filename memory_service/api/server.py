@@ -23,7 +23,7 @@ from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.api.health import Health
 from memory_service.api.ingestion import Ingestion
-from memory_service.api.interceptors import METHODS, SERVICES, AccessControl, Accounting
+from memory_service.api.interceptors import METHODS, SERVICES, Calls
 from memory_service.api.knowledge_bases import KnowledgeBases
 from memory_service.api.models import PING_INTERVAL_MS, Models
 from memory_service.api.operations import Operations
@@ -74,14 +74,12 @@ class Server:
         if audit is not None:
             self._closing.callback(audit.close)
         self._health = Health(settings.health_interval_s)
-        self._accounting = Accounting(settings.default_deadline_s, settings.ingest_idle_timeout_s, audit)
-        self._access = AccessControl(
-            self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None
-        )
+        self._calls = Calls(
+            self._security.keys, Rates(self._quota_of), audit, certificates=settings.tls_client_ca is not None,
+            default_deadline_s=settings.default_deadline_s, stream_idle_s=settings.ingest_idle_timeout_s,
+        )  # fmt: skip
         traced = tracing.interceptors(lambda details: details.method in METHODS)
-        self._grpc = grpc.aio.server(
-            interceptors=[*traced, self._accounting, self._access], options=_options(settings)
-        )
+        self._grpc = grpc.aio.server(interceptors=[*traced, self._calls], options=_options(settings))
 
     def _quota_of(self, tenant: str) -> Quota:
         """The tenant's quota: its own or the settings'; the operator has none."""
@@ -169,12 +167,12 @@ class Server:
         await self._health.drain()
         await asyncio.sleep(self._settings.shutdown_delay_s)
         # New calls are refused until clients pause: gRPC cancels what arrives while a connection closes, unretryably.
-        self._access.closed = True
+        self._calls.closed = True
         refused, pause_s = -1, _FIRST_PAUSE_S
         for _ in range(_MOST_PAUSES):
-            if self._access.turned_away == refused:
+            if self._calls.turned_away == refused:
                 break
-            refused = self._access.turned_away
+            refused = self._calls.turned_away
             await asyncio.sleep(pause_s)
             pause_s = _PAUSE_S
         self._draining.set()
@@ -188,9 +186,9 @@ class Server:
     async def _end_calls(self) -> None:
         """Ends what is under way after its grace, and closes the port."""
         grace_s = self._settings.shutdown_grace_s
-        self._accounting.stopping = True
+        self._calls.stopping = True
         stopping = asyncio.create_task(self._grpc.stop(grace_s))
-        idle = asyncio.create_task(self._accounting.wait_until_idle())
+        idle = asyncio.create_task(self._calls.wait_until_idle())
         await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
         idle.cancel()
         # Health.Watch streams never end by themselves: without calls of ours there is nothing to wait for but the
@@ -199,7 +197,7 @@ class Server:
         await stopping
         # gRPC does not wait for what a cut call has to put away.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._accounting.wait_until_idle(), _PUTTING_AWAY_S)
+            await asyncio.wait_for(self._calls.wait_until_idle(), _PUTTING_AWAY_S)
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:

@@ -73,10 +73,3 @@ def test_a_bug_tells_nothing_of_itself() -> None:
 def test_long_messages_fit_into_headers() -> None:
     error = errors.BadRequest("x" * 10**6, field="f", value="y" * 10**6)
     assert errors.to_status(error).ByteSize() < 4096
-
-
-def test_retry_information_goes_with_what_can_be_retried() -> None:
-    details = errors.to_status(errors.Overloaded("full")).details
-    retry = error_details_pb2.RetryInfo()
-    assert any(detail.Unpack(retry) for detail in details)
-    assert retry.retry_delay.ToTimedelta().total_seconds() == pytest.approx(0.1)

@@ -181,27 +181,6 @@ def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
     assert keys_near(store, base, "text 77", k=1) == ["d77"]
 
 
-def test_a_failed_insert_leaves_nothing_and_the_store_goes_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = store.create("kb", "", IDENTITY)
-    insert = Engine.insert
-
-    def failing(engine: Engine, name: str, columns: object, token: str) -> None:
-        if name.startswith("references"):
-            raise StoreUnavailable("no")
-        insert(engine, name, columns, token)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Engine, "insert", failing)
-    with pytest.raises(StoreUnavailable):
-        store.write(base, [document("a", "one")])
-    monkeypatch.undo()
-    assert store.check(base) == []
-    assert store.versions(base, ["a"]) == {}
-    store.write(base, [document("a", "one")])
-    assert keys_near(store, base, "one") == ["a"]
-
-
 _A_COLUMN_OF = {
     "payloads": "payload",
     f"references_{DIMENSION}": "embedding",

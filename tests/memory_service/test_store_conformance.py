@@ -13,7 +13,7 @@ import pytest
 from memory_model.words import query_words
 from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores import Query, Revision, digest
-from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, equal_to, matches
+from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
 
@@ -109,24 +109,6 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
     assert set(retrieved.payloads) == {two.references[0].memory_id}
     (near, _, _) = place.store.retrieve(base, Query(vectors, 2, minimum_score=0.9)).hits
     assert [hit.document_key for hit in near] == ["a"]
-
-
-@every_store_slowly
-def test_a_metadata_filter_is_exact(place: OpenedStore) -> None:
-    base = place.new_base()
-    documents = [
-        document(f"d{n}", f"text {n}", metadata={"even": str(n % 2 == 0), "n": str(n)}) for n in range(40)
-    ]
-    place.store.write(base, documents)
-    place.store.write(base, [document("d4", "text 4", metadata={"even": "False"})])
-
-    def near(**metadata: str) -> set[str]:
-        query = Query(vector_of("text 4")[None], 100, filter=equal_to(metadata))
-        return {hit.document_key for hit in place.store.retrieve(base, query).hits[0]}
-
-    assert near(even="True") == {f"d{n}" for n in range(0, 40, 2)} - {"d4"}
-    assert near(even="True", n="6") == {"d6"}
-    assert near(n="") == near(nothing="x") == set()
 
 
 @every_store_slowly
@@ -274,34 +256,6 @@ def test_knowledge_bases_know_nothing_of_each_other(place: OpenedStore) -> None:
     assert place.store.statistics(mine).references == 1
     place.store.drop(other)
     assert keys_near(place.store, mine, "one") == ["a"]
-
-
-@every_store_slowly
-def test_searches_go_on_while_documents_are_replaced(place: OpenedStore) -> None:
-    base = place.new_base()
-    place.store.write(base, [document(f"d{n}", f"text {n}") for n in range(20)])
-    problems: list[object] = []
-    done = threading.Event()
-
-    def search() -> None:
-        try:
-            while not done.is_set():
-                retrieved = place.store.retrieve(base, Query(vector_of("text 7")[None], 5))
-                (hits,) = retrieved.hits
-                if len(hits) != 5 or set(retrieved.payloads) != {hit.memory_id for hit in hits}:
-                    problems.append(retrieved)
-        except Exception as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=search) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for turn in range(2):
-        place.store.write(base, [document(f"d{n}", f"text {n}", f"turn {turn}") for n in range(10)])
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert problems == []
 
 
 @every_store_slowly

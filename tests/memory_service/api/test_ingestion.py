@@ -63,23 +63,6 @@ def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces(
     assert {hit.text for hit in hits} == {"First text.", "New text."}
 
 
-def test_a_replaced_document_is_never_found_however_near(client: Client) -> None:
-    near = [document(f"n{n}", f"Word {n}.") for n in range(30)]
-    client.ingest("masks", *near, document("target", "Old."))
-    for round_ in range(3):
-        client.ingest(
-            "masks",
-            document("target", f"Text {round_}."),
-            *(document(f"n{n}", f"Word {n} {round_}.") for n in range(20)),
-        )
-    for old in ("Old.", "Text 0.", "Text 1.", "Word 3.", "Word 3 0."):
-        hits = client.retrieve("masks", vector_of(old)[None], k=31, return_text=True).results[0].hits
-        assert len(hits) == 31
-        assert old not in {hit.text for hit in hits}
-    hits = client.retrieve("masks", vector_of("Text 2.")[None], k=1, return_text=True).results[0].hits
-    assert [hit.text for hit in hits] == ["Text 2."]
-
-
 def test_bad_documents_fail_by_name_and_the_others_are_stored(client: Client) -> None:
     answers = client.ingest(
         "mixed",

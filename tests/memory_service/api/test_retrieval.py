@@ -108,12 +108,6 @@ def test_minimum_score_and_metadata_filter(client: Client) -> None:
     )
 
 
-def test_another_knowledge_base_is_never_answered_from(client: Client) -> None:
-    hits = client.retrieve("others", vector_of(texts()[3])[None], k=100).results[0].hits
-    assert [hit.document_key for hit in hits] == ["o"]
-    assert not client.retrieve("default", vector_of(texts()[3])[None]).results[0].hits
-
-
 @pytest.mark.parametrize(
     ("raw", "more", "reason"),
     [
@@ -135,11 +129,6 @@ def test_wrong_values_are_named(
     error = refused(client, raw=raw, **more)
     assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
     assert error.details[error_details_pb2.BadRequest].field_violations[0].field
-
-
-def test_huge_finite_vectors_are_fine(client: Client) -> None:
-    hits = client.retrieve("facts", (vector_of(texts()[5]) * 1e37)[None]).results[0].hits
-    assert hits[0].document_key == "d5"
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,6 @@ def test_memories_may_come_later(running: Service, tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_deleted_knowledge_base_is_filled_again_in_full(running: Service, tmp_path: Path) -> None:
-    facts = write_jsonl(tmp_path / "f.jsonl", [{"key": "a", "text": "Fact."}, {"key": "bad", "text": ""}])
-    assert command(running, "ingest", facts, "--kb", "twice").exit_code == 1
-    assert "1 unchanged" in command(running, "ingest", facts, "--kb", "twice").stdout
-    assert command(running, "kb", "delete", "twice", "--yes").exit_code == 0
-    assert "1 stored" in command(running, "ingest", facts, "--kb", "twice").stdout
-
-
 def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) -> None:
     assert (
         command(running, "kb", "create", "empty", "--description", "nothing yet").stdout == "created empty\n"

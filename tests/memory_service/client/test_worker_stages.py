@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory_model.errors import ModelMismatch
 from memory_model.formats import read_documents
@@ -170,16 +168,3 @@ def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(
     for stage in (Write(nowhere, HashModel(tmp_path)), Send(nowhere)):
         with pytest.raises(RemoteError, match="nowhere"):
             stage([row])
-
-
-@given(
-    st.lists(
-        st.builds(
-            Row, st.text(), st.text(), st.text(),
-            st.none() | st.builds(lambda n: pb.IngestItem(sequence=n), st.integers(0, 1 << 40)),
-            st.text(), st.integers(0, 1 << 40), st.text(), st.text(),
-        )
-    )
-)  # fmt: skip
-def test_rows_come_out_of_a_table_as_they_went_in(rows: list[Row]) -> None:
-    assert rows_of(table_of(rows)) == rows

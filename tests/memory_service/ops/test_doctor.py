@@ -69,22 +69,6 @@ def only_expired_keys(folder: Path, settings: dict[str, Any]) -> None:
         file.with_new("old", "", {"*": "read"}, timedelta(days=-1))[0].write(settings["keys"])
 
 
-def nobody_is_asked(folder: Path, settings: dict[str, Any]) -> None:
-    del settings["keys"]
-
-
-def another_ones_key(folder: Path, settings: dict[str, Any]) -> None:
-    settings["tls_key"].write_bytes(Authority("other").issue("other").key)
-
-
-def no_certificate(folder: Path, settings: dict[str, Any]) -> None:
-    settings["tls_certificate"].write_bytes(b"-----BEGIN")
-
-
-def half_of_tls(folder: Path, settings: dict[str, Any]) -> None:
-    del settings["tls_key"]
-
-
 def an_ended_certificate(folder: Path, settings: dict[str, Any]) -> None:
     Authority("authority").issue("service", days=-1).files(folder, "service")
 
@@ -98,8 +82,6 @@ def an_ended_authority(folder: Path, settings: dict[str, Any]) -> None:
     ("harm", "says"),
     [
         (no_keys, "no key file"), (half_a_key_file, "is no key file"), (only_expired_keys, "0 of 1 keys active"),
-        (nobody_is_asked, "without authentication"), (another_ones_key, "no PEM certificate and its key"),
-        (no_certificate, "no PEM certificate"), (half_of_tls, "set both or neither"),
         (an_ended_certificate, "good from"), (an_ended_authority, "good from"),
     ],
 )  # fmt: skip
