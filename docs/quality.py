@@ -56,7 +56,7 @@ class Bar:
 
     def value(self, sections: Mapping[str, Measured]) -> tuple[float, float, float] | None:
         """The figure and its 95 % interval, or None where it was not measured."""
-        section = sections.get(f"{self.section}/test")
+        section = sections.get(self.section if "/" in self.section else f"{self.section}/test")
         if section is None:
             return None
         if self.kind == "mean":
@@ -91,6 +91,10 @@ TARGETS = (
     Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
     Bar("SQuAD: F1, memory / the same five as text", "squad", ("memory", "rag_five"), "f1", 0.9, 1.0, kind="ratio"),
     Bar("SQuAD: F1, memory / the right text alone", "squad", ("memory", "rag"), "f1", 0.75, 0.95, kind="ratio"),
+    Bar("HaluEval (development): F1, memory / the same five as text", "halueval/dev", ("memory", "rag_five"), "f1",
+        0.9, 1.0, kind="ratio"),
+    Bar("HaluEval (development): F1, memory / the right text alone", "halueval/dev", ("memory", "rag"), "f1",
+        0.75, 0.95, kind="ratio"),
     Bar("SQuAD, retrieved: F1, memory / the same as text", "squad_retrieved", ("memory_retrieved", "rag_retrieved"),
         "f1", 0.9, 1.0, kind="ratio"),
     Bar("facts: F1 without the codec - F1 with it", "facts", ("memory_exact", "memory"), "f1", 0.02, 0.005,

@@ -118,6 +118,8 @@ class EdgeModel:
             raise InvalidInput(f"give either settings or {', '.join(given)}")
         settings = settings or EdgeSettings(**given)
         opened = Bundle.open(settings.bundle)
+        if settings.minimum_score is None:
+            settings = settings.model_copy(update={"minimum_score": opened.manifest.minimum_score})
         decoder = Decoder.open(
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,

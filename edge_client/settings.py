@@ -73,7 +73,8 @@ class EdgeSettings(CheckedSettings):
     any, a service is called only if it was named.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
-    next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read.
+    next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
+    bundle's, -1 reads everything.
     deadline_s: longest wait for a chunk's memories.
     memory_cache_mb: payloads kept on the device. pack: folder of a memory pack
     (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.

@@ -69,6 +69,7 @@ class Manifest:
     format_version: int = BUNDLE_FORMAT_VERSION
     special_tokens: SpecialTokens | None = None
     refusal: Refusal = field(default_factory=Refusal)
+    minimum_score: float | None = None
 
     def to_json(self) -> str:
         """The content of `manifest.json`."""

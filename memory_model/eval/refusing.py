@@ -16,7 +16,7 @@ from memory_model.eval.conditions import Evaluation
 from memory_model.eval.scores import Mean
 from memory_model.nn.generate import first_logits
 
-STEP, HIGHEST = 0.25, 10.0
+STEP, LOWEST, HIGHEST = 0.25, -3.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,14 @@ def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | N
 
 
 def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
-    """Points of rising bias from 0, by the name of a file of questions; raises InvalidInput without both kinds."""
+    """Points of rising bias, by the name of a file of questions; raises InvalidInput without both kinds."""
     kinds = {q.answerable for found in questions.values() for q in found}
     if kinds != {True, False}:
         raise InvalidInput(
             "calibrating needs questions that nothing answers and questions that something does"
         )
     points = []
-    for n in range(round(HIGHEST / STEP) + 1):
-        bias = n * STEP
+    for bias in (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1)):
         shares: tuple[dict[str, Mean], dict[str, Mean]] = ({}, {})
         for name, found in questions.items():
             for answerable in (False, True):
@@ -78,5 +77,5 @@ def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
 
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:
-    """The highest bias with at most so large a share of wrong refusals in every file; the first point if none."""
+    """The highest bias with at most so large a share of wrong refusals in every file; the lowest if there is none."""
     return max((p for p in points if p.most_wrong <= most_wrong), key=lambda p: p.bias, default=points[0])

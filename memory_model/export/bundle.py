@@ -91,6 +91,7 @@ def export_bundle(
                 embedder_id, chosen.label, loaded.licence, loaded.config,
                 special_tokens=loaded.tokenizer.special,
                 refusal=folder.refusal if folder else Refusal(),
+                minimum_score=folder.minimum_score if folder and not embedder else None,
             )  # fmt: skip
             bundle = write_bundle(out, staging, manifest)
             progress.update(steps, advance=1, description="done")

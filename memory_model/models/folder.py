@@ -43,7 +43,8 @@ class ModelFolder:
     """An opened model folder; nothing large is read.
 
     base: a path, relative to the folder or absolute, or `package:NAME/FILE` of an installed package. base_id:
-    SHA-256 of the base's files. sizes: bytes of each of them.
+    SHA-256 of the base's files. sizes: bytes of each of them. minimum_score: cosine similarity, of the folder's own
+    embedder, below which a device does not read what it finds; None reads everything.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class ModelFolder:
     embedder: str = "minilm"
     licence: str = ""
     refusal: Refusal = field(default_factory=Refusal)
+    minimum_score: float | None = None
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> ModelFolder:
@@ -121,6 +123,7 @@ class ModelFolder:
         data: dict[str, Any] = {
             "format": FORMAT, "name": self.name, "base": base, "memory": self.memory.to_dict(),
             "embedder": self.embedder, "licence": self.licence, "refusal": asdict(self.refusal),
+            "minimum_score": self.minimum_score,
         }  # fmt: skip
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -134,6 +134,20 @@ def test_a_model_that_refuses_readily_begins_so_where_it_reads_memories_and_only
         assert alone == plain.ask(QUESTION, max_tokens=4, memory="off").text
 
 
+@pytest.mark.parametrize(("own", "sent"), [(None, 0.5), (-1.0, -1.0)])
+def test_what_scores_below_the_bundles_minimum_is_not_requested_unless_a_setting_says_otherwise(
+    own: float | None, sent: float, tiny: Bundle, tmp_path: Path, service: FakeService
+) -> None:
+    folder = tmp_path / "choosy"
+    shutil.copytree(tiny.folder, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "minimum_score": 0.5}))
+    given: dict[str, Any] = {} if own is None else {"minimum_score": own}
+    with EdgeModel.open(folder, service.address, memory="exact", **given) as model:
+        model.ask(QUESTION, max_tokens=1)
+    assert service.requests[-1].minimum_score == sent
+
+
 def test_an_empty_knowledge_base_is_no_error(model: EdgeModel, service: FakeService) -> None:
     service.vectors, service.texts, service.payloads = service.vectors[:0], [], []
     recalls, _, finished = answer(model)

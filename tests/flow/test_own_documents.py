@@ -47,10 +47,14 @@ def server(tiny: Bundle, address: str, tmp_path_factory: pytest.TempPathFactory)
     assert "Traceback" not in running.log.read_text()
 
 
+def signed(server: AppProcess) -> dict[str, str]:
+    return {"Authorization": f"Bearer {server.key}"}
+
+
 def upload(server: AppProcess, base: str, key: str, text: str, title: str = "") -> list[dict[str, object]]:
     """The steps that were told."""
     path = f"/v1/knowledge_bases/{base}/documents?key={quote(key)}&title={quote(title)}"
-    reply = call(server.port, "POST", path, text.encode(), **{"Content-Type": "text/plain"})
+    reply = call(server.port, "POST", path, text.encode(), **{"Content-Type": "text/plain", **signed(server)})
     assert reply.status == 200, reply.text
     lines = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
@@ -91,7 +95,7 @@ def test_the_same_file_changes_nothing_another_one_replaces_it_and_it_can_be_rem
     assert upload(server, "notes", "a.txt", "Code of Lima: 74")[-1]["outcome"] == "unchanged"
     assert upload(server, "notes", "a.txt", "Code of Lima: 75")[-1]["outcome"] == "replaced"
     assert [m["text"] for m in read(server, "Code of Lima?", knowledge_base="notes")] == ["Code of Lima: 75"]
-    gone = call(server.port, "DELETE", "/v1/knowledge_bases/notes/documents?key=a.txt")
+    gone = call(server.port, "DELETE", "/v1/knowledge_bases/notes/documents?key=a.txt", **signed(server))
     assert gone.json() == {"deleted": 1}
     assert read(server, "Code of Lima?", knowledge_base="notes") == []
 
@@ -161,7 +165,7 @@ def test_what_cannot_be_added_is_refused_by_name_and_the_chat_goes_on(
     assert result.exit_code == 0, result.output
     said = result.stderr
     for expected in (
-        "/add needs the name of a file: /add FILE", "nowhere.txt cannot be read", "the document is a PDF",
+        "/add needs the name of a file: /add FILE", "nowhere.txt cannot be read", "the PDF cannot be read",
         "there is no question to take back", "there is no knowledge base 'nosuch'; there are:", "firm",
         "there is no command /foo; there are: /kb, /memory", "/save needs the name of a file", "* mine",
     ):  # fmt: skip

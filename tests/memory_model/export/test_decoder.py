@@ -207,7 +207,7 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     alone = standard(weights_of(model), model.config, precision)
     alone.save(tmp_path / "alone.onnx", external=True)
     largest = (tmp_path / "alone.onnx.data").stat().st_size
-    assert (tmp_path / "decoder.onnx.data").stat().st_size == largest
+    assert (tmp_path / "decoder.onnx.data").stat().st_size >= largest, "the writer's weights lie there too"
     chosen, ids = memories(model.config, 4, 1), list(range(50))
     logits = []
     graphs = []
