@@ -27,6 +27,7 @@ from rich.text import Text
 
 from deploy.default_bundle import is_current, made
 from deploy.service_process import ServiceFailed, ServiceProcess
+from memory_model.refusal import SENTENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = Path(sys.executable).parent
@@ -39,11 +40,11 @@ console = Console(width=120 if not sys.stdout.isatty() else None)
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the country `key`; the line `field` of its document holds the answer."""
+    """A question about the country `key`; the line `field` of its document holds the answer, None where none does."""
 
     key: str
     text: str
-    field: str
+    field: str | None
 
 
 # Countries that the model was not tuned on, each with neighbours that have the same kind of lines.
@@ -51,6 +52,8 @@ QUESTIONS = (
     Question("bn", "What is the highest point of Benin?", "Elevation extremes - highest point"),
     Question("mv", "What are the national symbols of Maldives?", "National symbol(s)"),
     Question("tu", "What is the population of Turkey?", "Population"),
+    # Nothing answers it: nine of the other countries have such a line, this one has none.
+    Question("mv", "What is the public debt of Maldives?", None),
 )
 NEIGHBOURS = ("to", "ng", "ni", "in", "ce", "mp", "bu", "gr", "gg")
 
@@ -160,12 +163,13 @@ def ask_both_ways(
 ) -> dict[str, Any]:
     """The question, what the document says, and the device's two answers."""
     lines = documents[question.key]["text"].splitlines()
-    expected = next(
-        (line.partition(": ")[2] for line in lines if line.startswith(f"{question.field}: ")), None
-    )
+    expected: str | None = SENTENCE
+    if question.field is not None:
+        answers_of = (line.partition(": ")[2] for line in lines if line.startswith(f"{question.field}: "))
+        expected = next(answers_of, None)
     if expected is None:
         raise StepFailed(f"{KNOWLEDGE.name}, {question.key}: no line {question.field!r}")
-    log = WORK / f"ask-{question.key}.log"
+    log = WORK / f"ask-{QUESTIONS.index(question) + 1}.log"
     with step("ask", question.text):
         output = run(
             *("edge-client", "ask", question.text),
