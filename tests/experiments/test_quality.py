@@ -179,7 +179,7 @@ def test_the_report_command_writes_the_tables_and_keeps_the_numbers(tmp_path: Pa
 def test_the_committed_page_is_what_the_committed_numbers_say() -> None:
     text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     assert page(text, read_measured(ROOT / "docs/data/quality.jsonl")) == text, "run `make quality`"
-    assert len(text.splitlines()) <= 120
+    assert len(text.splitlines()) <= 130
 
 
 def test_the_examples_on_the_page_are_rows_of_the_sets() -> None:
@@ -195,7 +195,7 @@ def test_the_examples_on_the_page_are_rows_of_the_sets() -> None:
 
 
 def test_every_bar_is_of_a_section_that_something_measures() -> None:
-    known = {s.name for s in SECTIONS if s.part == "test"} | {"prose", "int4", "overlap"}
+    known = {s.name if s.part == "test" else s.label for s in SECTIONS} | {"prose", "int4", "overlap"}
     assert {bar.section for bar in TARGETS} <= known
 
 
