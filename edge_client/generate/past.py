@@ -15,7 +15,8 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-from edge_client.local.knowledge_base import Head, LocalDocument, LocalKnowledgeBase, disk_errors
+from edge_client.local.knowledge_base import LocalKnowledgeBase, disk_errors
+from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from edge_client.wire.retrieval import Answer
 from memory_model.chat import Message

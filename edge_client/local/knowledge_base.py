@@ -19,8 +19,8 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,19 +28,15 @@ import google_crc32c
 import numpy as np
 
 from edge_client.errors import StorageError
+from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.writer import Written
 from edge_client.wire.retrieval import Answer, Hit
 from memory_model.codec.blas import ON_ONE_THREAD
 from memory_model.codec.payload import Identity
 from memory_model.errors import (
-    CodecMismatch,
     CorruptFile,
-    EmbedderMismatch,
-    FormatMismatch,
-    IdentityMismatch,
     InvalidInput,
     MissingFile,
-    ModelMismatch,
 )
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
@@ -65,80 +61,6 @@ CREATE TABLE vectors (id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, 
 CREATE TABLE payloads (
     id INTEGER PRIMARY KEY REFERENCES refs ON DELETE CASCADE, crc32c INTEGER NOT NULL, payload BLOB NOT NULL);
 """
-
-
-@dataclass(frozen=True)
-class Head:
-    """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
-
-    candidates: nearest by vector that words put in order. Of a memory pack, else 0: the service's revision, and how
-    many memories it has there with which digest of their ids; a limited pack has fewer.
-    """
-
-    name: str
-    model_id: str
-    codec_id: str
-    memory_format_id: str
-    embedder_id: str
-    dimension: int
-    candidates: int = 50
-    revision: int = 0
-    memories: int = 0
-    id_digest: int = 0
-
-    @classmethod
-    def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
-        """A new one's, for what a bundle writes."""
-        return cls(
-            name, identity.model_id, identity.codec_id, identity.memory_format_id, embedder_id, dimension
-        )
-
-    def require(self, identity: Identity, embedder_id: str, remedy: str) -> None:
-        """Raise the mismatch of the first id that is another."""
-        mismatches: tuple[tuple[type[IdentityMismatch], str, str], ...] = (
-            (ModelMismatch, self.model_id, identity.model_id),
-            (FormatMismatch, self.memory_format_id, identity.memory_format_id),
-            (CodecMismatch, self.codec_id, identity.codec_id),
-            (EmbedderMismatch, self.embedder_id, embedder_id),
-        )
-        for mismatch, theirs, ours in mismatches:
-            if theirs != ours:
-                raise mismatch(theirs, ours, remedy, subject=f"knowledge base {self.name!r} was written by")
-
-
-@dataclass(frozen=True)
-class LocalDocument:
-    """A document as it is kept. text: whole, from which its memories can be written anew; None where it was not kept.
-
-    references: number of memories; written_at: seconds since 1970. Both are set by the knowledge base.
-    """
-
-    key: str
-    title: str = ""
-    text: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    references: int = 0
-    written_at: float = 0.0
-
-    @property
-    def content_hash(self) -> bytes:
-        """SHA-256 of title, metadata and text: an equal document needs no writing."""
-        content = json.dumps([self.title, dict(sorted(self.metadata.items())), self.text])
-        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A reference with its memory. vector: float32 [dimension] of unit length; crc32c: of the payload."""
-
-    memory_id: int
-    key: str
-    title: str
-    chunk: int
-    text: str
-    vector: np.ndarray
-    payload: bytes
-    crc32c: int
 
 
 class LocalKnowledgeBase:

@@ -12,7 +12,8 @@ import google_crc32c
 import numpy as np
 
 from edge_client.errors import RetrievalError, StorageError
-from edge_client.local.knowledge_base import Head, LocalKnowledgeBase, Reference, read_head
+from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.records import Head, Reference
 from edge_client.pull.staging import CALL_S, Progress, Staging, messages, resumed, silent
 from edge_client.settings import EdgeSettings
 from edge_client.wire.channel import ChannelSettings, open_channel

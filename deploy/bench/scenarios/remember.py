@@ -17,7 +17,8 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, direct
 from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel
 from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import IN_MEMORY, Head, LocalDocument, LocalKnowledgeBase
+from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase
+from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
 from memory_model.formats import FileDocument

@@ -11,13 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.local.knowledge_base import (
-    IN_MEMORY,
-    Head,
-    LocalDocument,
-    LocalKnowledgeBase,
-    kept_documents,
-)
+from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase, kept_documents
+from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
