@@ -99,11 +99,8 @@ class IngestStream:
             raise BadRequest(
                 f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
             )
-        settings = self._runtime.settings
-        later = start.memory_writing == pb.MEMORY_WRITING_LATER or (
-            start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and settings.memory_writing == "later"
-        )
-        return StreamOptions(settings.document_limit_bytes, start.overlap_tokens, later)
+        later = start.memory_writing == pb.MEMORY_WRITING_LATER
+        return StreamOptions(self._runtime.settings.document_limit_bytes, start.overlap_tokens, later)
 
     # Documents
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_service.client.destination import Destination
+from memory_service.client.ingest import Destination
 from memory_service.client.ray import IngestionStopped, Workers, ingest_with_ray
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.processes import ROOT, client_of, service

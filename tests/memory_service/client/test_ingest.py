@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory_service.client.connection import RemoteError
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2

@@ -11,9 +11,8 @@ import pytest
 from memory_model.errors import ModelMismatch
 from memory_model.formats import read_documents
 from memory_service.client.connection import RemoteError
-from memory_service.client.destination import Destination
+from memory_service.client.ingest import Destination, Row
 from memory_service.client.ray import Send, Store, Write, rows_of, table_of
-from memory_service.client.rows import Row
 from memory_service.stores import open_store
 from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
