@@ -71,11 +71,14 @@ def test_a_device_with_certificate_and_key_gets_in_and_nobody_else(tmp_path: Pat
 
 def test_tls_files_that_do_not_fit_together_are_named_before_the_service_listens(tmp_path: Path) -> None:
     authority = Authority("a")
-    certificate, _ = authority.issue("one", "localhost", days=3).files(tmp_path, "one")
+    certificate, key = authority.issue("one", "localhost", days=3).files(tmp_path, "one")
     _, other = authority.issue("two", "localhost").files(tmp_path, "two")
     with pytest.raises(InvalidInput, match="both tls_certificate and tls_key"):
         Security.of(Settings(tls_certificate=certificate))
     with pytest.raises(InvalidInput, match="tls_client_ca"):
         Security.of(Settings(tls_client_ca=certificate))
+    pair = {"tls_certificate": certificate, "tls_key": key}
+    with pytest.raises(InvalidInput, match="keys certificate"):  # who may connect may not yet do anything
+        Security.of(Settings(listen="0.0.0.0:0", insecure=True, tls_client_ca=certificate, **pair))
     with pytest.raises(CorruptFile, match=r"one\.pem"):
         Security.of(Settings(tls_certificate=certificate, tls_key=other))
