@@ -95,7 +95,7 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 
 
 def test_every_decision_that_code_names_is_on_the_page() -> None:
-    decided = set(re.findall(r"^## (\d{4}) ", (ROOT / "docs/decisions.md").read_text(), re.M))
+    decided = set(re.findall(r"^## (\d{4}) ", (ROOT / "docs/decisions/README.md").read_text(), re.M))
     code = subprocess.run(
         ["git", "grep", "-hioE", r"decisions? 0[0-9]{3}"],
         cwd=ROOT,
