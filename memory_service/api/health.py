@@ -20,7 +20,6 @@ from memory_service.stores import Store
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-RETRIEVAL = "memory.v1.Retrieval"
 MODELS = "memory.v1.Models"
 
 

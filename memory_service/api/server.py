@@ -183,16 +183,15 @@ class Server:
         grace_s = self._settings.shutdown_grace_s
         self._calls.stopping = True
         stopping = asyncio.create_task(self._grpc.stop(grace_s))
-        idle = asyncio.create_task(self._calls.wait_until_idle())
-        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calls.idle.wait(), grace_s)
         # Health.Watch streams never end by themselves: without calls of ours there is nothing to wait for but the
         # last answers' way out.
         await self._grpc.stop(min(_LAST_ANSWERS_S, grace_s))
         await stopping
         # gRPC does not wait for what a cut call has to put away.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._calls.wait_until_idle(), _PUTTING_AWAY_S)
+            await asyncio.wait_for(self._calls.idle.wait(), _PUTTING_AWAY_S)
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
