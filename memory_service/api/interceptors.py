@@ -70,11 +70,6 @@ class Call:
         self.knowledge_base = ""
         self.outcomes: Counter[str] = Counter()
 
-    def time_remaining_s(self) -> float | None:
-        """Until the client's deadline; None where it sent none."""
-        remaining_s: float | None = self.context.time_remaining()
-        return remaining_s
-
 
 class Calls(grpc.aio.ServerInterceptor):
     """Lets calls of known callers in, within their rates; counts, times and logs them; turns errors into statuses.

@@ -56,7 +56,7 @@ class LateMemories:
     def start(self) -> None:
         """Begins with what an earlier process left."""
         for base in self._runtime.store.knowledge_bases():
-            if not (base.problem or self._runtime.catalogue.mismatch(base)):
+            if not self._runtime.problem_of(base):
                 self.look_at(base)
 
     async def stop(self) -> None:
