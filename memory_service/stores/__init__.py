@@ -11,7 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseNotFound
+from memory_service.errors import (
+    DocumentNotFound,
+    KnowledgeBaseDamaged,
+    KnowledgeBaseExists,
+    KnowledgeBaseNotFound,
+)
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
@@ -265,10 +270,6 @@ class Store(ABC):
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """Counts and bytes."""
 
-    @abstractmethod
-    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """Everything wrong with it, one sentence each; `deep` reads everything and compares its checksums."""
-
     def ping(self) -> None:
         """Returns when the store answers; raises StoreUnavailable. Stores on another machine ask it."""
         self.knowledge_bases()
@@ -293,6 +294,12 @@ def require_sound(base: KnowledgeBase) -> None:
 def digest(memory_ids: Sequence[int] | np.ndarray) -> int:
     """XOR of ids: equal sets have equal digests, whatever the order; adding and removing are the same."""
     return int(np.bitwise_xor.reduce(np.asarray(memory_ids, np.uint64))) if len(memory_ids) else 0
+
+
+def name_taken(name: str) -> KnowledgeBaseExists:
+    """The error for a name that another one has."""
+    message = f"a knowledge base called {name!r} is there already"
+    return KnowledgeBaseExists(message, knowledge_base=name)
 
 
 def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotFound:

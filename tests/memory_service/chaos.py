@@ -186,7 +186,7 @@ def run(
         time.sleep(2 * stall_s + 0.5)  # what the server goes on with although nobody waits for it
         gone += running
         _check(store, [one for pod in gone for one in pod.operations.values()], outcome)
-        assert store.check(base, deep=True) == []
+        require_whole(store, base)
         assert any(pod.opened.is_set() for pod in gone[pods:]) or not outcome.counts["kills"]
         return outcome
     finally:

@@ -76,7 +76,7 @@ def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
         committed = table == "documents"
         expected = ["kept", "new", "old"] if committed else ["kept", "old", "old"]
         for _ in range(2):
-            assert again.check(found, deep=True) == []
+            require_whole(again, found)
             assert sorted(keys_near(again, found, "one")) == expected
             again.sweep(0.0)  # type: ignore[attr-defined]
         wait_for_rows(again, found, len(expected))
@@ -114,7 +114,7 @@ def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) ->
     assert store.sweep(0.0) == 100  # type: ignore[attr-defined]
     wait_for_rows(store, base, 20)
     assert store.sweep(0.0) == 0  # type: ignore[attr-defined]
-    assert store.check(base, deep=True) == []
+    require_whole(store, base)
     assert sorted(keys_near(store, base, "text 3")) == sorted(f"d{n}" for n in range(1, 20, 2) for _ in "ab")
 
 
@@ -177,7 +177,7 @@ def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
     assert max(count for name, count in inserted if name == "payloads") < 40
     assert inserted[-1] == ("documents", 100)
     assert [count for name, count in inserted if name == "documents"] == [100]
-    assert store.check(base, deep=True) == []
+    require_whole(store, base)
     assert keys_near(store, base, "text 77", k=1) == ["d77"]
 
 

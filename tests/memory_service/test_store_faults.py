@@ -97,7 +97,7 @@ class Service:
         assert store is not None
         base = store.knowledge_base("kb")
         eventually(lambda: store.check(base) == [])  # a batch that broke off is undone without being asked to
-        assert store.check(base, deep=True) == []
+        require_whole(store, base)
         hits = self.client.retrieve("kb", vector_of("x")[None], k=1000).results[0].hits
         found = [hit.document_key for hit in hits]
         assert len(found) == len(set(found))
