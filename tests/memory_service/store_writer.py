@@ -35,7 +35,7 @@ def main(url: str, seed: str) -> None:
     """Never ends by itself."""
     configure_logs()  # on stderr: stdout is for what is said
     chance = random.Random(seed)
-    knowledge_base.SAVE_SHARE, knowledge_base.DEAD_ROWS = 0.01, 60  # it is saved and built again all the time
+    knowledge_base.SAVE_ROWS, knowledge_base.SAVE_SHARE = 0, 0.01  # the index is saved all the time
     store = open_store(url)
     there = {base.name: base for base in store.knowledge_bases()}
     base = there.get("kb") or store.create("kb", "", IDENTITY)

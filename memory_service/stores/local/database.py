@@ -171,14 +171,14 @@ class Transaction:
                 found.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
         return found
 
-    def vectors(self, first_row: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The next some thousand from one row on: rows, int64 [n], and vectors, float32 [n, dimension]."""
-        sql = "SELECT row, vector FROM vectors WHERE row >= ? ORDER BY row LIMIT ?"
-        found = self._run(sql, (first_row, _VECTORS_AT_ONCE)).fetchall()
-        vectors = np.frombuffer(b"".join(vector for _, vector in found), "<f4")
-        if vectors.size != dimension * len(found):
-            raise KnowledgeBaseDamaged(f"vectors have other lengths than {dimension} numbers")
-        return np.array([row for row, _ in found], np.int64), vectors.reshape(-1, dimension)
+    def vectors(self, first_row: int, dimension: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension]."""
+        found = self._run("SELECT row, vector FROM vectors WHERE row >= ? ORDER BY row", (first_row,))
+        while part := found.fetchmany(_VECTORS_AT_ONCE):
+            vectors = np.frombuffer(b"".join(vector for _, vector in part), "<f4")
+            if vectors.size != dimension * len(part):
+                raise KnowledgeBaseDamaged(f"vectors have other lengths than {dimension} numbers")
+            yield np.array([row for row, _ in part], np.int64), vectors.reshape(-1, dimension)
 
     # Changes
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from memory_model.words import ranked
-from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound
+from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, StoreUnavailable
 from memory_service.ops.logs import logger
 from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written
 from memory_service.stores.filters import Filter
@@ -27,10 +27,10 @@ from memory_service.stores.local.tables import Document
 
 START_CHECK_BYTES = 1 << 30
 """Up to this size everything in a file is compared before it is served; a payload is compared whenever it is read."""
-SAVE_SHARE = 0.05
-"""Of vectors that were added since the index was saved, from which on it is saved."""
-DEAD_ROWS, DEAD_SHARE = 1024, 0.3
-"""So many dead vectors, and such a share of all, make the index be built again."""
+SAVE_ROWS, SAVE_SHARE = 1024, 0.25
+"""So many vectors that were added since the index was saved, and such a share of it, make a batch save it."""
+LIVING_SHARE = 0.7
+"""An index of which fewer vectors belong to references is built again at the next start."""
 _DATA, _INDEX = "documents.sqlite3", "index.faiss"
 _KEPT_FILTERS = 32
 _PUBLISHED_SOON_S = 0.0005
@@ -61,14 +61,9 @@ class View:
                 self.passing.popitem()  # the newest
         return known
 
-    @property
-    def dead(self) -> int:
-        """Vectors of the index that belong to no reference."""
-        return self.index.count - self.passing[None].count
-
 
 class LocalKnowledgeBase:
-    """Reading is thread-safe; writes follow one another. `maintain` has one caller, a thread of the store."""
+    """Reading is thread-safe; writes follow one another."""
 
     def __init__(self, folder: Path) -> None:
         """Raises KnowledgeBaseDamaged for whatever is not as it was written."""
@@ -103,33 +98,26 @@ class LocalKnowledgeBase:
         return cls(folder)
 
     def _loaded(self, data: Transaction) -> View:
-        """The saved index with what came since; one that is missing, harmed or of another state is built again."""
+        """The saved index with what came since; one that is missing, harmed or half dead is built again."""
         saved = VectorIndex.load(self._folder / _INDEX, self._dimension)
         if saved is not None and saved[1] <= data.revision().number:
             with contextlib.suppress(KnowledgeBaseDamaged):
                 self._saved_rows = saved[0].count
-                return self._caught_up(saved[0], data)
-        return self._caught_up(self._new_index(), data)
-
-    def _new_index(self) -> VectorIndex:
-        """In place of the saved one, whose rows may be used again."""
-        (self._folder / _INDEX).unlink(missing_ok=True)
+                view = self._caught_up(saved[0], data)
+                if view.passing[None].count >= LIVING_SHARE * view.index.count:
+                    return view
+        (self._folder / _INDEX).unlink(missing_ok=True)  # its rows may be used again
         self._saved_rows = 0
-        return VectorIndex(self._dimension)
+        return self._caught_up(VectorIndex(self._dimension), data)
 
     def _caught_up(self, index: VectorIndex, data: Transaction) -> View:
         """The view of a state of the data, by an index that gets the vectors it lacks."""
-        while self._add_some(index, data):
-            pass
+        for rows, vectors in data.vectors(index.next_row, self._dimension):
+            index.add(rows, vectors)
         revision, living = data.revision(), data.rows_of(None, index.next_row)
         if np.count_nonzero(living[index.rows()]) != revision.memories:
             raise KnowledgeBaseDamaged("vectors of memories are lost")
         return View.of(revision.number, index, living)
-
-    def _add_some(self, index: VectorIndex, data: Transaction) -> bool:
-        rows, vectors = data.vectors(index.next_row, self._dimension)
-        index.add(rows, vectors)
-        return len(rows) > 0
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[Transaction, View]]:
@@ -221,48 +209,23 @@ class LocalKnowledgeBase:
             view = View.of(data.count_batch(added, gone), index, living)
         self._view = view
         self._database.checkpoint()
+        if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
+            self._save()
 
-    # In the background
-
-    def maintain(self) -> None:
-        """Builds the index again where many of its vectors are dead; saves it where it has grown."""
-        view = self._view
-        if view.dead >= max(DEAD_ROWS, DEAD_SHARE * view.index.count):
-            self._build_again()
-        if abs(self._view.index.count - self._saved_rows) > SAVE_SHARE * self._saved_rows:
-            self.save()
-
-    def _build_again(self) -> None:
-        """An index of the living alone; searches and writes go on while most of it is built."""
-        index, more = self._new_index(), True
-        while more:
-            with self.reading() as (data, _):
-                more = self._add_some(index, data)
-        with self._lock, self.reading() as (data, _):
-            self._view = self._caught_up(index, data)
-
-    def save(self) -> None:
-        """Writes the index beside the data."""
-        with self._lock:
-            self._require_open()
+    def _save(self) -> None:
+        """Writes the index beside the data. It is a copy: where that fails it will be made again."""
+        try:
             self._view.index.save(self._folder / _INDEX, self._view.revision)
-            self._saved_rows = self._view.index.count
+        except StoreUnavailable as error:
+            logger().warning("index_not_saved", problem=str(error))
+        self._saved_rows = self._view.index.count
 
-    def close(self) -> None:
-        """Closes the files; keeps the index beside them."""
-        with self._lock:
-            if self._view.index.count != self._saved_rows:
-                try:
-                    self.save()
-                except Exception as error:  # it is a copy: it will be made again
-                    logger().warning("index_not_saved", problem=str(error))
-            self._closed = True
-            self._database.close()
-
-    def abandon(self) -> None:
-        """Closes the files for good."""
+    def close(self, *, keep: bool = True) -> None:
+        """Closes the files. keep: the index is saved; else the knowledge base is deleted, as readers are told."""
         self._closed = True
         with self._lock:
+            if keep and self._view.index.count != self._saved_rows:
+                self._save()
             self._database.close()
 
 

@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.ops.logs import logger
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,
@@ -40,12 +39,10 @@ from memory_service.stores.local.database import Transaction, disk_errors, sync_
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 
 _FOLDER = re.compile(r"kb-(\d+)-(.+)")
-_IDLE_S = 2.0
-_RETRY_S = 60.0
 
 
 class LocalStore(Store):
-    """See Store for the contract. One process at a path; a thread of its own looks after the indexes."""
+    """See Store for the contract. One process at a path."""
 
     def __init__(self, path: Path) -> None:
         """Opens every knowledge base and checks it; raises StoreUnavailable when the path cannot be used."""
@@ -54,15 +51,12 @@ class LocalStore(Store):
         self._bases: dict[str, KnowledgeBase] = {}
         self._last_number = 0
         self._open: dict[int, LocalKnowledgeBase] = {}
-        self._closing = threading.Event()
         self._lock = FolderLock(path)
         try:
             self._begin()
         except BaseException:
             self._lock.release()
             raise
-        self._thread = threading.Thread(target=self._maintain, name="local-store", daemon=True)
-        self._thread.start()
 
     def ping(self) -> None:
         """See Store: the folder is there."""
@@ -115,7 +109,7 @@ class LocalStore(Store):
     def drop(self, base: KnowledgeBase) -> None:
         with self._change:
             if (opened := self._open.pop(base.number, None)) is not None:
-                opened.abandon()
+                opened.close(keep=False)
             self._bases = {name: one for name, one in self._bases.items() if one.number != base.number}
             gone = self.path / f".kb-{base.number:06d}"
             with disk_errors("deleting the knowledge base"), contextlib.suppress(FileNotFoundError):
@@ -200,28 +194,9 @@ class LocalStore(Store):
         with self._of(base) as opened:
             return opened.delete(keys)
 
-    # In the background
-
-    def _maintain(self) -> None:
-        pause_s = _IDLE_S
-        while not self._closing.wait(pause_s):
-            pause_s = _IDLE_S
-            for opened in list(self._open.values()):
-                try:
-                    opened.maintain()
-                except KnowledgeBaseNotFound:  # deleted, or the store is closed
-                    continue
-                except (
-                    Exception
-                ) as error:  # reading and writing go on; a full disk is not free a second later
-                    pause_s = _RETRY_S
-                    logger().error("maintenance_failed", problem=str(error))
-
     def close(self) -> None:
-        self._closing.set()
         with self._change:
             for opened in self._open.values():
                 opened.close()
             self._open.clear()
-        self._thread.join(60)
         self._lock.release()
