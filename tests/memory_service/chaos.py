@@ -21,7 +21,7 @@ from memory_service.stores import Query, StoreOptions, open_store
 from memory_service.stores.clickhouse.store import ClickHouseStore
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.pod import KEYS, OTHERS, K, version_of
-from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, keys_near, stall
+from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, keys_near, require_whole, stall
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEN = ("before", "during", "after")

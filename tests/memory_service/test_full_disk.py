@@ -16,7 +16,7 @@ from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Stor
 from protos.memory.v1 import ingestion_pb2 as pb
 from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import document, reason_of, running
-from tests.memory_service.stored import IDENTITY, keys_near
+from tests.memory_service.stored import IDENTITY, keys_near, require_whole
 
 SIZE_MB = {"file": 12, "chdb": 40}
 PAYLOAD_BYTES = 39_424
