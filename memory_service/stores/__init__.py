@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memory_model.errors import InvalidInput
 from memory_service.errors import (
     DocumentNotFound,
     KnowledgeBaseDamaged,
@@ -20,8 +19,6 @@ from memory_service.errors import (
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
-
-_REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
 
 
 @dataclass(frozen=True)
@@ -134,11 +131,6 @@ class Query:
     candidates: int = 50
     maximum_drop: float | None = None
 
-    def __post_init__(self) -> None:
-        """There are words for every vector or for none."""
-        if self.words and len(self.words) != len(self.vectors):
-            raise InvalidInput(f"words of {len(self.words)} queries for {len(self.vectors)} vectors")
-
 
 @dataclass(frozen=True)
 class Retrieved:
@@ -249,14 +241,8 @@ class Store(ABC):
 
     @abstractmethod
     def keys(
-        self,
-        base: KnowledgeBase,
-        prefix: str,
-        *,
-        after_key: str | None,
-        count: int,
-        filter: Filter | None = None,
-    ) -> list[str]:
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:  # fmt: skip
         """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
 
         filter: of the documents' metadata.
@@ -281,7 +267,8 @@ class Store(ABC):
 
 def problem_text(problems: Sequence[str]) -> str:
     """The problems as the one text that refuses a knowledge base; empty for none."""
-    return f"{'; '.join(problems)}: {_REMEDY}" if problems else ""
+    remedy = "restore a backup, or `memory-service kb delete` it and ingest again"
+    return f"{'; '.join(problems)}: {remedy}" if problems else ""
 
 
 def require_sound(base: KnowledgeBase) -> None:
@@ -307,6 +294,12 @@ def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotF
     there = ", ".join(sorted(known)[:20]) or "none"
     message = f"no knowledge base is called {name[:80]!r}; there are: {there}"
     return KnowledgeBaseNotFound(message, knowledge_base=name)
+
+
+def deleted_meanwhile(base: KnowledgeBase) -> KnowledgeBaseNotFound:
+    """The error for a knowledge base that was dropped since it was looked up."""
+    message = f"knowledge base {base.name!r} was deleted meanwhile"
+    return KnowledgeBaseNotFound(message, knowledge_base=base.name)
 
 
 def unknown_document(base: KnowledgeBase, key: str) -> DocumentNotFound:

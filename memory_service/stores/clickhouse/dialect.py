@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.stores.filters import And, Filter, In, Not, Or, Range
+from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
 
-_QUORUM = re.compile(r"auto|\d{1,3}")
 _NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _BLOCK_ROWS = 1 << 20
 _WITHOUT_INDEX = ", ignore_data_skipping_indices = 'nearest'"
@@ -50,10 +49,6 @@ class Dialect:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
             raise InvalidInput(
                 f"store cluster {self.cluster!r}: expected a cluster's name, for a store on a server"
-            )
-        if not _QUORUM.fullmatch(self.insert_quorum):
-            raise InvalidInput(
-                f"insert quorum {self.insert_quorum!r}: expected 'auto' or a number of replicas"
             )
 
     @property
@@ -158,7 +153,7 @@ class Dialect:
         return {"vector": [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]}
 
 
-def condition_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
+def filter_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
     """A filter (`stores.filters.matches`) as SQL over the column `metadata`; its values are added to `parameters`."""
 
     def bound(value: Any, kind: str) -> str:
@@ -166,27 +161,17 @@ def condition_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
         parameters[name] = value
         return f"{{{name}:{kind}}}"
 
-    match condition:
-        case None:
-            return "1"
-        case And(parts):
-            return f"({' AND '.join(condition_sql(part, parameters) for part in parts) or '1'})"
-        case Or(parts):
-            return f"({' OR '.join(condition_sql(part, parameters) for part in parts) or '0'})"
-        case Not(part):
-            return f"NOT {condition_sql(part, parameters)}"
-    key = bound(condition.name, "String")
-    value, checks = f"metadata[{key}]", [f"mapContains(metadata, {key})"]  # an absent name reads as ''
-    match condition:
-        case In(_, values):
-            checks.append(f"{value} IN {bound(list(values), 'Array(String)')}")
-        case Range() as bounds:
-            limits = {">=": bounds.at_least, ">": bounds.above, "<=": bounds.at_most, "<": bounds.below}
-            kind = "String" if any(isinstance(limit, str) for limit in limits.values()) else "Float64"
-            if kind == "Float64":
-                number = f"toFloat64OrZero({value})"
-                checks += [f"match({value}, '{_NUMBER}')", f"isFinite({number})"]
-                value = number
-            given = {sign: limit for sign, limit in limits.items() if limit is not None}
-            checks += [f"{value} {sign} {bound(limit, kind)}" for sign, limit in given.items()]
-    return f"({' AND '.join(checks)})"
+    def of_one(one: In | Exists | Range) -> str:
+        key = bound(one.name, "String")
+        value, checks = f"metadata[{key}]", [f"mapContains(metadata, {key})"]  # an absent name reads as ''
+        if isinstance(one, In):
+            checks.append(f"{value} IN {bound(list(one.values), 'Array(String)')}")
+        elif isinstance(one, Range) and one.of_text:
+            checks += [f"{value} {sign} {bound(limit, 'String')}" for sign, limit in one.limits.items()]
+        elif isinstance(one, Range):
+            number = f"toFloat64OrZero({value})"
+            checks += [f"match({value}, '{_NUMBER}')", f"isFinite({number})"]
+            checks += [f"{number} {sign} {bound(limit, 'Float64')}" for sign, limit in one.limits.items()]
+        return f"({' AND '.join(checks)})"
+
+    return condition_sql(condition, of_one)

@@ -22,7 +22,7 @@ import numpy as np
 from memory_model.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
-from memory_service.stores.clickhouse.dialect import condition_sql
+from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
@@ -113,7 +113,7 @@ class _Searching:
         self._wanted = max(query.k, query.candidates) if by_words else query.k
         self._parameters: dict[str, Any] = {}
         self._filter = query.filter
-        self._condition = condition_sql(self._filter, self._parameters)
+        self._condition = filter_sql(self._filter, self._parameters)
         self._columns = "id, version, document_key, title, chunk, crc32c"
         self._columns += ", text" if query.return_text else ", '' AS text"
         self._columns += ", words" if by_words else ", '' AS words"

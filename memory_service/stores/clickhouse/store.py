@@ -37,7 +37,7 @@ from memory_service.stores import (
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.check import note_documents
-from memory_service.stores.clickhouse.dialect import condition_sql
+from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.search import payloads_of, retrieve
@@ -157,16 +157,10 @@ class ClickHouseStore(Store):
         raise unknown_document(base, key)
 
     def keys(
-        self,
-        base: KnowledgeBase,
-        prefix: str,
-        *,
-        after_key: str | None,
-        count: int,
-        filter: Filter | None = None,
-    ) -> list[str]:
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:  # fmt: skip
         parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
-        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {condition_sql(filter, parameters)}"
+        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {filter_sql(filter, parameters)}"
         rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
         return [row[0] for row in rows]
 

@@ -32,7 +32,7 @@ from memory_service.stores.local.tables import (
     Document,
     Words,
     checksum_of,
-    condition_sql,
+    filter_sql,
     packed_words,
     unpacked_words,
 )
@@ -87,7 +87,7 @@ class Transaction:
         parameters = [after_key, prefix, len(prefix), prefix]
         sql = (
             "SELECT key FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
-            f" AND {condition_sql(condition, parameters)} ORDER BY key LIMIT ?"
+            f" AND {filter_sql(condition, parameters)} ORDER BY key LIMIT ?"
         )
         return [key for (key,) in self._run(sql, (*parameters, count))]
 
@@ -107,7 +107,7 @@ class Transaction:
     def rows_of(self, condition: Filter | None, count: int) -> np.ndarray:
         """Which of the first `count` rows are of documents that pass, bool [count]."""
         parameters: list[object] = []
-        where = condition_sql(condition, parameters)
+        where = filter_sql(condition, parameters)
         (joined,) = self._run(
             "SELECT group_concat(first_row || ',' || (first_row + row_count)) FROM documents"
             f" WHERE {where}", parameters,

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from memory_model.words import ranked
-from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.ops.logs import logger
-from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written
+from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.stores.filters import Filter
 from memory_service.stores.local.database import Database, Transaction, disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
@@ -134,7 +134,7 @@ class LocalKnowledgeBase:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise KnowledgeBaseNotFound("the knowledge base was deleted meanwhile")
+            raise deleted_meanwhile(self.base)
 
     def retrieve(self, query: Query) -> Retrieved:
         """See Store."""

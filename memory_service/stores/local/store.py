@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from memory_model.errors import Memory3Error
-from memory_service.errors import KnowledgeBaseDamaged, KnowledgeBaseNotFound, StoreUnavailable
+from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.stores import (
     KnowledgeBase,
     NewDocument,
@@ -26,6 +26,7 @@ from memory_service.stores import (
     StoredMemory,
     StoredVersion,
     Written,
+    deleted_meanwhile,
     name_taken,
     problem_text,
     require_sound,
@@ -124,8 +125,7 @@ class LocalStore(Store):
         if current is not None and current.number == base.number:
             require_sound(current)
         if opened is None:
-            message = f"knowledge base {base.name!r} was deleted meanwhile"
-            raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
+            raise deleted_meanwhile(base)
         try:
             yield opened
         except KnowledgeBaseDamaged as error:

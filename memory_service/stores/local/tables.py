@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
+from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
 
 TABLES = """
 CREATE TABLE state (
@@ -93,28 +93,19 @@ def unpacked_words(joined: bytes) -> Iterator[Words]:
         start = end
 
 
-def condition_sql(condition: Filter | None, parameters: list[Any]) -> str:
+def filter_sql(condition: Filter | None, parameters: list[Any]) -> str:
     """A filter (`stores.filters.matches`) as SQL over `documents`; its values are added to `parameters`."""
-    match condition:
-        case None:
-            return "1"
-        case And(parts):
-            return f"({' AND '.join(condition_sql(part, parameters) for part in parts) or '1'})"
-        case Or(parts):
-            return f"({' OR '.join(condition_sql(part, parameters) for part in parts) or '0'})"
-        case Not(part):
-            return f"NOT {condition_sql(part, parameters)}"
-        case In(name, values):
-            parameters += [name, *values]
-            where = f"value IN ({','.join('?' * len(values))})"
-        case Exists(name):
-            parameters.append(name)
-            where = "1"
-        case Range(name) as bounds:
-            limits = {">=": bounds.at_least, ">": bounds.above, "<=": bounds.at_most, "<": bounds.below}
-            given = {sign: limit for sign, limit in limits.items() if limit is not None}
-            text = any(isinstance(limit, str) for limit in given.values())
-            column = "value" if text else "number(value)"
-            parameters += [name, *given.values()]
-            where = " AND ".join([f"{column} IS NOT NULL", *(f"{column} {sign} ?" for sign in given)])
-    return f"first_row IN (SELECT document FROM metadata WHERE name = ? AND {where})"
+
+    def of_one(one: In | Exists | Range) -> str:
+        parameters.append(one.name)
+        where = ["name = ?"]
+        if isinstance(one, In):
+            parameters.extend(one.values)
+            where.append(f"value IN ({','.join('?' * len(one.values))})")
+        elif isinstance(one, Range):
+            column = "value" if one.of_text else "number(value)"
+            parameters.extend(one.limits.values())
+            where += [f"{column} IS NOT NULL", *(f"{column} {sign} ?" for sign in one.limits)]
+        return f"first_row IN (SELECT document FROM metadata WHERE {' AND '.join(where)})"
+
+    return condition_sql(condition, of_one)
