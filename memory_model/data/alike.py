@@ -33,21 +33,6 @@ _LEAST_FAMILIES = 12  # documents that hold a topic
 
 
 @dataclass(frozen=True)
-class AlikeShares:
-    """How conversations about references that are alike are mixed.
-
-    refused, refused_articles: share of the conversations of each kind that nothing read answers; as many more are
-    their twins. all_as_text: share that has everything it reads as text. ramp: batches until all the memories of a
-    chunk are read; 0 from the first.
-    """
-
-    refused: float = 0.12
-    refused_articles: float = 0.12
-    all_as_text: float = 0.2
-    ramp: int = 150
-
-
-@dataclass(frozen=True)
 class Unanswered:
     """A question that none of the references `read` (places in the batch) answers."""
 
@@ -58,7 +43,6 @@ class Unanswered:
 class AlikeConversations(Conversations):
     """The conversations of both kinds; a subclass draws references and says what nothing answers."""
 
-    shares = AlikeShares()
     refused_share = 0.0
     drawn = 0
 
@@ -95,8 +79,8 @@ class AlikeConversations(Conversations):
     def _reads(self) -> int:
         """How many references a conversation reads: two at first, up to all a chunk has, more batch by batch."""
         most = self.sizes.memories
-        if self.drawn < self.shares.ramp:
-            most = min(most, 2 + self.drawn * (most - 1) // self.shares.ramp)
+        if self.drawn < self.sizes.ramp:
+            most = min(most, 2 + self.drawn * (most - 1) // self.sizes.ramp)
         return self.random.randint(max(2, most - 1), most)
 
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
@@ -104,13 +88,13 @@ class AlikeConversations(Conversations):
         asked = rng.sample([n for n in read if written[n].questions], turns)
         chosen = [self.ask(written[number]) for number in asked]
         said = [(question.question, question.answer) for question in chosen]
-        if rng.random() < self.shares.all_as_text:
+        if rng.random() < self.sizes.all_as_text:
             return self._as_text(written, read, said[:1])
         return self._row(written, read, said, asked)
 
     def _refusing(self, written: Sequence[Reference], none: Unanswered) -> Conversation:
         turns = [(none.question, REFUSAL)]
-        if self.random.random() < self.shares.all_as_text:
+        if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, none.read, turns)
         return self._row(written, none.read, turns, [])
 
@@ -122,12 +106,11 @@ class HardFacts(AlikeConversations, FactConversations):
 
     def __init__(
         self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
         super().__init__(references, chat, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
-        self.shares = shares or AlikeShares()
-        self.refused_share = self.shares.refused
+        self.refused_share = self.sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:
             raise InvalidInput(
@@ -196,12 +179,11 @@ class Articles(AlikeConversations):
 
     def __init__(
         self, rows: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
         super().__init__(chat, seed, sizes, distil=distil)
-        self.shares = shares or AlikeShares()
-        self.refused_share = self.shares.refused_articles
+        self.refused_share = self.sizes.refused_articles
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
         for row in rows:
             answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))

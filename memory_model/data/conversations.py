@@ -47,6 +47,10 @@ class Sizes:
 
     Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead
     of a memory; taught, that is compared with a teacher (whose longer texts cost a third of a step).
+
+    Of references that are alike (`data.alike`): refused, refused_articles, the share that nothing read answers, beside
+    as many twins; all_as_text, the share that has everything it reads as text; ramp, batches until all the memories of
+    a chunk are read, 0 from the first.
     """
 
     written: int = 10
@@ -56,6 +60,10 @@ class Sizes:
     unanswerable: float = 0.02
     as_text: float = 0.12
     taught: float = 0.5
+    refused: float = 0.12
+    refused_articles: float = 0.12
+    all_as_text: float = 0.2
+    ramp: int = 150
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def memory(tokens: int, seed: int = 0) -> ExplicitMemory:
 
 
 def memory_format(model_id: str = MODEL, codec: ExactCodec | None = None) -> MemoryFormat:
-    return MemoryFormat(CONFIG, model_id, codec or ExactCodec(CONFIG.head_dim, 2 * len(CONFIG.memory.heads)))
+    return MemoryFormat(CONFIG, model_id, codec or ExactCodec(CONFIG.head_dim))
 
 
 @given(st.lists(st.integers(1, 16), max_size=6))
@@ -99,5 +99,3 @@ def test_wrong_shapes_and_lengths_are_not_written() -> None:
 def test_a_codec_for_another_shape_is_refused() -> None:
     with pytest.raises(InvalidInput, match="head dimension"):
         MemoryFormat(CONFIG, MODEL, ExactCodec(CONFIG.head_dim + 1))
-    with pytest.raises(InvalidInput, match="groups"):
-        MemoryFormat(CONFIG, MODEL, ExactCodec(CONFIG.head_dim, groups=4))
