@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -172,7 +173,7 @@ def install(adapter: Any, folder: Any) -> None:
     """Make a finished adapter, and the budget that it was tuned for, those of a model folder."""
     adapter.save(folder.path / "adapter.safetensors")
     if adapter.memory != folder.memory:
-        folder.with_memory(adapter.memory)
+        replace(folder, memory=adapter.memory).save()
     console.print(f"[bold]{folder.path}[/bold] reads memories with {len(adapter.memory.heads)} heads now")
     if folder.codec:
         console.print(f"its codec was fitted before: memory-model fit-codec --model {folder.path}")

@@ -28,10 +28,8 @@ def fit_tables(
     """A codec whose code has `parts` codes of `bits` bits.
 
     vectors: float32 [n, together * d], the vectors of a code side by side, of which at most `points` are used.
-    metrics: symmetric positive [d, d] of each of them; their scales say what an error in one is worth beside an error
-    in another. Without metrics all directions count the same. progress: called with the number of subspaces fitted
-    since its last call. All tables are rounded to the half precision that files store, so that what is fitted is what
-    will be decoded.
+    metrics: symmetric positive [d, d] of each of them, in one unit; without, all directions count the same. progress:
+    called with the number of subspaces fitted since its last call. Tables are rounded to the half precision of files.
     """
     if len(vectors) < 1 << bits:
         raise InvalidInput(
@@ -86,10 +84,9 @@ def square_root(metrics: Sequence[np.ndarray]) -> np.ndarray:
 def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
     """Principal axes of centred [n, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
 
-    A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on
-    each of them (rate-distortion of a Gaussian). Axes are dealt from the strongest to the weakest, each to
-    where it adds least to the sum of these losses; one that is weaker than D everywhere would earn no
-    bits and is left out. Columns that are left over are zero.
+    A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on each of
+    them (rate-distortion of a Gaussian). Axes are dealt from the strongest on, each to where it adds least to the sum
+    of these losses; one that is weaker than D everywhere is left out. Columns that are left over are zero.
     """
     variances, axes = np.linalg.eigh(np.asarray(centred.T @ centred, np.float64) / len(centred))
     logs = np.log(variances.clip(1e-12 * variances.max()))

@@ -116,11 +116,7 @@ class MemoryFormat:
         ]
 
     def decode(self, payloads: Sequence[bytes | memoryview]) -> list[ExplicitMemory]:
-        """Memories of payloads.
-
-        Raises CorruptFile for bytes that are no payload and ModelMismatch, CodecMismatch or FormatMismatch
-        for a payload that something else wrote.
-        """
+        """Memories of payloads; raises what `check` raises."""
         return [self._decoded(payload) for payload in payloads]
 
     def _decoded(self, payload: bytes | memoryview) -> ExplicitMemory:
@@ -134,7 +130,7 @@ class MemoryFormat:
         return ExplicitMemory(rows[:budget], rows[budget:], tokens)
 
     def check(self, payload: bytes | memoryview) -> int:
-        """The payload's number of tokens, after its header was found to be ours and its length right."""
+        """The payload's number of tokens, if it is ours; raises CorruptFile, {Model,Codec,Format}Mismatch."""
         if len(payload) < HEADER.size:
             raise CorruptFile(
                 f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})"

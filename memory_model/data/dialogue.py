@@ -75,7 +75,6 @@ class Dialogues(AlikeConversations):
     def draw(self) -> list[Reference]:
         """Runs of turns about one field of different people, and some in which the assistant answered."""
         rng, size = self.random, self.sizes.written
-        self.drawn += 1
         self.topic = rng.choice(sorted(self.values))
         self.people = _people(size, rng)
         told = rng.sample(self.values[self.topic], min(size, len(self.values[self.topic])))
@@ -90,7 +89,7 @@ class Dialogues(AlikeConversations):
         rng = self.random
         person = next(p for p in _people(4 * len(self.people), rng) if p not in self.people)
         read = rng.sample(range(len(written)), min(self.sizes.memories, len(written)))
-        return Unanswered(tuple(read), rng.choice(_ASKING).format(q=_question(self.topic, person)))
+        return read, rng.choice(_ASKING).format(q=_question(self.topic, person))
 
     def _told(self, number: int, person: str, value: str) -> Reference:
         """What a user said of a person: the topic, and at times another field before or after it."""

@@ -113,11 +113,9 @@ def written_vectors(
 def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[int]) -> list[np.ndarray]:
     """For each vector of a token the symmetric matrix [d, d] in which an error counts (keys, values, head by head).
 
-    They are in one unit, so that errors of different vectors compare: the share of its head's memory output
-    that an error changes (squared, at equal attention). An error e of a value moves the output by
-    W_O e; one of a key moves a score by s = q . e / sqrt(d), and the output by about s of its own spread.
-    That holds where attention is soft; the wider the scores of a head vary, the more its attention is settled,
-    so the keys' unit is divided by the scores' standard deviation.
+    They are in one unit, the share of its head's memory output that an error changes (squared, at equal attention). An
+    error e of a value moves the output by W_O e; one of a key moves a score by s = q . e / sqrt(d), and the output by
+    about s of its own spread, the less the wider a head's scores vary: the keys' unit is divided by their deviation.
     """
     config = model.config
     d, group = config.head_dim, config.group

@@ -160,12 +160,6 @@ def test_a_file_reads_the_same_and_one_of_tables_for_each_head_is_refused(
         MemoryCodec.load(tmp_path / "none.npz")
 
 
-@pytest.mark.parametrize("codes", [np.zeros((3, 5), np.uint8), np.zeros(4, np.uint8)])
-def test_codes_of_another_size_are_refused(codes: np.ndarray, token_codec: ProductCodec) -> None:
-    with pytest.raises(InvalidInput):
-        token_codec.decode(codes)
-
-
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_a_damaged_codec_file_is_refused_or_reads_the_same(

@@ -111,11 +111,7 @@ def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None
         none = source.unanswered(written)
         if none is None:
             continue
-        own = [
-            n
-            for n in none.read
-            if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none.question)
-        ]
+        own = [n for n in none[0] if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none[1])]
         assert own
         assert set(own) <= set(source.lacking)
         assert not any(f"{source.topic}: " in written[n].text for n in own)
