@@ -171,10 +171,10 @@ class BfloatProduct(Compiled):
         first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
         paneled = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
         self._gathered = 2 * pairs, row
-        numbers = [
+        sizes = [
             parts, tables.bits, tables.code_bytes, row, pairs, panels, self._head_dim, tables.together,
         ]  # fmt: skip
-        return numbers, [_bfloat16(compact), first, np.ascontiguousarray(paneled), mean]
+        return sizes, [_bfloat16(compact), first, np.ascontiguousarray(paneled), mean]
 
     def _call(self, head: tuple[int, ...], rows: int) -> int:
         width, row = self._gathered
