@@ -4,16 +4,11 @@ async (url) => {
     read: () => fetch(url + "/v1/models"),
     json: () => fetch(url + "/v1/chat/completions", {method: "POST", body, headers: {"Content-Type": "application/json"}}),
     simple: () => fetch(url + "/v1/chat/completions", {method: "POST", body, headers: {"Content-Type": "text/plain"}}),
-    upload: () => fetch(url + "/v1/knowledge_bases/default/documents?key=evil", {method: "POST", body: "evil", mode: "no-cors"}),
+    upload: () => fetch(url + "/v1/local?key=evil", {method: "POST", body: "evil", mode: "no-cors"}),
   };
   const found = {};
   for (const [name, run] of Object.entries(tries)) {
     found[name] = await run().then((r) => r.type === "opaque" ? "opaque" : String(r.status), () => "refused");
   }
-  const frame = document.createElement("iframe");
-  frame.src = url;
-  document.body.append(frame);
-  await new Promise((r) => { frame.onload = r; setTimeout(r, 3000); });
-  try { found.frame = frame.contentDocument ? "own" : "foreign"; } catch { found.frame = "foreign"; }
   return found;
 }

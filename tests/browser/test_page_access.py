@@ -84,7 +84,6 @@ def test_axe_finds_nothing_wrong(open_small: OpenPage, tmp_path: Path, scheme: s
     file.write_text(json.dumps([{"role": "user", "content": "A question"}, ANSWER]))
     page.locator("#import-file").set_input_files([file])
     memories(page).locator("details.memory summary").click()
-    memories(page).locator("details.times summary").click()
     page.wait_for_timeout(300)  # what moves has come to rest
     assert violations(page) == []
     for name in ("Settings", "Documents", "Keys"):
@@ -109,7 +108,6 @@ def test_the_pictures_of_the_documents(open_page: OpenPage, scheme: str, picture
     page = filled(open_page, color_scheme=scheme)
     page.locator("button.bead").first.click()
     memories(page).locator("details.memory summary").first.click()
-    memories(page).locator("details.times summary").first.click()
     page.mouse.move(700, 30)
     page.wait_for_timeout(300)  # what moves has come to rest
     picture(page, scheme)

@@ -36,7 +36,7 @@ PLANT = (Path(__file__).parent / "plant.js").read_text()
 def assert_nothing_ran(page: Page) -> None:
     page.wait_for_timeout(300)
     assert page.evaluate("window.hacked") is None
-    for selector in ("#messages", "#memories", "#conversations", "#u-list"):
+    for selector in ("#messages", "#memories", "#conversations", "#upload-dialog"):
         found = page.locator(selector).locator(
             "script, img, iframe, object, embed, style, [onerror], [onload], [style*=url]"
         )
@@ -59,23 +59,25 @@ def test_hostile_markdown_in_answers_memories_and_titles_does_nothing(open_small
     assert_nothing_ran(page)
 
 
-def test_a_hostile_upload_is_shown_as_text(open_page: OpenPage) -> None:
-    page = open_page()
-    set_settings(page, max_tokens="24")
+def test_a_hostile_document_is_shown_as_text(open_small: OpenPage) -> None:
+    page = open_small()
+    set_settings(page, max_tokens="6")
     page.get_by_role("button", name="Documents").click()
-    page.get_by_label("Knowledge base, or the name of a new one").fill("hostile")
-    name = "<img src=x onerror=window.hacked=1>.md"
-    text = "Motto: " + "\n".join(HOSTILE)
-    page.locator("#u-files").set_input_files(
-        [{"name": name, "mimeType": "text/plain", "buffer": text.encode()}]
-    )
+    name = "<svg onload=x()>.txt"
+    text = {"name": name, "mimeType": "text/plain", "buffer": "\n".join(HOSTILE).encode()}
+    page.locator("#u-files").set_input_files([text])  # type: ignore[list-item]
     expect(page.locator("#u-list .good")).to_contain_text("ready")
+    assert_nothing_ran(page)
     page.locator("#upload-dialog").get_by_role("button", name="Done").click()
-    ask_and_wait(page, "What is the motto?")
+    ask_and_wait(page, "What is hacked?")
     row = memories(page).locator("details.memory").first
     row.locator("summary").click()
-    expect(row).to_contain_text("onerror")
+    expect(row).to_contain_text("<svg onload=x()>")
     assert_nothing_ran(page)
+    page.get_by_role("button", name="Documents").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.locator("#u-local button").click()
+    expect(page.locator("#u-local li")).to_have_count(0)
 
 
 class _Other(BaseHTTPRequestHandler):
@@ -113,7 +115,7 @@ def test_a_page_of_another_site_can_neither_read_nor_write(
     context.close()
     assert found["read"] == found["json"] == found["simple"] == "refused"
     assert found["upload"] in ("opaque", "refused")
-    assert statuses.get("/v1/knowledge_bases/default/documents?key=evil", 403) == 403
+    assert statuses.get("/v1/local?key=evil", 403) == 403
 
 
 PAGE = Path(__file__).resolve().parents[2] / "edge_client" / "serve" / "page"
@@ -124,11 +126,3 @@ def test_the_whole_page_has_less_than_200_kilobytes() -> None:
         sum(file.stat().st_size for file in PAGE.rglob("*") if file.suffix not in (".md", ".LICENSE"))
         < 200_000
     )
-
-
-def test_no_file_of_the_page_names_another_site() -> None:
-    for file in PAGE.iterdir():
-        if file.is_file():
-            text = file.read_text().replace("http://www.w3.org/", "")
-            assert "http://" not in text, file
-            assert "//cdn" not in text, file

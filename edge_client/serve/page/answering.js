@@ -20,7 +20,7 @@ export function requestFor(messages, settings, mode, bases) {
     messages, temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
     repetition_penalty: settings.repetition_penalty, memory: { mode, texts: true },
   };
-  if (bases.length) body.memory.knowledge_bases = bases;
+  if (bases.length) body.memory.knowledge_base = bases.join(",");
   if (settings.seed !== "") body.seed = Number(settings.seed);
   return body;
 }
