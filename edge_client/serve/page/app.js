@@ -32,7 +32,6 @@ function draw() {
   panel(last()?.role === "assistant" ? last() : null);
   byId("send").hidden = isRunning();
   byId("stop").hidden = !isRunning();
-  byId("speed").textContent = "";
   drawContext();
   list();
 }
@@ -214,7 +213,6 @@ async function run(mine, parent, question, begunOne, signal) {
         shown.drawn = now;
         timeline.draw(answer, shown.chunk);
       }
-      if (answer === made && made.speed) byId("speed").textContent = `${made.speed.toFixed(0)} tokens/s`;
       if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {
