@@ -4,7 +4,7 @@
 
 Two kinds of second question: about another country than the first ("change"), and one that needs the first ("follow":
 "How many airports does it have?"). Three ways to ask: with the question alone, with all turns as one text, and as the
-device asks (`edge_client.generate.prompt`). Embeds the factbook once, minutes on two cores, into build/embeddings.
+device asks (`edge_client.generate.prompt`). Embeds the factbook, minutes on two cores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     tokenizer = bundle.tokenizer
     limit = bundle.config.memory.reference_tokens
     references = references_of(ROOT / "data" / "factbook.jsonl", tokenizer, limit)
-    base = KnowledgeBase.of(references, bundle.embedder(), ROOT / "build" / "embeddings")
+    base = KnowledgeBase.of(references, bundle.embedder())
     rows = open_rows(ROOT / "data" / "heldout_questions.json")
 
     def as_asked(one: Conversation) -> Query:

@@ -46,7 +46,7 @@ def engine_errors(doing: str) -> Iterator[None]:
         if code in _DAMAGE_CODES:
             message = f"the store's files are damaged while {doing} ({first_line})"
             raise KnowledgeBaseDamaged(
-                f"{message}: restart the service, which checks them", code=code
+                f"{message}: restore a backup", code=code
             ) from error
         raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
 

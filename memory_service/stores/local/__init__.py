@@ -5,5 +5,5 @@
         documents.sqlite3   documents, references, vectors, payloads (`tables`, `database`)
         index.faiss         a copy of the vectors as a graph (`index`)
 
-docs/decisions/0034 says why it looks like this.
+decision 0034 says why it looks like this.
 """
