@@ -45,9 +45,7 @@ def engine_errors(doing: str) -> Iterator[None]:
             raise StoreFull(message, code=code) from error
         if code in _DAMAGE_CODES:
             message = f"the store's files are damaged while {doing} ({first_line})"
-            raise KnowledgeBaseDamaged(
-                f"{message}: restore a backup", code=code
-            ) from error
+            raise KnowledgeBaseDamaged(message, code=code) from error
         raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
 
 
