@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.browser.chat_page import (
     answers,
     ask,
     ask_and_wait,
+    import_turns,
     question,
     set_settings,
     wait_until_answered,
@@ -131,18 +133,21 @@ def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_
     assert second == [{"role": "user", "content": "hello"}]
 
 
-def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage, tmp_path: Path) -> None:
+def test_code_is_marked_and_copied_and_the_end_is_a_press_away(
+    open_small: OpenPage, picture: Callable[[Page, str], None]
+) -> None:
     page = open_small()
-    text = "Look:\n\n```python\nprint('hi')  # there\n```\n\n" + "\n\n".join(f"line {n}" for n in range(60))
-    file = tmp_path / "code.json"
-    file.write_text(
-        json.dumps([{"role": "user", "content": "code?"}, {"role": "assistant", "content": text}])
-    )
-    page.locator("#import-file").set_input_files([file])
+    turns = [
+        text for n in range(8) for text in (f"What is the square of {n}?", f"The square of {n} is {n * n}.")
+    ]
+    code = "```python\ndef square(n: int) -> int:\n    return n**2  # of any size\n\n\nprint('hi')\n```"
+    import_turns(page, *turns, "And as code?", code)
     expect(page.locator("pre .string")).to_have_text("'hi'")
+    page.mouse.move(700, 30)
+    picture(page, "long")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the code").click()
-    assert page.evaluate("navigator.clipboard.readText()") == "print('hi')  # there"
+    assert page.evaluate("navigator.clipboard.readText()").endswith("print('hi')")
     page.locator("#thread").evaluate("(thread) => { thread.scrollTop = 0; }")
     page.get_by_role("button", name="To the end of the text").click()
     expect(page.get_by_role("button", name="To the end of the text")).to_be_hidden()
