@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.default_bundle import is_current, made
-from deploy.service_process import ServiceFailed, ServiceProcess
+from deploy.processes import ProcessFailed, ServiceProcess
 from memory_model.refusal import SENTENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +85,7 @@ def main() -> int:
                 ingest(documents, address)
                 results = [ask_both_ways(question, documents, bundle, address) for question in QUESTIONS]
         show(results, time.monotonic() - started)
-    except (StepFailed, ServiceFailed) as failure:
+    except (StepFailed, ProcessFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}", highlight=False)
         return 1
     except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from deploy.service_process import PROGRAM, ServiceFailed, ServiceProcess
+from deploy.processes import PROGRAM, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = PROGRAM.parent
@@ -75,7 +75,7 @@ def main() -> int:
         for shape in SHAPES:
             if options.only in (None, shape.name):
                 walk(shape, STAGES[: STAGES.index(options.until) + 1])
-    except (StageFailed, ServiceFailed) as failure:
+    except (StageFailed, ProcessFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
-from deploy.service_process import ServiceFailed, ServiceProcess
+from deploy.processes import ProcessFailed, ServiceProcess
 from memory_model.bundle import Bundle
 from memory_model.digest import file_sha256
 
@@ -46,7 +46,7 @@ def service_for(settings: Settings, bundle: Bundle, model: Path | None = None) -
             (folder / "ingested").touch()
         yield service.address
         service.stop()
-    except ServiceFailed as failure:
+    except ProcessFailed as failure:
         raise ScenarioFailed(str(failure)) from failure
     finally:
         if service is not None:

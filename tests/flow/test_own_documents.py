@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from typer.testing import CliRunner
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from edge_client import EdgeModel
 from edge_client.cli.main import app
 from edge_client.pull.pack import pull_pack

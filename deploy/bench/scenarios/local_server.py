@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from deploy.app_process import AppProcess
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
@@ -34,6 +33,7 @@ from deploy.bench.scenario import (
     subject,
     with_intervals,
 )
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 
 NEVER = -100.0
