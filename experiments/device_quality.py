@@ -105,8 +105,7 @@ def ingest_held_out(address: str, folder: Path) -> None:
     documents = folder / "documents.jsonl"
     held_out = (d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"]))
     documents.write_text("".join(json.dumps(d) + "\n" for d in held_out), encoding="utf-8")
-    command = [PROGRAMS / "memory-service", "ingest", documents, "--address", address]
-    subprocess.run(command, check=True)
+    subprocess.run([PROGRAMS / "memory-service", "ingest", str(documents), "--address", address], check=True)
 
 
 def in_every_mode(model: EdgeModel, rows: Sequence[Row]) -> dict[str, Scores]:
