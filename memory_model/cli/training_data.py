@@ -17,6 +17,7 @@ TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping"
 _WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue"}
 QUESTIONS = Path("build/questions/squad_training.json")
 REQUESTS = Path("data/requests.jsonl")
+INTRODUCTIONS = Path("data/introductions.jsonl")
 
 
 def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
@@ -90,13 +91,13 @@ def mixture_of(
         if task == "dialogue":
             return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, shares=alike, **options)
         if task == "keeping":
-            talk = [(row["request"], row["answer"]) for row in factbook.read_jsonl(REQUESTS)]
-            return KeepingBatches(
-                passages, loaded.tokenizer, seed + 2, requests=talk, chat=loaded.chat
-            )
+            small_talk = factbook.read_jsonl(REQUESTS) if REQUESTS.is_file() else []
+            talk = [(row["request"], row["answer"]) for row in small_talk]
+            return KeepingBatches(passages, loaded.tokenizer, seed + 2, requests=talk, chat=loaded.chat)
         if task == "asked":
             known = {(p.source, p.key) for p in passages}
-            asked = [q for q in read_rows(folder / ASKED, Asked) if (q.source, q.key) in known]
+            files = [folder / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
+            asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{len(asked):,} questions that people asked about these passages")
             # A small model learns from unanswerable ones to refuse what it is unsure of.
             return AskedConversations(
