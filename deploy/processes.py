@@ -116,7 +116,11 @@ class AppProcess(Process):
         Raises ProcessFailed.
         """
         given = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_CLIENT_")}
-        given |= {"XDG_STATE_HOME": str(folder), **(environment or {})}
+        given |= {
+            "XDG_STATE_HOME": str(folder),
+            "EDGE_CLIENT_LOCAL": str(folder / "local"),
+            **(environment or {}),
+        }
         arguments = ["--bundle", bundle, "--service", service, "--port", "0", *options]
         return cls(*_started("edge-client", arguments, folder / "app", given, lambda port: True))
 

@@ -62,13 +62,15 @@ def _failing(what: str, progress: object) -> None:
 def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
     speed = {"qps": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
     store = {**speed, "alone": speed, "filtered": {"1/10": speed}, "stages_ms": dict.fromkeys(STAGES, 1.0)}
+    store["h2load"] = {"h2load": 2.0, "ours": 3.0}
     result = {
         "references": 3, "dim": 4, "k": 5, "payload_bytes": 6, "callers": 7, "echo": speed,
         "stores": {"file": store}, "peers": {"one": store, "other": {"missing": "not installed"}},
     }  # fmt: skip
     for sheet in sheets(result):
         assert {len(row) for row in sheet.rows} == {len(sheet.columns)}, sheet.title
-    assert sheets(result)[0].note.endswith("other: not installed.")
+    note = sheets(result)[0].note
+    assert note.endswith("other: not installed. h2load, one question: 2 from file://, ours 3.")
 
 
 def test_a_peer_that_is_not_installed_or_fails_is_named_with_the_reason() -> None:
