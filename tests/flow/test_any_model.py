@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.service_process import ServiceProcess
+from deploy.processes import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
 from memory_model.cli import app
 from memory_model.errors import ModelMismatch
