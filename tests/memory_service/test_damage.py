@@ -185,9 +185,10 @@ def test_harm_refuses_that_knowledge_base_by_name_and_no_other(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_harm_to_the_index_is_no_loss(whole: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("name", ["index.faiss", "committed"])
+def test_harm_to_what_can_be_made_again_is_no_loss(whole: Path, tmp_path: Path, name: str, how: str) -> None:
     folder = copied(whole, tmp_path / "store")
-    harm(folder / "kb-000001-harmed" / "index.faiss", random.Random(7), how)
+    harm(folder / "kb-000001-harmed" / name, random.Random(7), how)
     for _ in range(2):
         with opened("file", folder) as store:
             base = store.knowledge_base("harmed")
@@ -196,17 +197,18 @@ def test_harm_to_the_index_is_no_loss(whole: Path, tmp_path: Path, how: str) -> 
             require_whole(store, base)
 
 
-def test_what_is_acknowledged_needs_no_journal(whole: Path, tmp_path: Path) -> None:
-    """SQLite takes a journal that is lost for one that ended earlier."""
+def test_a_journal_that_is_lost_after_a_crash_is_found(whole: Path, tmp_path: Path) -> None:
+    """SQLite takes it for one that ended earlier."""
     folder = copied(whole, tmp_path / "store")
     with opened("file", folder) as store:
-        base = store.knowledge_base("harmed")
-        store.write(base, [document("new", "new")])
+        store.write(store.knowledge_base("harmed"), [document("new", "new")])
         crashed = copied(folder, tmp_path / "crashed")
+    with opened("file", copied(crashed, tmp_path / "whole")) as store:
+        assert keys_near(store, store.knowledge_base("harmed"), "new", k=1) == ["new"]
     for journal in crashed.rglob("*-wal"):
         journal.unlink()
     with opened("file", crashed) as store:
-        assert keys_near(store, store.knowledge_base("harmed"), "new", k=1) == ["new"]
+        assert "acknowledged documents are lost" in store.knowledge_base("harmed").problem
 
 
 def test_every_payload_is_compared_when_it_is_read(

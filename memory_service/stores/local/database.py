@@ -38,7 +38,8 @@ from memory_service.stores.local.tables import (
 )
 
 _RECORD = TypeAdapter(KnowledgeBase)
-_PRAGMAS = ("page_size = 8192", "journal_mode = WAL", "synchronous = FULL", "cache_size = -16384")
+_PRAGMAS = ("page_size = 8192", "journal_mode = WAL", "synchronous = FULL", "cache_size = -16384",
+            "journal_size_limit = 67108864")  # fmt: skip
 _PATIENCE_S = 30
 _VECTORS_AT_ONCE = 4096
 
@@ -289,6 +290,7 @@ class Database:
     def __init__(self, path: Path, create: KnowledgeBase | None = None) -> None:
         """Raises KnowledgeBaseDamaged where the file is missing. create: makes it, for this knowledge base."""
         self._path = path
+        self._noted = path.with_name("committed")
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._closed = False
         if create is not None:
@@ -350,14 +352,22 @@ class Database:
                 self._writer.rollback()
             raise
 
-    def checkpoint(self) -> None:
-        """Empties the journal into the file, to be called before a commit is acknowledged.
+    def note_commit(self, revision: int) -> None:
+        """To be called once a batch is committed, before it is acknowledged.
 
-        SQLite takes a journal that is lost or harmed for one that ended earlier, and would say nothing. Where it cannot
-        be emptied now (a full disk, a reader that takes long), the next commit's is.
+        SQLite takes a journal that is lost or harmed for one that ended earlier: this file knows better.
         """
-        with contextlib.suppress(sqlite3.OperationalError):
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(OSError):  # a full disk
+            self._noted.write_text(f"{revision} {checksum_of([revision])}")
+
+    def require_newest(self, revision: int) -> None:
+        """Raises KnowledgeBaseDamaged where a batch was acknowledged that the file does not have."""
+        with contextlib.suppress(OSError, ValueError):  # without it nothing is lost
+            noted, checksum = map(int, self._noted.read_bytes().split())
+            if checksum == checksum_of([noted]) and noted > revision:
+                raise KnowledgeBaseDamaged(
+                    f"acknowledged documents are lost: {self._path.name} or its journal is older than they are"
+                )
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class LocalKnowledgeBase:
                 with self._database.reading() as data:
                     if (folder / _DATA).stat().st_size <= START_CHECK_BYTES:
                         data.require_whole()
+                    self._database.require_newest(data.revision().number)
                     self.base = data.base()
                     self._dimension = self.base.identity.dimension
                     self._view = self._loaded(data)
@@ -208,7 +209,7 @@ class LocalKnowledgeBase:
             living[first:] = True
             view = View.of(data.count_batch(added, gone), index, living)
         self._view = view
-        self._database.checkpoint()
+        self._database.note_commit(view.revision)
         if index.count - self._saved_rows > max(SAVE_ROWS, SAVE_SHARE * self._saved_rows):
             self._save()
 
