@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import lru_cache
 
@@ -21,8 +21,6 @@ from memory_model.errors import Memory3Error
 
 MOST_KNOWLEDGE_BASES = 4
 RETRY_AFTER_S = 2.0
-Begin = Callable[[], AnswerStream]
-"""Starts an answer that was checked."""
 
 
 class Queue:
@@ -80,27 +78,21 @@ class Answering:
             with suppress(Memory3Error):  # the others are to be closed all the same
                 model.close()
 
-    async def prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
+    async def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         """Check everything that can be checked before the request's turn; raises ApiError and Memory3Error."""
         return await anyio.to_thread.run_sync(self._prepare, request)
 
-    def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
+    def _prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         options, memory = request.sampling(self._grammars), request.memory
         own = memory.bases in (None, self._knowledge_base)
         model = self._model if own else self._reading(memory.bases)
-        mode, lead_tokens = memory.mode, memory.lead_tokens
         if isinstance(request, CompletionRequest):
-            text = request.text
-            model.check_text(text, **options)
-            return lambda: model.complete(text, memory=mode, lead_tokens=lead_tokens, **options)
-        messages = request.conversation()
-        model.check(messages, **options)
-        return lambda: model.generate(messages, memory=mode, lead_tokens=lead_tokens, **options)
+            return model.complete(request.text, memory=memory.mode, **options)
+        return model.generate(request.conversation(), memory=memory.mode, **options)
 
-    async def events(self, begin: Begin) -> AsyncGenerator[Event, None]:
+    async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
         async with self.queue.turn:
-            stream = await anyio.to_thread.run_sync(begin)
             over = False
             try:
                 async for event in stream:
@@ -118,7 +110,7 @@ class Answering:
                 if not over:
                     self.metrics.left()
 
-    async def all_events(self, begin: Begin, request: Request) -> list[Event]:
+    async def all_events(self, stream: AnswerStream, request: Request) -> list[Event]:
         """The whole answer; where the client hangs up, what there is of it."""
         found: list[Event] = []
         failed: Exception | None = None
@@ -131,7 +123,7 @@ class Answering:
 
             tasks.start_soon(hung_up)
             try:
-                async with aclosing(self.events(begin)) as events:
+                async with aclosing(self.events(stream)) as events:
                     async for event in events:
                         found.append(event)
             except Exception as error:  # leaves the group as it is, not inside an ExceptionGroup

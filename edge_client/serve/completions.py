@@ -40,11 +40,11 @@ def completion_routes(answering: Answering) -> APIRouter:
     name, tokenizer = answering.bundle.manifest.name, answering.bundle.tokenizer
 
     async def answer(form: _Form, request: Request) -> Response:
-        begin = await answering.prepare(form.body)
+        stream = await answering.prepare(form.body)
         if form.body.stream:
-            response: Response = event_stream(form.chunks(answering.events(begin)))
+            response: Response = event_stream(form.chunks(answering.events(stream)))
         else:
-            response = JSONResponse(form.whole(await answering.all_events(begin, request)))
+            response = JSONResponse(form.whole(await answering.all_events(stream, request)))
         if ignored := form.body.ignored():
             response.headers[IGNORED] = ", ".join(ignored)[:MOST_IGNORED].encode("ascii", "replace").decode()
         return response

@@ -53,14 +53,12 @@ class MemoryOptions(_Strict):
     """What is read beside the weights.
 
     mode: see RecallMode. knowledge_base: another than the server's default; knowledge_bases: several.
-    lead_tokens: how early `overlap` recalls. provenance: whether the answer names the memories it read; texts: with
-    their references' texts.
+    provenance: whether the answer names the memories it read; texts: with their references' texts.
     """
 
     mode: RecallMode | None = None
     knowledge_base: str | None = Field(default=None, pattern=BASE_NAME)
     knowledge_bases: list[BaseName] | None = Field(default=None, min_length=1, max_length=MOST)
-    lead_tokens: int | None = Field(default=None, ge=0, le=4096)
     provenance: bool = True
     texts: bool = False
 

@@ -151,19 +151,6 @@ def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:
         assert "".join(c.choices[0].text for c in stream if c.choices) == whole.choices[0].text
 
 
-def test_lead_tokens_say_when_a_completion_recalls(client: OpenAI) -> None:
-    def queries(lead_tokens: int) -> list[str]:
-        memory = {"mode": "overlap", "lead_tokens": lead_tokens}
-        answer = client.completions.create(
-            model=MODEL, prompt="The code of Lima", max_tokens=20, extra_body={"memory": memory}
-        )
-        return [
-            chunk["query"] for chunk in (answer.model_extra or {})["memory"]["chunks"] if chunk["generated"]
-        ]
-
-    assert queries(2) != queries(14)
-
-
 def test_models_and_embeddings(client: OpenAI, tiny: Bundle) -> None:
     names = [model.id for model in client.models.list()]
     assert names[0] == MODEL
