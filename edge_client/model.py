@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from edge_client.generate.past import Past, Progress
 from edge_client.generate.prompt import common_length
 from edge_client.generate.sampling import Sampling
 from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import Remembered as LocalOutcome
 from edge_client.local.folder import remember as remember_documents
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
@@ -82,7 +83,7 @@ class EdgeModel:
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
         self.mark = int(REMEMBER_AT * decoder.context)
-        self.local: LocalKnowledgeBases | None = None  # set by `open`, as what follows
+        self._local: LocalKnowledgeBases | None = None  # set by `open`, as what follows
         self._settings: EdgeSettings | None = None
         self._pack: LocalKnowledgeBase | None = None
         self.closed = False
@@ -132,7 +133,7 @@ class EdgeModel:
             pack=pack, local=[local], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack, model.local = settings, pack, local
+        model._settings, model._pack, model._local = settings, pack, local
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -151,7 +152,7 @@ class EdgeModel:
             local=mine.local,
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack, model.local = settings, self._pack, self.local
+        model._settings, model._pack, model._local = settings, self._pack, self._local
         return model
 
     def ask(
@@ -248,23 +249,30 @@ class EdgeModel:
         memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
         StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
         """
-        if self.local is None:
-            raise InvalidInput(_NOT_OPENED)
-        self.check_open()
-        writer = self._memory_writer()
-        base = self.local.base(knowledge_base, writer.embedder.dim)
         document = FileDocument(key, key, title, text, metadata or {})
-        *_, last = remember_documents(base, writer, [document])
+        *_, last = self.remember_documents([document], knowledge_base=knowledge_base)
         if last.outcome == "failed":
             raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
         return last.references
 
+    def remember_documents(
+        self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
+    ) -> Iterator[LocalOutcome]:  # fmt: skip
+        """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
+        local, writer = self.local, self._memory_writer()
+        yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
+
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
-        if self.local is None:
-            raise InvalidInput(_NOT_OPENED)
-        self.check_open()
         return self.local.base(knowledge_base).delete(key)
+
+    @property
+    def local(self) -> LocalKnowledgeBases:
+        """The knowledge bases of this device; raises InvalidInput for a model not made by `open`, ModelClosed."""
+        self.check_open()
+        if self._local is None:
+            raise InvalidInput(_NOT_OPENED)
+        return self._local
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.
