@@ -193,26 +193,11 @@ def test_a_bundle_that_only_reads_says_what_to_do(model: EdgeModel, monkeypatch:
         session.remember("A text.")
 
 
-def test_a_text_is_remembered_and_read(model: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, steps = model.session(), list[tuple[int, int]]()
-    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
-    written = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
-    assert steps[-1] == (written, written)
-    assert written >= 20
-    monkeypatch.setattr(MemoryWriter, "write", None)  # what is there is not written again
-    assert session.remember(book, "Keys") == written
-    events = list(session.send("Who keeps room 3?", **MANY))
-    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
-    assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
-    assert any(m.knowledge_base == "" for m in read), "beside the service's"
-    with pytest.raises(InvalidInput, match="no text"):
-        session.remember(" ")
-
-
-def test_a_text_that_was_remembered_in_part_is_not_written_again(
+def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_services(
     model: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, write, written = model.session(), MemoryWriter.write, list[str]()
+    session, write, steps = model.session(), MemoryWriter.write, list[tuple[int, int]]()
+    written: list[str] = []
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
 
     def full_at_second(self: MemoryWriter, texts: list[str]) -> Written:
@@ -227,12 +212,18 @@ def test_a_text_that_was_remembered_in_part_is_not_written_again(
     monkeypatch.setattr(MemoryWriter, "write", full_at_second)
     with pytest.raises(StorageError, match="no space"):
         session.remember(book, "Keys")
-    assert written
-    assert finished(list(session.send("Who keeps room 3?", **MANY))).reason == "length", (
-        "the conversation goes on"
-    )
+    went_on = finished(list(session.send("Who keeps room 3?", **MANY)))
+    assert went_on.reason == "length", "the conversation goes on"
     monkeypatch.setattr(MemoryWriter, "write", counted)
-    assert session.remember(book, "Keys") == len(written) == len(set(written))
+    count = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
+    assert count == session.remember(book, "Keys") == len(written) == len(set(written)) >= 20
+    assert steps[-1] == (count, count)
+    events = list(session.send("Who keeps room 3?", **MANY))
+    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
+    assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
+    assert any(m.knowledge_base == "" for m in read), "beside the service's"
+    with pytest.raises(InvalidInput, match="no text"):
+        session.remember(" ")
 
 
 def test_a_list_of_messages_that_is_too_long_goes_on_in_the_next_call(model: EdgeModel) -> None:
