@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,19 @@ CONTEXT = 480
 SYSTEM = "Be brief."
 LETTERS = dict.fromkeys(tiny_loaded().tokenizer.encode("abcdefgh "), 100.0)
 MANY: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "logit_bias": LETTERS}
+
+TALK = """
+import sys
+from edge_client import EdgeModel
+
+bundle, file, context = sys.argv[1:]
+with EdgeModel.open(bundle, offline=True, memory="exact", context=int(context)) as model:
+    session = model.session()
+    for turn in range(1000):
+        session.send(f"My number is {turn}.", max_tokens=30, temperature=50.0, seed=turn).text()
+        session.save(file)
+        print(turn, flush=True)
+"""
 
 
 @pytest.fixture
@@ -162,6 +177,22 @@ def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
     assert loaded.conversation.sequence.tokens[:prompt] == session.conversation.sequence.tokens[:prompt]
     retried = finished(list(loaded.send(loaded.take_back(), **MANY, seed=5)))
     assert retried.statistics.reused_tokens > prompt - 40, "a retry reads little anew"
+
+
+def test_a_killed_process_leaves_what_it_saved_whole(tiny: Bundle, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALK, tiny.folder, tmp_path / "chat", str(CONTEXT)], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) == 8:  # the first turns are memories by now, and the next answer or save is under way
+            break
+    process.kill()
+    process.wait()
+    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as model:
+        loaded = model.load_session(tmp_path / "chat")
+        assert [m["content"] for m in loaded.messages][:-1:2][:9] == [f"My number is {n}." for n in range(9)]
+        assert past_turns(talk(loaded, 1))
 
 
 def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
