@@ -31,7 +31,7 @@ from edge_client.errors import StorageError
 from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.writer import Written
 from edge_client.wire.retrieval import Answer, Hit
-from memory_model.codec.blas import ON_ONE_THREAD
+from memory_model.codec.blas import one_thread
 from memory_model.codec.payload import Identity
 from memory_model.errors import (
     CorruptFile,
@@ -249,7 +249,7 @@ class LocalKnowledgeBase:
             ids, stored = self._ids, self._vectors
             if not len(ids):
                 return Answer(((),) * len(vectors), 0.0)
-            with ON_ONE_THREAD:
+            with one_thread():
                 scores = (vectors / norms).astype(np.float32) @ stored.T
             sent: set[int] = set()
             hits = []
