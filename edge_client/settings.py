@@ -82,7 +82,6 @@ class EdgeSettings(CheckedSettings):
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
     the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
-    remember_at: the share of the context at which the oldest turns of a conversation become memories.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
@@ -111,7 +110,6 @@ class EdgeSettings(CheckedSettings):
     embedder_threads: int = Field(default=1, ge=1, le=256)
     parallel: int = Field(default=4, ge=1, le=256)
     context: int = Field(default=0, ge=0)
-    remember_at: float = Field(default=0.75, ge=0.25, le=0.9)
 
     tls: bool = False
     ca: Path | None = None
@@ -149,7 +147,6 @@ class EdgeOptions(TypedDict, total=False):
     provider: Literal["auto", "cpu", "cuda", "tensorrt"] | None
     parallel: int | None
     context: int | None
-    remember_at: float | None
     minimum_score: float | None
     deadline_s: float | None
     memory_cache_mb: float | None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,57 +24,56 @@ from edge_client.decoder.sequence import Sequence
 from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import Conversation
-from edge_client.generate.prompt import asks
 from edge_client.generate.sampling import Picked, Sampler, Sampling
 from edge_client.generate.text import StreamText
 from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.worker import RecallWorker
 from memory_model.chat import Prompt
-from memory_model.refusal import Refusal, is_refusal
-from memory_model.tokenizer import Tokenizer
+from memory_model.refusal import is_refusal
+
+if TYPE_CHECKING:
+    from edge_client.model import EdgeModel
 
 
 class Answer:
     """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
 
-    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories.
-    cancellation: tested before every run of the decoder and every token. conversation: whose turns may leave the cache
-    while the answer goes on, and whose own memories are read; None for an answer that nothing follows.
+    sequence: the conversation's key-values; they keep what was read. cancellation: tested before every run of the
+    decoder and every token. conversation: whose turns may leave the cache while the answer goes on, and whose own
+    memories are read; None for an answer that nothing follows.
     """
 
     def __init__(
-        self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
-        worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation, refusal: Refusal,
-        conversation: Conversation | None = None,
+        self, model: EdgeModel, sequence: Sequence, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
+        cancellation: Cancellation, conversation: Conversation | None = None,
     ) -> None:  # fmt: skip
-        self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
+        self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
+        self._tokenizer = tokenizer = model.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
         self._stream = StreamText(tokenizer, sampling.stop)
-        self._worker, self._cancellation = worker, cancellation
-        self._conversation = conversation
-        self._recalls = ChunkRecalls(sequence, prompt, tokenizer, worker, policy, cancellation)
+        self._cancellation, self._conversation = cancellation, conversation
+        self._recalls = ChunkRecalls(model, sequence, prompt, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
         # An answer that goes on has its first token behind it.
+        refusal = model.bundle.manifest.refusal
         biased = refusal.bias and not prompt.begun
         self._refusal = (refusal.first_token(tokenizer), refusal.bias) if biased else None
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""
-        self._begun = time.perf_counter()
-        self._away_s = 0.0
-        self._first_token_s = 0.0
+        self._begun = self._away_s = self._first_token_s = 0.0
 
     def events(self) -> Iterator[Event]:
         """Recalled and Token events as they happen, then Finished, which also ends a cancelled answer.
 
         Closing the iterator early leaves nothing running, and what was read stays cached.
         """
+        self._begun = time.perf_counter()
         decoder_s, reused = self._sequence.decoder_s, 0
         try:
             if self._conversation is not None:
                 self._conversation.settle(self._cancellation)
                 self._recalls.also = self._conversation.past
-            reused = self._sequence.begin(self._prompt.ids, memory=self._worker is not None)
+            reused = self._sequence.begin(self._prompt.ids, memory=self._recalls.worker is not None)
             for event in self._tokens(reused):
                 left = time.perf_counter()
                 yield event
@@ -108,12 +108,7 @@ class Answer:
                 self._make_room()
             if self._reason:
                 return
-            recalls.generated(picked.id)
-            if asks(number, recalls.chunk_tokens, recalls.lead_tokens):
-                recalls.request()
-            if number % recalls.chunk_tokens == 0:
-                recalls.begin_chunk()
-            recalls.take_late()
+            recalls.generated(picked.id, number)
             logits = self._read([picked.id])
 
     def _token(self, picked: Picked) -> Token:
@@ -146,7 +141,7 @@ class Answer:
         return news
 
     def _make_room(self) -> None:
-        if self._conversation is not None and self._worker is not None:
+        if self._conversation is not None and self._recalls.worker is not None:
             self._conversation.make_room(self._cancellation)
             self._recalls.also = self._conversation.past
 
