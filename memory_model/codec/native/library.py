@@ -71,6 +71,9 @@ class Library:
         self._multiply.argtypes = [
             ctypes.c_int32, ctypes.POINTER(ProductTables), pointer, number, pointer, pointer, pointer, number,
         ]  # fmt: skip
+        self._dots = loaded.memory_codec_dots
+        self._dots.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
+        self._dots.restype = None
 
     @property
     def name(self) -> str:
@@ -118,6 +121,19 @@ class Library:
         )  # fmt: skip
         if wrong:
             raise InvalidInput(_WRONG[wrong])
+
+    def dots(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        """Float32 [q, n], scales * (queries . rows), of rows int8 [n, d], scales float32 [n], queries int16 [q, d].
+
+        The caller keeps the sums within int32.
+        """
+        (n, width), count = rows.shape, len(queries)
+        out = np.empty((count, n), np.float32)
+        self._dots(
+            _address("rows", rows, np.int8, n, width), _address("scales", scales, np.float32, n), n, width,
+            _address("queries", queries, np.int16, count, width), count, out.ctypes.data,
+        )  # fmt: skip
+        return out
 
 
 def installed() -> Library | None:

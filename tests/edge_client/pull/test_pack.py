@@ -121,13 +121,12 @@ def test_scores_are_cosines_whatever_the_query_s_length(pack: LocalKnowledgeBase
     assert longer.score == pytest.approx(best.score, abs=1e-6)
 
 
-def test_no_more_than_there_are_and_none_below_the_least_score(pack: LocalKnowledgeBase) -> None:
+def test_no_more_than_there_are_and_none_below_the_least_score(towns: Path) -> None:
     vector = vector_of(stored("k3"))[None]
-    assert len(pack.retrieve(vector, k=1000).hits[0]) == len(pack) == len(TEXTS_OF)
-    assert [h.document_key for h in pack.retrieve(vector, k=5, minimum_score=0.9).hits[0]] == ["k3"]
-    assert pack.retrieve(-vector, k=5, minimum_score=0.99).hits == ((),)
-    words = [query_words("nothing of this")]
-    assert pack.retrieve(-vector, k=5, minimum_score=0.99, words=words).hits == ((),)
+    assert len(opened(towns).retrieve(vector, k=1000).hits[0]) == len(TEXTS_OF)
+    strict = LocalKnowledgeBase.open(towns / PACK, IDENTITY, WRITER.embedder_id, minimum_score=0.9)
+    assert [h.document_key for h in strict.retrieve(vector, k=5).hits[0]] == ["k3"]
+    assert strict.retrieve(-vector, k=5, words=[query_words("nothing of this")]).hits == ((),)
 
 
 def test_questions_that_are_none_are_refused(pack: LocalKnowledgeBase) -> None:
