@@ -46,7 +46,7 @@ class AppProcess:
         *options: str,
         environment: Mapping[str, str] | None = None,
     ) -> AppProcess:
-        """Its port, key and log are kept in `folder`; settings of this process's environment do not count.
+        """Its port, key, log and what it remembers are kept in `folder`; settings of this process's environment do not count.
 
         Raises AppFailed.
         """
@@ -55,7 +55,7 @@ class AppProcess:
         command = [str(PROGRAM), "serve", "--bundle", str(bundle), "--service", service, "--port", "0"]
         command += ["--port-file", str(port_file), *options]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_CLIENT_")}
-        inherited["XDG_STATE_HOME"] = str(folder)
+        inherited |= {"XDG_STATE_HOME": str(folder), "EDGE_CLIENT_LOCAL": str(folder / "local")}
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env={**inherited, **(environment or {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
 from edge_client.generate.pool import IdleSequences, Spellings
 from edge_client.generate.sampling import Sampling
-from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases, Remembered
 from edge_client.local.folder import remember as remember_documents
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
@@ -254,29 +254,36 @@ class EdgeModel:
         memories. Raises InvalidInput for a text that is empty or too long, and where the model was not made by `open`;
         StorageError (NO_WRITER, DISK_FULL), CorruptFile, ModelClosed.
         """
-        self.check_open()
-        if self._local is None or not isinstance(self.recaller, Recaller):
-            raise InvalidInput(
-                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
-            )
-        writer = self._memory_writer()
-        base = self._local.base(knowledge_base, writer.embedder.dim)
         document = FileDocument(key, key, title, text, metadata or {})
-        *_, last = remember_documents(base, writer, [document])
+        *_, last = self.remember_documents([document], knowledge_base=knowledge_base)
         if last.outcome == "failed":
             raise InvalidInput(f"{key!r} cannot be remembered: {last.message}")
-        if self._local not in self.recaller.local:
-            self.recaller.local = (*self.recaller.local, self._local)
         return last.references
+
+    def remember_documents(
+        self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
+    ) -> Iterator[Remembered]:  # fmt: skip
+        """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
+        local, writer = self.local, self._memory_writer()
+        assert isinstance(self.recaller, Recaller)  # `local` would have raised
+        base = local.base(knowledge_base, writer.embedder.dim)
+        if local not in self.recaller.local:
+            self.recaller.local.append(local)
+        yield from remember_documents(base, writer, documents)
 
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
+        return self.local.base(knowledge_base).delete(key)
+
+    @property
+    def local(self) -> LocalKnowledgeBases:
+        """The knowledge bases of this device; raises InvalidInput for a model not made by `open`, ModelClosed."""
         self.check_open()
         if self._local is None:
             raise InvalidInput(
                 "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
             )
-        return self._local.base(knowledge_base).delete(key)
+        return self._local
 
     def close(self) -> None:
         """End the answers that are under way, then the connection to the service. Idempotent.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,10 +17,10 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from edge_client.wire.admin import add_document, document_of
 from edge_client.wire.bases import names_of
 from edge_client.wire.client import MemoryClient
 from memory_model.errors import InvalidInput, Memory3Error
+from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ HELP = {
     "/kb [NAME,…]": "list the knowledge bases, or read another one or several (a new conversation)",
     "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
-    "/add FILE": "write a text file into the knowledge base (the first of several)",
+    "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
     "/history": "the conversation",
@@ -146,7 +147,7 @@ class TerminalChat:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
             raise InvalidInput(
-                "the service is not called (--offline): start without it to choose a knowledge base or add to one"
+                "the service is not called (--offline): start without it to choose a knowledge base"
             )
         return recaller.client
 
@@ -163,14 +164,17 @@ class TerminalChat:
         self._answer(self._unanswered)
 
     def _add(self, path: str) -> None:
-        client, document = self._client(), document_of(_named("/add", path))
-        into = names_of(client.knowledge_base)[0]
+        sources = find_sources([Path(_named("/add", path)).expanduser()])
+        documents = (document for source in sources for document in read_documents(source))
         try:
-            with self._err.status(f"writing {document.key} into {into}"):
-                said = add_document(client.settings, into, document)
+            with self._err.status(f"remembering {path}"):
+                for one in self._model.remember_documents(documents):
+                    if one.outcome == "failed":
+                        self._say(f"{one.where}: {one.message}")
+                    elif one.outcome != "writing":
+                        self._say(f"{one.outcome}: {one.key}, memories: {one.references}")
         except KeyboardInterrupt:
-            said = "(stopped)"
-        self._say(said)
+            self._say("(stopped)")
 
     def _memories(self, _: str) -> None:
         self._err.print(show.memories_table(self._last.recalls))

@@ -60,6 +60,11 @@ class LocalKnowledgeBases:
         """Knowledge bases."""
         return len(self._bases)
 
+    def documents(self) -> dict[str, list[LocalDocument]]:
+        """The documents of every knowledge base, by its name."""
+        with self._lock:
+            return {name: base.documents() for name, base in self._bases.items()}
+
     def base(self, name: str, dimension: int = 0) -> LocalKnowledgeBase:
         """One by name; with the dimension of its vectors, it is made where it is missing. Raises MissingFile."""
         with self._lock:

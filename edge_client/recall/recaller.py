@@ -150,16 +150,16 @@ class Recaller:
 
     client: the service, called first. pack: used when there is no client or the service does not answer; the service
     then has a part of the deadline, so that there is time left for the pack. local: searched at every recall, and
-    merged with the others by score. clock: seconds, replaced in tests.
+    merged with the others by score; recallers may share the list. clock: seconds, replaced in tests.
     """
 
     def __init__(
         self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
-        pack: LocalSource | None = None, local: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
+        pack: LocalSource | None = None, local: list[LocalSource] | None = None, cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
-        self.local = tuple(local)
+        self.local = [] if local is None else local
         self.cache = MemoryCache(CACHE_BYTES) if cache is None else cache
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)

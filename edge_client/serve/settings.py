@@ -11,14 +11,11 @@ from edge_client.settings import CheckedSettings
 class ServeSettings(CheckedSettings):
     """Where to listen and what to permit. How memories are recalled is in EdgeSettings.
 
-    host, port: port 0 takes a free one. api_key: required by every call under /v1 and by /metrics; see `Access` for
-    what holds without one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's
-    names and addresses under which the server may be reached. allowed_origins: other sites whose pages may call it,
-    e.g. http://127.0.0.1:5173; none by default.
-
-    waiting: answers that may wait while EdgeSettings' `parallel` are computed; one more is refused.
-    body_limit_bytes: of a request; upload_limit_bytes: of a document; body_timeout_s: until either has arrived.
-    upload_api_key: for writing into the service, where the device's own key only reads; uploads: whether at all.
+    host, port: port 0 takes a free one. api_key: required by every call under /v1; see `Access` for what holds without
+    one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
+    under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
+    http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
+    one more is refused.
     """
 
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_SERVE_", extra="forbid", frozen=True)
@@ -29,13 +26,7 @@ class ServeSettings(CheckedSettings):
     tls: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-
     waiting: int = Field(default=16, ge=0, le=4096)
-    body_limit_bytes: int = Field(default=1 << 20, ge=1024)
-    upload_limit_bytes: int = Field(default=4 << 20, ge=1024)
-    body_timeout_s: float = Field(default=60.0, gt=0)
-    uploads: bool = True
-    upload_api_key: SecretStr | None = None
 
     @field_validator("allowed_origins")
     @classmethod

@@ -35,7 +35,7 @@ def server(
 ) -> Iterator[AppProcess]:
     settings = {
         "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20",
-        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2", "EDGE_CLIENT_SERVE_BODY_TIMEOUT_S": "2",
+        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2",
         "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
     }  # fmt: skip
     folder = tmp_path_factory.mktemp("serve")

@@ -76,26 +76,12 @@ def test_a_request_may_name_a_knowledge_base_or_several(client: OpenAI, memories
     assert {r.knowledge_base for r in memories.requests[before:]} == {"atlas"}
     before = len(memories.requests)
     answer = client.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        max_tokens=2,
-        extra_body={"memory": {"knowledge_bases": ["towns", "atlas"]}},
+        model=MODEL, messages=MESSAGES, max_tokens=2, extra_body={"memory": {"knowledge_base": "towns,atlas"}}
     )
     assert {r.knowledge_base for r in memories.requests[before:]} == {"atlas", "towns"}
     chunk = (answer.model_extra or {})["memory"]["chunks"][0]
     assert chunk["read"]
     assert {read["knowledge_base"] for read in chunk["read"]} <= {"atlas", "towns"}
-
-
-def test_the_next_turn_reads_only_what_is_new(client: OpenAI) -> None:
-    first = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=12)
-    said = {"role": "assistant", "content": first.choices[0].message.content}
-    messages = [*MESSAGES, said, {"role": "user", "content": "And of Rome?"}]
-    second = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
-    assert first.usage is not None
-    assert second.usage is not None
-    assert second.usage.prompt_tokens_details is not None
-    assert (second.usage.prompt_tokens_details.cached_tokens or 0) >= first.usage.prompt_tokens
 
 
 def test_stop_seed_and_logprobs(client: OpenAI) -> None:
@@ -142,26 +128,11 @@ def test_json_of_a_schema_comes_even_from_random_weights(client: OpenAI) -> None
 
 
 def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:
-    whole = client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9, logprobs=2)
-    assert whole.choices[0].logprobs is not None
-    assert len(whole.choices[0].logprobs.tokens or []) == 9
+    whole = client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9)
     with client.completions.create(
         model=MODEL, prompt="The code of Lima", max_tokens=9, stream=True
     ) as stream:
         assert "".join(c.choices[0].text for c in stream if c.choices) == whole.choices[0].text
-
-
-def test_lead_tokens_say_when_a_completion_recalls(client: OpenAI) -> None:
-    def queries(lead_tokens: int) -> list[str]:
-        memory = {"mode": "overlap", "lead_tokens": lead_tokens}
-        answer = client.completions.create(
-            model=MODEL, prompt="The code of Lima", max_tokens=20, extra_body={"memory": memory}
-        )
-        return [
-            chunk["query"] for chunk in (answer.model_extra or {})["memory"]["chunks"] if chunk["generated"]
-        ]
-
-    assert queries(2) != queries(14)
 
 
 def test_models_and_embeddings(client: OpenAI, tiny: Bundle) -> None:
@@ -173,17 +144,8 @@ def test_models_and_embeddings(client: OpenAI, tiny: Bundle) -> None:
     assert found.data[1].embedding == pytest.approx([float(x) for x in vectors[1]], abs=1e-6)
 
 
-def test_health_and_metrics(server: AppProcess, client: OpenAI) -> None:
-    client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2)
+def test_health_tells_the_model_and_how_much_is_answered(server: AppProcess) -> None:
     health = call(server.port, "GET", "/health").json()
     assert health["status"] == "ok"
     assert health["model"]["chunk_tokens"] == 16
-    metrics = call(server.port, "GET", "/metrics").text
-    for name in (
-        "edge_answers_total",
-        "edge_recalls_total",
-        "edge_first_token_seconds_bucket",
-        "edge_answers_running",
-    ):
-        assert name in metrics
-    assert 'edge_http_requests_total{route="/v1/chat/completions",status="200"}' in metrics
+    assert health["answers"] == {"running": 0, "waiting": 0}

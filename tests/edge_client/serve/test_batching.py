@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,13 +56,9 @@ def all_at_once(server: AppProcess) -> list[str]:
 
 
 def steps(server: AppProcess) -> dict[int, int]:
-    """Steps by batch size, as /metrics shows them."""
-    found = re.findall(
-        r'^edge_decoder_steps_total{batch_size="(\d+)"} ([\d.]+)',
-        call(server.port, "GET", "/metrics").text,
-        re.M,
-    )
-    return {int(size): int(float(number)) for size, number in found}
+    """Steps by batch size."""
+    found = call(server.port, "GET", "/health").json()["steps_by_batch_size"]
+    return {int(size): number for size, number in found.items()}
 
 
 def test_eight_at_once_say_what_each_says_alone_and_share_steps(wide: AppProcess) -> None:

@@ -18,17 +18,6 @@ from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, Reply, call, post, refused
 
 
-def test_who_hangs_up_gives_place_to_the_next(server: AppProcess, client: OpenAI) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=400, stream=True)
-    next(iter(stream))
-    waiting = client.with_options(timeout=60)
-    with ThreadPoolExecutor(1) as pool:
-        later = pool.submit(waiting.chat.completions.create, model=MODEL, messages=MESSAGES, max_tokens=2)
-        stream.close()
-        assert later.result(30).usage is not None
-    _wait_until_idle(server)
-
-
 def test_who_leaves_the_line_is_forgotten_and_a_full_line_refuses(
     server: AppProcess, client: OpenAI, memories: FakeService
 ) -> None:
