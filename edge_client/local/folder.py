@@ -13,8 +13,7 @@ import numpy as np
 from edge_client.local.knowledge_base import LocalKnowledgeBase, disk_errors, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
-from edge_client.wire.bases import merged
-from edge_client.wire.retrieval import Answer
+from edge_client.wire.retrieval import Answer, merged
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
 from memory_model.formats import FileDocument

@@ -37,8 +37,6 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 FORMAT_VERSION = 1
-IN_MEMORY = Path(":memory:")
-"""In place of a path: a knowledge base that ends with the process, unless it is saved."""
 WAIT_S = 10.0
 """For another process that writes to the file."""
 _SHIFT = 1 << 63
@@ -87,11 +85,7 @@ class LocalKnowledgeBase:
         """
         path = Path(path)
         head = read_head(path)
-        head.require(
-            identity,
-            embedder_id,
-            remedy or f"write it anew with `edge-client remember --anew --kb {head.name}`",
-        )
+        head.require(identity, embedder_id, remedy)
         return cls(path, _connected(path), head, minimum_score)
 
     @classmethod
@@ -104,11 +98,10 @@ class LocalKnowledgeBase:
     def create(
         cls, path: str | Path, head: Head, *, minimum_score: float | None = None
     ) -> LocalKnowledgeBase:
-        """A new file, or one in memory (IN_MEMORY); raises InvalidInput for a file that holds something."""
+        """A new file; raises InvalidInput for one that holds something."""
         path = Path(path)
         with disk_errors(path):
-            if path != IN_MEMORY:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             connection = _connected(path)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
@@ -282,7 +275,7 @@ class LocalKnowledgeBase:
                 Hit(
                     memory_id=memory_id, score=scores[reference], document_key=key, title=title, chunk_number=chunk,
                     text=text, payload=b"" if held else payload, crc32c=crc32c, held=held,
-                    knowledge_base="" if self.head.memories else self.name,
+                    knowledge_base=self.name,
                 )
             )  # fmt: skip
         return tuple(hits)
