@@ -24,7 +24,6 @@ from rich.progress import track
 
 from deploy.service_process import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled, Token
-from edge_client.generate.prompt import generated_query
 from edge_client.recall.recaller import Recall
 from experiments.quality import Measured, file_key, keep
 from memory_model.digest import file_sha256
@@ -107,7 +106,7 @@ def compare_early(model: EdgeModel, rows: list[Row]) -> None:
         before = len(ids)
         ids = [*ids, *(event.id for event in stream if isinstance(event, Token))]
         for end in range(before + chunk, len(ids) + 1, chunk):
-            texts = [tokenizer.decode(generated_query(ids[:at], chunk)).strip() for at in (end, end - lead)]
+            texts = [tokenizer.decode(ids[:at][-chunk:]).strip() for at in (end, end - lead)]
             assert model.recaller is not None
             whole, early = model.recaller.recall(texts, deadline_s=DEADLINE_S)
             if found := read_ids(whole):

@@ -18,7 +18,6 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
 from deploy.bench.scenario import Keys, Sheet, directions, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
-from edge_client.events import Blocked
 from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
 
@@ -117,8 +116,6 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "bits_per_weight": round_figure(8 * read["weights"] / parameters_read(model.graph.config)),
         "stages_ms": stages_ms(overlap),
         "stages_ms_exact": stages_ms(exact),
-        "blocked_stages_ms": blocked_ms(overlap),
-        "blocked_stages_ms_exact": blocked_ms(exact),
         "states": states(overlap),
         "memories_per_chunk": memories_per_chunk(overlap),
         "rounds": {mode: [round_figure(a.tokens_per_s) for a in samples[mode]] for mode in MODES},
@@ -145,7 +142,7 @@ def whole_speeds(answers: Sequence[Answered]) -> list[float]:
 def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
     """Mean milliseconds of each stage of a generated chunk's recall, beside decoding or before it.
 
-    network: the call without the server's own time, of which the server says `search` and `fetch`.
+    network: the call without the server's own time.
     """
     times = [r.recall.times for a in answers for r in a.generated]
     if not times:
@@ -153,16 +150,6 @@ def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
     means = {f.name.removesuffix("_ms"): fmean(getattr(t, f.name) for t in times) for f in fields(times[0])}
     means["network"] = max(means["call"] - means["server"], 0.0)
     return {name: round_figure(value) for name, value in means.items()}
-
-
-def blocked_ms(answers: Sequence[Answered]) -> dict[str, float]:
-    """Mean milliseconds for which decoding stood still in a generated chunk, by stage."""
-    blocked = [r.blocked for a in answers for r in a.generated]
-    return {
-        f.name.removesuffix("_ms"): round_figure(fmean(getattr(b, f.name) for b in blocked))
-        for f in fields(Blocked)
-        if blocked
-    }
 
 
 def states(answers: Sequence[Answered]) -> dict[str, int]:
@@ -188,7 +175,7 @@ def counted(result: Mapping[str, Any]) -> str:
 
 
 def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """Speeds by mode, then where a recall's time goes and what of it decoding feels."""
+    """Speeds by mode, then where a recall's time goes."""
     overlap = ("tokens_per_s_with", "ratio", "ratio_end_to_end", "blocked_ms_per_chunk")
     exact = ("tokens_per_s_exact", "ratio_exact", "ratio_end_to_end_exact", "blocked_ms_per_chunk_exact")
     speed = Sheet(
@@ -206,9 +193,7 @@ def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
         (label, *(f"{result[key].get(name, 0):.3g}" for name in STAGES))
         for label, key in (
             ("overlap: one recall", "stages_ms"),
-            ("of it decoding waited for", "blocked_stages_ms"),
             ("exact: one recall", "stages_ms_exact"),
-            ("of it decoding waited for", "blocked_stages_ms_exact"),
         )
     ]
     note = "Mean milliseconds for one generated chunk; the network is the call without the server's own time."

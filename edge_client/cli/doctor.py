@@ -93,7 +93,7 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
             detail = ours[:12] if theirs == ours else f"service {theirs[:12]}, bundle {ours[:12]}"
             advice = "" if theirs == ours else f"edge-client pull --service {settings.service}"
             yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice=advice)
-        answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1, return_text=False)
+        answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1)
         number = len(answer.hits[0])
         said = f"{settings.knowledge_base}: {number or 'no'} memory found"
         advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"

@@ -41,7 +41,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
+MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "offline")
 
 
 @app.callback()

@@ -33,8 +33,7 @@ SETTINGS = {
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
     "twice, without and with.",
     "lead_tokens": "Tokens before a chunk's end at which overlap recalls.",
-    "pack": "Memory pack, read when the service is away.",
-    "offline": "Never call the service; with --pack, read that.",
+    "offline": "Never call the service; read what this device holds.",
     "provider": "auto, cpu, cuda or tensorrt.",
 }
 ANSWER = {

@@ -155,7 +155,7 @@ class Recaller:
         own memories, searched as `local` is.
         """
         try:
-            local = self.local if also is None else [*self.local, also]
+            local = [source for source in (*self.local, also) if source]  # an empty one changes nothing
             return self._recall(queries, deadline_s, cancellation, local)
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.

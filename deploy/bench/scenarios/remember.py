@@ -17,7 +17,7 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, direct
 from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel
 from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
@@ -47,7 +47,6 @@ def measure(settings: RememberSettings) -> Keys:
         [FileDocument(text.key, text.key, text.title, text.text) for text in portion]
         for portion, _ in zip(given, range(rounds), strict=False)
     ]
-    large = filled(head, settings.stored)
     queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
@@ -56,6 +55,7 @@ def measure(settings: RememberSettings) -> Keys:
             bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu"
         ) as model,
     ):
+        large = filled(Path(folder, "large.db"), head, settings.stored)
 
         def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
             base = LocalKnowledgeBase.create(Path(folder, f"{time.monotonic_ns()}.db"), head)
@@ -110,13 +110,13 @@ def never_ending(bundle: Bundle) -> dict[int, float]:
     return dict.fromkeys(bundle.tokenizer.stop_ids, -100.0)
 
 
-def filled(head: Head, count: int) -> LocalKnowledgeBase:
-    """A knowledge base in memory of random unit vectors, with texts of a line and payloads of a byte."""
-    base, rng = LocalKnowledgeBase.create(IN_MEMORY, head), np.random.default_rng(0)
+def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
+    """A knowledge base of random unit vectors, with texts of eighty words and payloads of a byte."""
+    base, rng = LocalKnowledgeBase.create(path, head), np.random.default_rng(0)
     for start in range(0, count, 1000):
         rows = rng.standard_normal((min(1000, count - start), head.dimension)).astype(np.float32)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        texts = [f"Reference {start + n} says that {n * 37} is a number." for n in range(len(rows))]
+        texts = [10 * f"Reference {start + n} says that {n * 37} is a number. " for n in range(len(rows))]
         base.add(LocalDocument(f"document {start}"), texts, Written([b"\0"] * len(rows), rows))
     return base
 

@@ -139,7 +139,7 @@ def test_every_option_has_a_keyword() -> None:
 )  # fmt: skip
 def test_a_value_that_means_nothing_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
-        Sampling(**options)
+        Sampling.of(options)
 
 
 def test_an_option_that_does_not_exist_and_a_token_that_does_not_are_refused() -> None:
