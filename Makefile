@@ -181,8 +181,7 @@ test-image: $(READY) ## build both sides' images on a debootstrap base; the serv
 dist: $(READY) ## the wheels of a release, with SHA256SUMS, into dist/
 	$(BIN)/python -m deploy.wheels
 
-docs: $(READY) build/docs-venv/.ready ## write docs/commands.md, then the documents with the SDK's reference as a site in build/site
-	$(BIN)/python -m docs.commands
+docs: $(READY) build/docs-venv/.ready ## the documents with the reference of commands and SDK as a site in build/site
 	$(BIN)/python -m docs.site
 
 # An environment of its own: 170 MB that nothing else needs.

@@ -1,16 +1,14 @@
-"""Writes docs/commands.md from the help texts and settings themselves: `make docs`; a test compares."""
+"""The reference of all commands and settings, made from the programs' own help when the site is built: `make docs`."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import typer.main
 from typer.cli import get_docs_for_click
 
-PAGE = Path(__file__).with_name("commands.md")
 PROGRAMS = {
     "memory-model": "memory_model.cli",
     "memory-service": "memory_service.cli",
@@ -29,7 +27,7 @@ _SUPERFLUOUS = (
 def commands_page() -> str:
     """The whole page."""
     parts = [
-        "# Commands\n\nMade by `make docs` from the programs' own help; do not edit.\n",
+        "# Commands\n\nEvery command with its options, as `--help` prints them, and the settings of the service.\n",
         *(_program(name, module) for name, module in PROGRAMS.items()),
         _service_settings(),
     ]
@@ -56,7 +54,3 @@ def _service_settings() -> str:
         default = f"`{field.default}`" if fixed else ""
         rows.append(f"| `MEMORY_SERVICE_{name.upper()}` | {default} | {field.description or ''} |")
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(commands_page(), encoding="utf-8")

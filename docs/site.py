@@ -1,7 +1,7 @@
 """Lays out the documents as mkdocs wants them, in build/docs, and builds the site strictly: `make docs`.
 
 The layout is that of the repository, so links between documents stay as they are. A link to what is no page (a source
-file, a test) becomes plain text.
+file, a test) becomes plain text. The reference of the commands is made here; the repository does not keep it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from docs.commands import commands_page
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build" / "docs"
@@ -32,7 +34,9 @@ def stage(folder: Path = STAGED) -> list[Path]:
             target.write_text(linked(source, set(sources)), encoding="utf-8")
         else:
             shutil.copyfile(source, target)
-    return [folder / source.relative_to(ROOT) for source in sources if source.suffix == ".md"]
+    commands = folder / "docs" / "commands.md"
+    commands.write_text(commands_page(), encoding="utf-8")
+    return [*(folder / source.relative_to(ROOT) for source in sources if source.suffix == ".md"), commands]
 
 
 def linked(page: Path, staged: set[Path]) -> str:

@@ -22,7 +22,8 @@ from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
 from edge_client.generate.prompt import common_length
 from edge_client.generate.sampling import Sampling
-from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases, Remembered
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import Remembered as LocalOutcome
 from edge_client.local.folder import remember as remember_documents
 from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
@@ -251,7 +252,7 @@ class EdgeModel:
 
     def remember_documents(
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
-    ) -> Iterator[Remembered]:
+    ) -> Iterator[LocalOutcome]:  # fmt: skip
         """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
         local, writer = self.local, self._memory_writer()
         yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)

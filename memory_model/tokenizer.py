@@ -144,7 +144,7 @@ def without_word_cache(backend: Backend) -> Backend:
 
     The library keeps the words of a BPE or Unigram model in every thread that encodes, up to 10,000 of them, and
     keeps them after the tokenizer is gone: kilobytes for each that was ever opened. A question costs 4 µs more
-    without, a long text nearly twice as much (docs/decisions/0024).
+    without, a long text nearly twice as much (decision 0024).
     """
     resize = getattr(backend.model, "_resize_cache", None)
     if resize is not None:  # WordPiece has none

@@ -12,19 +12,18 @@ import platform
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from edge_client.cli.device import Reader, device_facts
+from edge_client.cli.doctor import Board
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
 COPIES = 7
-GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")
 
 
@@ -104,17 +103,9 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def power_mode(reader: Reader | None = None) -> dict[str, Any]:
-    """The frequency governor; on a Jetson board, JetPack, power mode and clocks."""
-    reader = reader or Reader()
-    found: dict[str, Any] = {}
-    if governor := reader.file(GOVERNOR):
-        found["governor"] = governor
-    facts = device_facts(reader)
-    if facts.l4t:
-        found |= {
-            "board": facts.model, "l4t": facts.l4t, "jetpack": facts.jetpack.version if facts.jetpack else "",
-            "power_mode": facts.power_mode, "clocks": [asdict(c) for c in facts.clocks],
-            "clocks_locked": all(c.locked for c in facts.clocks) if facts.clocks else None,
-        }  # fmt: skip
+def power_mode() -> dict[str, Any]:
+    """The frequency governor; on a Jetson, which board it is and its power mode."""
+    found: dict[str, Any] = {"governor": GOVERNOR.read_text().strip()} if GOVERNOR.is_file() else {}
+    if (board := Board.here()) is not None:
+        found |= {"board": board.model, "l4t": board.l4t, "power_mode": board.power_mode}
     return found

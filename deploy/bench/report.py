@@ -83,8 +83,7 @@ def machine_line(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     power = ""
     if "power_mode" in machine:
-        locked = {True: "locked", False: "not locked"}.get(machine.get("clocks_locked"), "unknown")
-        power = f"power mode {machine['power_mode'] or 'unknown'}, clocks {locked}, "
+        power = f"power mode {machine['power_mode'] or 'unknown'}, "
     return (
         f"{machine['date'][:10]}, commit {machine['commit'] or 'unknown'}, {machine['cpu']}, "
         f"{machine['cores_usable']} of {machine['cores']} cores usable, load {machine['load_average'][0]:.1f} at the"

@@ -132,9 +132,10 @@ class Conversation:
     def _evict(self, said: Sequence[int]) -> None:
         """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""
         left = self._leaving(len(said))
-        if left == self.left:
+        kept = self._kept(left)
+        if left == self.left or len(kept.ids) + len(said) >= self._model.decoder.room:
             return
-        first, kept = self.turns[0], self._kept(left)
+        first = self.turns[0]
         gone = [(n, at) for n, at in enumerate(pairwise(self.turns), 1) if at[0] < first + left]
         leaving = tuple(n for n, (start, _) in gone if start >= first + self.left)
         if self._eviction is not None:

@@ -16,6 +16,8 @@ CACHE = Path("build/continual")
 TASKS = "facts, hard, articles, dialogue, asked, continual, warmup, keeping"
 _WITHOUT_CORPUS = {"facts", "hard", "articles", "dialogue"}
 QUESTIONS = Path("build/questions/squad_training.json")
+REQUESTS = Path("data/requests.jsonl")
+INTRODUCTIONS = Path("data/introductions.jsonl")
 
 
 def base_to_tune(heads: str, start: Any, folder: Any) -> Any:
@@ -61,6 +63,7 @@ def mixture_of(
     tasks continual and warmup. alike: shares of the tasks hard, articles and dialogue
     (`memory_model.data.alike.AlikeShares`); questions: of articles.
     """
+    from memory_model.data import factbook
     from memory_model.data.alike import AlikeShares, Articles, read_questions
     from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations, Sizes
@@ -88,10 +91,13 @@ def mixture_of(
         if task == "dialogue":
             return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, shares=alike, **options)
         if task == "keeping":
-            return KeepingBatches(passages, loaded.tokenizer, seed + 2)
+            small_talk = factbook.read_jsonl(REQUESTS) if REQUESTS.is_file() else []
+            talk = [(row["request"], row["answer"]) for row in small_talk]
+            return KeepingBatches(passages, loaded.tokenizer, seed + 2, requests=talk, chat=loaded.chat)
         if task == "asked":
             known = {(p.source, p.key) for p in passages}
-            asked = [q for q in read_rows(folder / ASKED, Asked) if (q.source, q.key) in known]
+            files = [folder / ASKED, *([INTRODUCTIONS] if INTRODUCTIONS.is_file() else [])]
+            asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{len(asked):,} questions that people asked about these passages")
             # A small model learns from unanswerable ones to refuse what it is unsure of.
             return AskedConversations(

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from memory_model.data.batches import IGNORE, Batch, Teacher
+from memory_model.chat import ChatTemplate
+from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
 from memory_model.data.passages import Passage
 from memory_model.data.retrieved import RetrievedSequences
 from memory_model.nn.writing import pad_ids
@@ -73,19 +74,23 @@ class ContinualBatches:
 
 
 class KeepingBatches:
-    """Windows of running text in which the student predicts what the original model predicts.
+    """Windows of running text and of small talk in which the student predicts what the original model predicts.
 
-    Passages are joined in their order to windows of `window` tokens. Only `matched` positions of each
-    window are compared: logits over a whole vocabulary are dear, and neighbouring positions say the same.
+    Passages are joined in their order to windows of `window` tokens, requests with their answers in any order; half of
+    the windows hold requests where there are any, so that a model which learns to refuse goes on greeting back. Only
+    `matched` positions of each window are compared: logits over a whole vocabulary are dear, and neighbouring
+    positions say the same.
     """
 
     task = "keeping"
 
     def __init__(
         self, passages: Sequence[Passage], tokenizer: Tokenizer, seed: int, *, rows: int = 4, window: int = 256,
-        matched: int = 96,
+        matched: int = 96, requests: Sequence[tuple[str, str]] = (), chat: ChatTemplate | None = None,
     ) -> None:  # fmt: skip
+        """requests: what users ask that needs no knowledge, with answers; `chat` spells them."""
         self.passages, self.tokenizer = passages, tokenizer
+        self.requests, self.chat = requests, chat
         self.rows, self.window, self.matched = rows, window, matched
         self.random = random.Random(seed)
 
@@ -103,6 +108,12 @@ class KeepingBatches:
 
     def _row(self) -> list[int]:
         ids: list[int] = []
+        if self.chat is not None and self.requests and self.random.random() < 0.5:
+            turns: list[tuple[str, str]] = []
+            while len(ids) < self.window:
+                turns.append(self.random.choice(self.requests))
+                ids = conversation_tokens(self.chat, turns)[0]
+            return ids[: self.window]
         number = self.random.randrange(len(self.passages))
         while len(ids) < self.window:
             ids += self.tokenizer.encode(self.passages[number % len(self.passages)].text + "\n\n")

@@ -20,7 +20,7 @@ from memory_model.tokenizer import Tokenizer
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 CANDIDATES = 50
-"""Nearest by vector that the query's words put in order: the service's default (docs/decisions/0007)."""
+"""Nearest by vector that the query's words put in order: the service's default (decision 0007)."""
 _BLOCK_REFERENCES = 256
 _QUERIES_AT_ONCE = 256
 
@@ -80,7 +80,7 @@ def references_of(documents: Path, tokenizer: Tokenizer, limit: int) -> list[str
 
 
 def query_of(question: str, tokenizer: Tokenizer, chunk_tokens: int) -> str:
-    """What a device asks with: the text of the last `chunk_tokens` content tokens (docs/decisions/0005)."""
+    """What a device asks with: the text of the last `chunk_tokens` content tokens (decision 0005)."""
     return tokenizer.decode(tokenizer.encode(question)[-chunk_tokens:]).strip()
 
 

@@ -24,7 +24,7 @@ LONGEST_PREFIX = 32
 
 
 def writer_weights(decoder: Precision) -> str:
-    """How the writer's weights are rounded: as the decoder's, but not to less than int8 (docs/decisions/0038)."""
+    """How the writer's weights are rounded: as the decoder's, but not to less than int8 (decision 0038)."""
     return decoder.weights if BITS[decoder.weights] >= 8 else "int8"
 
 

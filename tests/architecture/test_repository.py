@@ -96,13 +96,6 @@ def test_the_forge_runs_ci_and_nightly_all_that_ci_leaves_out() -> None:
     assert {"test-slow", "test-browser", "test-alerts"} <= targets <= makefile_targets()
 
 
-def test_every_link_between_documents_leads_somewhere() -> None:
-    for document in DOCUMENTS:
-        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
-            if not re.match(r"[a-z]+:", link):
-                assert (document.parent / link).exists(), f"{document.relative_to(ROOT)} links to {link}"
-
-
 def test_torch_is_pinned_alike_wherever_it_is_named() -> None:
     pins = {
         name: set(re.findall(r"^\W*torch(==[^\s\"',]+)", (ROOT / name).read_text(), flags=re.MULTILINE))

@@ -9,7 +9,7 @@ import yaml
 
 from docs.site import ROOT, stage
 
-UNLISTED = ("docs/decisions/", "docs/examples/", "data/")
+UNLISTED = ("docs/examples/", "data/")
 """Pages that others link to."""
 
 

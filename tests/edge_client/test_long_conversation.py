@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,19 @@ CONTEXT = 480
 SYSTEM = "Be brief."
 LETTERS = dict.fromkeys(tiny_loaded().tokenizer.encode("abcdefgh "), 100.0)
 MANY: dict[str, Any] = {"temperature": 1.0, "max_tokens": 30, "logit_bias": LETTERS}
+
+TALK = """
+import sys
+from edge_client import EdgeModel
+
+bundle, file, context = sys.argv[1:]
+with EdgeModel.open(bundle, offline=True, memory="exact", context=int(context)) as model:
+    session = model.session()
+    for turn in range(1000):
+        session.send(f"My number is {turn}.", max_tokens=30, temperature=50.0, seed=turn).text()
+        session.save(file)
+        print(turn, flush=True)
+"""
 
 
 @pytest.fixture
@@ -164,6 +179,22 @@ def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
     assert retried.statistics.reused_tokens > prompt - 40, "a retry reads little anew"
 
 
+def test_a_killed_process_leaves_what_it_saved_whole(tiny: Bundle, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALK, tiny.folder, tmp_path / "chat", str(CONTEXT)], stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) == 8:  # the first turns are memories by now, and the next answer or save is under way
+            break
+    process.kill()
+    process.wait()
+    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as model:
+        loaded = model.load_session(tmp_path / "chat")
+        assert [m["content"] for m in loaded.messages][:-1:2][:9] == [f"My number is {n}." for n in range(9)]
+        assert past_turns(talk(loaded, 1))
+
+
 def test_what_could_not_be_written_costs_memories_and_not_the_conversation(
     model: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,26 +224,11 @@ def test_a_bundle_that_only_reads_says_what_to_do(model: EdgeModel, monkeypatch:
         session.remember("A text.")
 
 
-def test_a_text_is_remembered_and_read(model: EdgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, steps = model.session(), list[tuple[int, int]]()
-    book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
-    written = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
-    assert steps[-1] == (written, written)
-    assert written >= 20
-    monkeypatch.setattr(MemoryWriter, "write", None)  # what is there is not written again
-    assert session.remember(book, "Keys") == written
-    events = list(session.send("Who keeps room 3?", **MANY))
-    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
-    assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
-    assert any(m.knowledge_base == "" for m in read), "beside the service's"
-    with pytest.raises(InvalidInput, match="no text"):
-        session.remember(" ")
-
-
-def test_a_text_that_was_remembered_in_part_is_not_written_again(
+def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_services(
     model: EdgeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, write, written = model.session(), MemoryWriter.write, list[str]()
+    session, write, steps = model.session(), MemoryWriter.write, list[tuple[int, int]]()
+    written: list[str] = []
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(40))
 
     def full_at_second(self: MemoryWriter, texts: list[str]) -> Written:
@@ -227,12 +243,18 @@ def test_a_text_that_was_remembered_in_part_is_not_written_again(
     monkeypatch.setattr(MemoryWriter, "write", full_at_second)
     with pytest.raises(StorageError, match="no space"):
         session.remember(book, "Keys")
-    assert written
-    assert finished(list(session.send("Who keeps room 3?", **MANY))).reason == "length", (
-        "the conversation goes on"
-    )
+    went_on = finished(list(session.send("Who keeps room 3?", **MANY)))
+    assert went_on.reason == "length", "the conversation goes on"
     monkeypatch.setattr(MemoryWriter, "write", counted)
-    assert session.remember(book, "Keys") == len(written) == len(set(written))
+    count = session.remember(book, "Keys", progress=lambda done, of: steps.append((done, of)))
+    assert count == session.remember(book, "Keys") == len(written) == len(set(written)) >= 20
+    assert steps[-1] == (count, count)
+    events = list(session.send("Who keeps room 3?", **MANY))
+    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
+    assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
+    assert any(m.knowledge_base == "" for m in read), "beside the service's"
+    with pytest.raises(InvalidInput, match="no text"):
+        session.remember(" ")
 
 
 def test_a_list_of_messages_that_is_too_long_goes_on_in_the_next_call(model: EdgeModel) -> None:

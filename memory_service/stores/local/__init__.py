@@ -7,5 +7,5 @@
         committed           the newest acknowledged batch, so that a lost journal is noticed
         index.faiss         a copy of the vectors as a graph (`index`); `knowledge_base` searches and writes both
 
-docs/decisions/0034 says why it looks like this.
+decision 0034 says why it looks like this.
 """
