@@ -50,10 +50,12 @@ class ServiceError(Memory3Error):
     reason = "INTERNAL"
     retry_after_s: float | None = None
 
-    def __init_subclass__(cls) -> None:
-        """Sets the reason, unless the class has one of its own."""
-        if "reason" not in vars(cls):
-            cls.reason = _reason_of(cls)
+    def __init_subclass__(
+        cls, code: grpc.StatusCode | None = None, retry_after_s: float | None = None, reason: str = ""
+    ) -> None:
+        """code: that of the parent where it is absent. reason: the class's name where it is empty."""
+        cls.code, cls.reason = code or cls.code, reason or _reason_of(cls)
+        cls.retry_after_s = retry_after_s
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -65,11 +67,8 @@ class ServiceError(Memory3Error):
         return self.retry_after_s is not None
 
 
-class BadRequest(ServiceError):
+class BadRequest(ServiceError, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_ARGUMENT"):
     """A value of the request is wrong."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "INVALID_ARGUMENT"
 
     def __init__(self, message: str, *, field: str = "", **details: object) -> None:
         super().__init__(message, **details)
@@ -100,93 +99,59 @@ class PayloadCorrupt(BadRequest):
     """The bytes of a ready memory are not one."""
 
 
-class _NotFound(ServiceError):
-    code = grpc.StatusCode.NOT_FOUND
-
-
-class KnowledgeBaseNotFound(_NotFound):
+class KnowledgeBaseNotFound(ServiceError, code=grpc.StatusCode.NOT_FOUND):
     """No knowledge base has this name."""
 
 
-class DocumentNotFound(_NotFound):
+class DocumentNotFound(ServiceError, code=grpc.StatusCode.NOT_FOUND):
     """No document has this key."""
 
 
-class BundleFileNotFound(_NotFound):
+class BundleFileNotFound(ServiceError, code=grpc.StatusCode.NOT_FOUND):
     """The bundle's manifest names no such file."""
 
 
-class KnowledgeBaseExists(ServiceError):
+class KnowledgeBaseExists(ServiceError, code=grpc.StatusCode.ALREADY_EXISTS):
     """The name is taken."""
 
-    code = grpc.StatusCode.ALREADY_EXISTS
 
-
-class KnowledgeBaseChanged(ServiceError):
+class KnowledgeBaseChanged(ServiceError, code=grpc.StatusCode.ABORTED, retry_after_s=1.0):
     """The knowledge base was written to since its export began."""
 
-    code = grpc.StatusCode.ABORTED
-    retry_after_s = 1.0
+
+class Unauthenticated(ServiceError, code=grpc.StatusCode.UNAUTHENTICATED):
+    """No API key, or none that is known and active. The message is the same for all of them."""
 
 
-class Unauthenticated(ServiceError):
-    """No API key, or none that is known and active. The message is the same for all of them.
-
-    key_id, tenant: of a key that was revoked or has ended and whose secret was right; for the audit log alone.
-    """
-
-    code = grpc.StatusCode.UNAUTHENTICATED
-
-    def __init__(self, message: str, *, key_id: str = "", tenant: str = "") -> None:
-        super().__init__(message)
-        self.key_id, self.tenant = key_id, tenant
-
-
-class _Denied(ServiceError):
-    code = grpc.StatusCode.PERMISSION_DENIED
-
-
-class CertificateUnknown(_Denied):
+class CertificateUnknown(ServiceError, code=grpc.StatusCode.PERMISSION_DENIED):
     """The client certificate is valid, and the key file grants its identity nothing."""
 
 
-class ScopeTooSmall(_Denied):
+class ScopeTooSmall(ServiceError, code=grpc.StatusCode.PERMISSION_DENIED):
     """The caller's scope on the knowledge base does not include this call."""
 
 
-class _NotPossible(ServiceError):
-    code = grpc.StatusCode.FAILED_PRECONDITION
-
-
-class BundleNotConfigured(_NotPossible):
+class BundleNotConfigured(ServiceError, code=grpc.StatusCode.FAILED_PRECONDITION):
     """The service was started without an edge bundle."""
 
 
-class MemoriesUnwritten(_NotPossible):
+class MemoriesUnwritten(ServiceError, code=grpc.StatusCode.FAILED_PRECONDITION):
     """Some memories of the knowledge base are not written yet."""
 
 
-class KnowledgeBaseDamaged(ServiceError):
+class KnowledgeBaseDamaged(ServiceError, code=grpc.StatusCode.DATA_LOSS):
     """The store holds less or other than was written."""
 
-    code = grpc.StatusCode.DATA_LOSS
 
-
-class _Exhausted(ServiceError):
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-class QuotaExceeded(_Exhausted):
+class QuotaExceeded(ServiceError, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
     """The tenant would store more references or bytes than it may."""
 
 
-class Overloaded(_Exhausted):
+class Overloaded(ServiceError, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after_s=0.1):
     """Too many requests wait already."""
 
-    retry_after_s = 0.1
 
-
-class RateExceeded(_Exhausted):
+class RateExceeded(ServiceError, code=grpc.StatusCode.RESOURCE_EXHAUSTED):
     """The tenant calls more often than it may."""
 
     def __init__(self, message: str, *, retry_after_s: float, **details: object) -> None:
@@ -194,29 +159,20 @@ class RateExceeded(_Exhausted):
         self.retry_after_s = retry_after_s
 
 
-class StoreFull(_Exhausted):
+class StoreFull(ServiceError, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after_s=60.0):
     """The disk is full; what was stored before is intact."""
 
-    retry_after_s = 60.0
 
-
-class _Unavailable(ServiceError):
-    code = grpc.StatusCode.UNAVAILABLE
-    retry_after_s = 1.0
-
-
-class ShuttingDown(_Unavailable):
+class ShuttingDown(ServiceError, code=grpc.StatusCode.UNAVAILABLE, retry_after_s=1.0):
     """The service was told to stop; another replica, or this one after its restart, takes the request."""
 
 
-class StoreUnavailable(_Unavailable):
+class StoreUnavailable(ServiceError, code=grpc.StatusCode.UNAVAILABLE, retry_after_s=1.0):
     """The store cannot be opened or does not answer."""
 
 
-class DeadlineExceeded(ServiceError):
+class DeadlineExceeded(ServiceError, code=grpc.StatusCode.DEADLINE_EXCEEDED):
     """The request took longer than the client's deadline, or than ours where it sent none."""
-
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class EncodingFailed(ServiceError):

@@ -24,9 +24,6 @@ ADDRESS_PATTERN = r"^(unix:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
 CONFIG_VARIABLE = "MEMORY_SERVICE_CONFIG"
 MAX_QUERIES, MAX_HITS, MAX_HELD_IDS = 256, 1280, 65536
 """Of one request: query vectors, hits of all queries together, ids that the client holds."""
-_WRITING = {
-    "model", "codec", "bundle", "embedder", "writing_device", "writing_precision", "writing_batch_tokens",
-}  # fmt: skip
 _SECRET = ("password", "key", "store")
 """In names of settings whose values are not repeated; a store's address may hold a password."""
 
@@ -80,7 +77,6 @@ class Settings(BaseSettings):
     quota_references: int = Field(0, ge=0, description="most references of a tenant; 0: no limit")
     quota_bytes: int = Field(0, ge=0, description="most bytes of a tenant's memories; 0: no limit")
     quota_requests_per_s: float = Field(0.0, ge=0, description="most calls of a tenant a second; 0: no limit")
-    audit_log: Path | None = Field(None, description="gets a JSON line for every write and administration")
     metrics_listen: str = Field("", pattern=_PORT_PATTERN, description="host:port for Prometheus; '': none")
     traces_endpoint: str = Field(
         "", description="OpenTelemetry collector, http://host:4317 (needs the extra `tracing`); '': none"
@@ -98,16 +94,9 @@ class Settings(BaseSettings):
     writing_precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="of the writing model's matrix products"
     )
-    writing_batch_tokens: int = Field(
-        0, ge=0, description="most tokens of one forward pass; 0: as many as the device has memory for"
-    )
 
     document_limit_bytes: int = Field(4 << 20, ge=1, description="longest text of a document, UTF-8")
     ingest_batch_references: int = Field(64, ge=1, le=4096, description="references stored in one batch")
-    memory_writing: Literal["now", "later"] = Field(
-        "now", description="of streams that do not say: before a document is acknowledged, or after"
-    )
-    write_in_background: bool = Field(True, description="write memories left for later before a retrieval")
     cold_wait_s: float = Field(5.0, ge=0, description="longest wait of a retrieval for unwritten memories")
     ingest_idle_timeout_s: float = Field(600.0, gt=0, description="a stream silent for longer is ended")
     message_limit_bytes: int = Field(32 << 20, ge=1 << 20, description="largest request")
@@ -120,19 +109,13 @@ class Settings(BaseSettings):
         0.0, ge=0, description="after SIGTERM: NOT_SERVING, but new calls are taken until load balancers know"
     )
     connection_age_s: float = Field(0.0, ge=0, description="clients connect anew after so long; 0: never")
-    reflection: bool = Field(True, description="answer gRPC reflection")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    def of_writing(self) -> dict[str, Any]:
-        """The settings that say which model writes memories and how, for another process; paths are absolute."""
-        values = self.model_dump(include=_WRITING)
-        return {name: value.resolve() if isinstance(value, Path) else value for name, value in values.items()}
-
-    def of_store(self) -> dict[str, Any]:
-        """The settings of the store, for another process that writes to it."""
-        values = self.model_dump()
-        return {name: value for name, value in values.items() if name.startswith("store")}
+    def for_workers(self) -> Settings:
+        """The same with absolute paths, for processes that run in another folder."""
+        paths = {name: value.resolve() for name, value in self if isinstance(value, Path)}
+        return self.model_copy(update=paths)
 
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""

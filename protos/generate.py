@@ -64,31 +64,21 @@ def _as_package(text: str) -> str:
     return _QUALIFIED.sub(r"protos.memory.v1.\1", text)
 
 
-def existing(root: Path = PROTO_ROOT) -> dict[Path, str]:
-    """The generated files as they lie in `root` now."""
-    return {
-        path.relative_to(root): path.read_text(encoding="utf-8")
-        for path in sorted(root.rglob("*"))
-        if path.name.endswith(GENERATED_SUFFIXES)
-    }
+def update(root: Path = PROTO_ROOT, *, check: bool = False) -> list[Path]:
+    """Brings the generated files under `root` up to date, unless `check` is set; returns those that are not.
 
-
-def stale(root: Path = PROTO_ROOT) -> list[Path]:
-    """Generated files under `root` that are missing, different from what protoc makes now, or left over."""
-    now, wanted = existing(root), generate(root)
-    return sorted(path for path in now.keys() | wanted.keys() if now.get(path) != wanted.get(path))
-
-
-def write(root: Path = PROTO_ROOT) -> list[Path]:
-    """Brings the generated files under `root` up to date and returns those that changed."""
-    now, wanted = existing(root), generate(root)
-    changed = [path for path in sorted(now.keys() | wanted.keys()) if now.get(path) != wanted.get(path)]
-    for path in changed:
+    Those are missing, different from what protoc makes now, or left over.
+    """
+    found = [path.relative_to(root) for path in root.rglob("*") if path.name.endswith(GENERATED_SUFFIXES)]
+    now = {path: (root / path).read_text(encoding="utf-8") for path in found}
+    wanted = generate(root)
+    stale = [path for path in sorted(now.keys() | wanted.keys()) if now.get(path) != wanted.get(path)]
+    for path in stale if not check else ():
         if path in wanted:
             (root / path).write_text(wanted[path], encoding="utf-8")
         else:
             (root / path).unlink()
-    return changed
+    return stale
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,15 +87,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 when a generated file is stale"
     )
-    options = parser.parse_args(arguments)
-    if options.check:
-        old = stale()
-        for path in old:
-            print(f"stale: protos/{path}; run `make protos`", file=sys.stderr)
-        return 1 if old else 0
-    for path in write():
-        print(f"protos/{path}")
-    return 0
+    check = parser.parse_args(arguments).check
+    stale = update(check=check)
+    for path in stale:
+        print(f"stale: protos/{path}; run `make protos`" if check else f"protos/{path}", file=sys.stderr)
+    return 1 if stale and check else 0
 
 
 if __name__ == "__main__":

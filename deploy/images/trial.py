@@ -158,7 +158,7 @@ def _try() -> None:
                 )
             _say(f"{container} lists {kinds[0]} packages of Python and {kinds[1]} of Debian")
         with _serving(service, address):
-            _inside(service, "memory-service", "doctor", "--address", address)
+            _inside(service, "memory-service", "kb", "list", "--address", address)
             put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"
             _inside(service, "sh", "-c", put)
             ask = ("edge-client", "ask", QUESTION, "--service", address, "--require-memory")

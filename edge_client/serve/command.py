@@ -22,30 +22,14 @@ EVERYWHERE = ("0.0.0.0", "::", "[::]")
 @with_options("bundle", "service", "knowledge_base", "local", "offline")
 def serve(
     given: dict[str, Any],
-    memory: Annotated[
-        RecallMode | None,
-        typer.Option("--memory", help="Unless a request says otherwise. [default: overlap]"),
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")
-    ] = None,
-    lan: Annotated[
-        bool, typer.Option("--lan", help="Let the network in, with a key; prints the address as a QR code.")
-    ] = False,
-    tls: Annotated[
-        bool | None,
-        typer.Option("--tls", help="HTTPS with a certificate that is made for it.", show_default=False),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 4]")
-    ] = None,
-    port_file: Annotated[
-        Path | None, typer.Option("--port-file", help="Write the port there once the server listens.")
-    ] = None,
-) -> None:
+    memory: Annotated[RecallMode | None, typer.Option("--memory", help="Unless a request says otherwise.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on, else this machine's own.")] = None,
+    lan: Annotated[bool, typer.Option("--lan", help="Let the network in, with a key; prints a QR code.")] = False,
+    tls: Annotated[bool | None, typer.Option("--tls", help="HTTPS with a certificate that is made for it.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Answers computed at a time. [default: 4]")] = None,
+    port_file: Annotated[Path | None, typer.Option(help="Write the port there once the server listens.")] = None,
+) -> None:  # fmt: skip
     """Serve the model on this device: OpenAI's interface under /v1, and a page to chat on at /.
 
     More settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.

@@ -40,7 +40,7 @@ UNAVAILABLE = frozenset(
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""
 _HELP_BY_REASON = {
     "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
-    "KNOWLEDGE_BASE_DAMAGED": "its operator runs `memory-service doctor`",
+    "KNOWLEDGE_BASE_DAMAGED": "its operator restores a backup (`memory-service kb show` has the problem)",
     "MODEL_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
     "CODEC_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",
     "FORMAT_MISMATCH": "fetch the bundle that this service offers with `edge-client pull`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from memory_model.errors import IdentityMismatch
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound, ScopeTooSmall
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
+from memory_service.stores import unknown_knowledge_base
 from memory_service.stores.identity import require_same
 
 if TYPE_CHECKING:
@@ -90,14 +92,13 @@ class Catalogue:
         """
         name = name or DEFAULT_KNOWLEDGE_BASE
         held = access.scope_on(name)
-        try:
-            base = self.store.knowledge_base(access.stored_name(name)) if held else None
-        except KnowledgeBaseNotFound:
-            base = None
-        if held is None or base is None:
-            raise self._missing(access, name)
-        _require(held, scope, name)
-        return base
+        with contextlib.suppress(KnowledgeBaseNotFound):
+            if held is not None:
+                base = self.store.knowledge_base(access.stored_name(name))
+                _require(held, scope, name)
+                return base
+        seen = [access.seen_name(base.name) for base in self.store.knowledge_bases()]
+        raise unknown_knowledge_base(name, [name for name in seen if name])
 
     def require_ours(self, access: Access, base: KnowledgeBase) -> None:
         """Raises the mismatch of the first id in which the writer of the knowledge base differs from our encoder."""
@@ -112,9 +113,9 @@ class Catalogue:
         """Why our encoder may not use the knowledge base; empty when it may."""
         try:
             require_same(base.identity, self.encoder.identity, _REMEDY)
+            return ""
         except IdentityMismatch as error:
             return str(error)
-        return ""
 
     def create(self, access: Access, name: str, description: str = "") -> KnowledgeBase:
         """A new knowledge base of our encoder; raises BadRequest for an invalid name, KnowledgeBaseExists."""
@@ -129,13 +130,6 @@ class Catalogue:
             raise ScopeTooSmall(f"this caller may not create a knowledge base called {name!r}")
         _require(held, Scope.ADMIN, name)
         return self.store.create(access.stored_name(name), description, self.encoder.identity)
-
-    def _missing(self, access: Access, name: str) -> KnowledgeBaseNotFound:
-        seen = [access.seen_name(base.name) for base in self.store.knowledge_bases()]
-        known = ", ".join(sorted(name for name in seen if name)[:20]) or "none"
-        return KnowledgeBaseNotFound(
-            f"no knowledge base is called {name[:80]!r}; there are: {known}", knowledge_base=name
-        )
 
 
 def _require(held: Scope, needed: Scope, name: str) -> None:

@@ -12,11 +12,10 @@ import hashlib
 import hmac
 import os
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,8 +25,6 @@ from memory_service.access.quotas import Quota
 from memory_service.errors import CertificateUnknown, Unauthenticated
 from memory_service.ops.logs import logger
 
-LOOK_AGAIN_S = 0.5
-"""A change of a watched file takes effect so much later."""
 _PREFIX = "m3"
 _NOBODYS_SECRET = hashlib.sha256(b"").hexdigest()
 _REFUSAL = "the API key is missing, unknown, revoked or has ended: send `authorization: Bearer m3_…`"
@@ -37,6 +34,7 @@ BaseName = Annotated[
     str, Field(pattern=r"^(\*|([A-Za-z0-9][A-Za-z0-9_.-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")
 ]
 ScopeName = Literal["read", "write", "admin"]
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class _Record(BaseModel):
@@ -66,11 +64,11 @@ class ApiKey(_Grant):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
 
-    def state(self, now: datetime) -> Literal["active", "revoked", "expired"]:
-        """Whether it opens anything."""
+    def state(self) -> Literal["active", "revoked", "expired"]:
+        """Whether it opens anything now."""
         if self.revoked_at is not None:
             return "revoked"
-        return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
+        return "expired" if self.expires_at is not None and self.expires_at <= _now() else "active"
 
 
 class CertificateGrant(_Grant):
@@ -96,9 +94,7 @@ class KeyFile(_Record):
             advice = "make it with `memory-service keys create NAME --grant '*:admin'`"
             raise MissingFile(f"no key file {path} ({error.strerror}): {advice}") from error
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "file"
-            raise CorruptFile(f"{path} is no key file ({where}: {first['msg']})") from error
+            raise CorruptFile(f"{path} is no key file ({_first_of(error)})") from error
 
     def write(self, path: Path) -> None:
         """Whole or not at all, durable, readable by its owner only."""
@@ -115,23 +111,20 @@ class KeyFile(_Record):
     ) -> tuple[KeyFile, ApiKey, str]:
         """The file with one more key, the key, and the secret that nobody can read again; raises InvalidInput."""
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        now = datetime.now(timezone.utc)
         key = _made(
-            ApiKey, id=key_id, name=name, tenant=tenant, sha256=_hash(secret), grants=grants, created_at=now,
-            expires_at=now + expires if expires is not None else None,
+            ApiKey, id=key_id, name=name, tenant=tenant, sha256=_hash(secret), grants=grants, created_at=_now(),
+            expires_at=_now() + expires if expires is not None else None,
         )  # fmt: skip
         return self.model_copy(update={"keys": (*self.keys, key)}), key, f"{_PREFIX}_{key_id}_{secret}"
 
     def with_revoked(self, key_id: str) -> KeyFile:
         """The file with this key revoked; raises InvalidInput when there is none, nothing when it is already."""
-        if not any(key.id == key_id for key in self.keys):
+        keys = {key.id: key for key in self.keys}
+        if key_id not in keys:
             raise InvalidInput(f"no key has the id {key_id[:40]!r}: see `memory-service keys list`")
-        now = datetime.now(timezone.utc)
-        keys = [
-            key.model_copy(update={"revoked_at": key.revoked_at or now}) if key.id == key_id else key
-            for key in self.keys
-        ]
-        return self.model_copy(update={"keys": tuple(keys)})
+        revoked_at = keys[key_id].revoked_at or _now()
+        keys[key_id] = keys[key_id].model_copy(update={"revoked_at": revoked_at})
+        return self.model_copy(update={"keys": tuple(keys.values())})
 
     def with_certificate(self, identity: str, tenant: str, grants: dict[str, str]) -> KeyFile:
         """The file with what this identity may do; no grants remove it. Raises InvalidInput."""
@@ -144,20 +137,22 @@ class KeyFile(_Record):
         return self.model_copy(update={"certificates": (*others, *new)})
 
     def with_quota(self, tenant: str, references: int, size_bytes: int, requests_per_s: float) -> KeyFile:
-        """The file with the tenant's quota; raises InvalidInput for a name that is none."""
-        quota = {"references": references, "bytes": size_bytes, "requests_per_s": requests_per_s}
-        values = self.model_dump()
-        file: KeyFile = _made(KeyFile, **{**values, "quotas": {**values["quotas"], tenant: quota}})
-        return file
+        """The file with this quota of a tenant; 0 is no limit."""
+        quota = Quota(references=references, bytes=size_bytes, requests_per_s=requests_per_s)
+        return _made(KeyFile, **{**self.model_dump(), "quotas": {**self.quotas, tenant: quota}})
 
 
-def _made(kind: Any, **values: Any) -> Any:
+def _first_of(error: ValidationError) -> str:
+    first = error.errors(include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
+
+
+def _made(kind: type[Record], **values: Any) -> Record:
+    """The record; raises InvalidInput."""
     try:
-        return kind.model_validate(values)
+        return kind(**values)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        where = ".".join(map(str, wrong["loc"]))
-        raise InvalidInput(f"{where}: {wrong['msg']} (got {wrong['input']!r})") from error
+        raise InvalidInput(_first_of(error)) from error
 
 
 @contextlib.contextmanager
@@ -169,41 +164,13 @@ def changing(path: Path) -> Iterator[KeyFile]:
         yield KeyFile.read(path) if path.exists() else KeyFile()
 
 
-class WatchedFiles:
-    """Whether files have changed, looked at once in LOOK_AGAIN_S at most."""
-
-    def __init__(self, *paths: Path) -> None:
-        self._paths = paths
-        self._states = self._stat()
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
-
-    def changed(self) -> bool:
-        """Whether one is another than when this was last called."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return False
-        self._look_at = now + LOOK_AGAIN_S
-        before, self._states = self._states, self._stat()
-        return self._states != before
-
-    def _stat(self) -> list[tuple[int, int, int] | None]:
-        states: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                found = path.stat()
-                states.append((found.st_mtime_ns, found.st_size, found.st_ino))
-            except OSError:
-                states.append(None)
-        return states
-
-
 class KeyRing:
-    """The keys and certificates as the service checks them. Lives on the event loop."""
+    """The keys and certificates as the service checks them; a change of the file counts from the next call on."""
 
     def __init__(self, path: Path) -> None:
         """Raises MissingFile, CorruptFile: a service that is to check keys does not start without them."""
         self._path = path
-        self._watched = WatchedFiles(path)
+        self._state = self._stat()
         self._use(KeyFile.read(path))
 
     def access_of(self, authorization: str | None) -> Access:
@@ -216,10 +183,8 @@ class KeyRing:
         # The same work for a key that is there and one that is not.
         right = hmac.compare_digest(_hash(secret), key.sha256 if key is not None else _NOBODYS_SECRET)
         well_formed = scheme.lower() == "bearer" and prefix == _PREFIX and bool(secret)
-        if key is None or not right or not well_formed:
+        if key is None or not right or not well_formed or key.state() != "active":
             raise Unauthenticated(_REFUSAL)
-        if key.state(datetime.now(timezone.utc)) != "active":
-            raise Unauthenticated(_REFUSAL, key_id=key.id, tenant=key.tenant)
         return key.access_as(key.id)
 
     def access_of_certificate(self, identities: Sequence[str]) -> Access:
@@ -237,9 +202,8 @@ class KeyRing:
     def check(self, access: Access) -> None:
         """Raises Unauthenticated when what was opened a while ago has been revoked, ended or changed since."""
         self._read_again()
-        key = self._keys.get(access.key_id)
-        known = [self._certificates.get(access.key_id)]
-        if key is not None and key.state(datetime.now(timezone.utc)) == "active":
+        key, known = self._keys.get(access.key_id), [self._certificates.get(access.key_id)]
+        if key is not None and key.state() == "active":
             known.append(key.access_as(key.id))
         if access not in known:
             raise Unauthenticated(_REFUSAL)
@@ -253,8 +217,16 @@ class KeyRing:
         self._certificates = {one.identity: one.access_as(one.identity) for one in file.certificates}
         self._quotas = dict(file.quotas)
 
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
     def _read_again(self) -> None:
-        if not self._watched.changed():
+        before, self._state = self._state, self._stat()  # a few microseconds
+        if self._state == before:
             return
         try:
             self._use(KeyFile.read(self._path))
@@ -263,6 +235,10 @@ class KeyRing:
             logger().error("keys_not_read_again", problem=str(error), keys=len(self._keys))
             return
         logger().info("keys_read_again", keys=len(self._keys), certificates=len(self._certificates))
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _hash(secret: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,9 +64,9 @@ class Use(NamedTuple):
     references: int = 0
     bytes: int = 0
 
-    def plus(self, more: Use, sign: int = 1) -> Use:
-        """Both together; sign -1: the difference."""
-        return Use(self.references + sign * more.references, self.bytes + sign * more.bytes)
+    def plus(self, more: Use) -> Use:
+        """Both together."""
+        return Use(self.references + more.references, self.bytes + more.bytes)
 
 
 class WriteGuard:
@@ -85,9 +86,15 @@ class WriteGuard:
 
     @contextlib.contextmanager
     def writing(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Iterator[None]:
-        """Around `Store.write` of these documents; raises QuotaExceeded before it."""
+        """Around `Store.write` of these documents; raises QuotaExceeded before it.
+
+        What needs no more than before is admitted, also after the quota was made smaller.
+        """
         tenant, more = tenant_of(base.name), _use_of(documents)
-        self._admit(tenant, more, base, documents)
+        quota = self._quota_of(tenant)
+        if quota.references or quota.bytes:
+            with self._lock:
+                self._require_room(tenant, quota, more, base, documents)
         yield
         with self._lock:
             if tenant in self._uses:
@@ -99,23 +106,20 @@ class WriteGuard:
         with self._lock:
             self._uses.pop(tenant_of(base.name), None)
 
-    def _admit(self, tenant: str, more: Use, base: KnowledgeBase, documents: Sequence[NewDocument]) -> None:
-        """Raises QuotaExceeded. What needs no more than before is admitted, also after the quota was made smaller."""
-        quota = self._quota_of(tenant)
-        if not quota.references and not quota.bytes:
-            return
-        with self._lock:
-            use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
-            if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
-                use = self._count(tenant)
-                self._uses[tenant] = use, self._clock()
-            excess = _excess(use, more, quota) and _excess(
-                use, more.plus(self._replaced(base, documents), -1), quota
-            )
-            for name in ("references", "bytes"):
-                TENANT_USE.labels(tenant, name).set(getattr(use, name))
-                TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
-        if excess:
+    def _require_room(
+        self, tenant: str, quota: Quota, more: Use, base: KnowledgeBase, documents: Sequence[NewDocument]
+    ) -> None:
+        use, counted_at = self._uses.get(tenant, (Use(), -_COUNTED_S))
+        if self._clock() - counted_at >= _COUNTED_S or _excess(use, more, quota):
+            bases = [one for one in self._store.knowledge_bases() if tenant_of(one.name) == tenant]
+            use = reduce(Use.plus, (self._stored(one) for one in bases if not one.problem), Use())
+            self._uses[tenant] = use, self._clock()
+        for name in Use._fields:
+            TENANT_USE.labels(tenant, name).set(getattr(use, name))
+            TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
+        if _excess(use, more, quota) and (
+            excess := _excess(use, more.plus(self._replaced(base, documents)), quota)
+        ):
             REFUSED.labels(QuotaExceeded.reason).inc()
             name, held, limit = excess
             raise QuotaExceeded(
@@ -125,23 +129,16 @@ class WriteGuard:
             )  # fmt: skip
 
     def _replaced(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> Use:
-        """What the store has of these documents; bytes by the knowledge base's average reference."""
+        """What the store has of these documents, negative; bytes by the knowledge base's average reference."""
         versions = self._store.versions(base, [document.key for document in documents])
         references = sum(len(version.memory_ids) for version in versions.values())
         held = self._stored(base)
-        return Use(references, held.bytes * references // max(1, held.references))
+        return Use(-references, -held.bytes * references // max(1, held.references))
 
     def _stored(self, base: KnowledgeBase) -> Use:
         counts = self._store.statistics(base)
         vectors_bytes = counts.references * 4 * base.identity.dimension
         return Use(counts.references, counts.payload_bytes + counts.text_bytes + vectors_bytes)
-
-    def _count(self, tenant: str) -> Use:
-        use = Use()
-        for base in self._store.knowledge_bases():
-            if tenant_of(base.name) == tenant and not base.problem:
-                use = use.plus(self._stored(base))
-        return use
 
 
 def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import ssl
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from memory_service.access.keys import KeyRing, WatchedFiles
+from memory_service.access.keys import KeyRing
 from memory_service.ops.logs import logger
 from memory_service.settings import Settings
 
 
 @dataclass(frozen=True)
 class Security:
-    """keys: None lets every caller in as the operator. certificates: None is plain text."""
+    """keys: None lets every caller in as the operator. credentials: None is plain text."""
 
     keys: KeyRing | None
-    certificates: Certificates | None
+    credentials: grpc.ServerCredentials | None
 
     @staticmethod
     def of(settings: Settings) -> Security:
@@ -49,13 +47,13 @@ class Security:
             logger().warning("keys_in_plain_text", listen=settings.listen, advice=advice)
         if certificate is None or key is None:
             return Security(keys, None)
-        return Security(keys, Certificates(certificate, key, client_ca))
+        return Security(keys, _credentials(certificate, key, client_ca))
 
     def add_port(self, server: grpc.aio.Server, listen: str) -> int:
         """Opens the port; raises RuntimeError as grpc does when the address is taken."""
-        if self.certificates is None:
+        if self.credentials is None:
             return server.add_insecure_port(listen)
-        return server.add_secure_port(listen, self.certificates.credentials())
+        return server.add_secure_port(listen, self.credentials)
 
 
 def is_loopback(listen: str) -> bool:
@@ -66,57 +64,45 @@ def is_loopback(listen: str) -> bool:
     return host == "localhost" or listen.startswith("unix:")
 
 
-class Certificates:
-    """Gives gRPC the TLS files anew when they change; half a replacement is left until it is whole."""
+def _credentials(certificate: Path, key: Path, client_ca: Path | None) -> grpc.ServerCredentials:
+    """Of PEM files, which gRPC gets anew at the handshake after a change; half a replacement is left until it is whole.
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
-        """PEM files; client_ca: of the authorities whose clients may connect. Raises MissingFile, CorruptFile."""
-        self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._paths = [certificate, key, *([client_ca] if client_ca else [])]
-        self._lock = threading.Lock()
-        self._watched = WatchedFiles(*self._paths)
-        self._first = self._configuration()
+    Raises MissingFile, CorruptFile, also when key and certificate are no pair, which gRPC would not say.
+    """
+    used: list[bytes] = []
 
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What gRPC takes; raises also when key and certificate are no pair, which gRPC would not say."""
-        for path in self._paths:
-            if not os.access(path, os.R_OK):
-                raise MissingFile(f"TLS file {path} is not there or cannot be read")
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
         try:
+            found = [path.read_bytes() for path in (key, certificate, client_ca) if path]
+            if found == used:
+                return None
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self._certificate, self._key, password="")
+            context.load_cert_chain(certificate, key, password="")
+            if client_ca is not None:
+                context.load_verify_locations(client_ca)
         except (ssl.SSLError, ValueError) as error:
             raise CorruptFile(
-                f"{self._certificate} and {self._key} are no PEM certificate and its key without a passphrase: {error}"
+                f"{certificate}, {key} and {client_ca or 'no authority'} are no PEM certificate, its key without a"
+                f" passphrase, and an authority's certificate: {error}"
             ) from error
-        ca = None
-        if self._client_ca is not None:
-            try:
-                ssl.create_default_context(cafile=str(self._client_ca))
-            except ssl.SSLError as error:
-                raise CorruptFile(f"{self._client_ca} holds no PEM certificate of an authority") from error
-            ca = self._client_ca.read_bytes()
-        pairs = [(self._key.read_bytes(), self._certificate.read_bytes())]
-        return grpc.ssl_server_certificate_configuration(pairs, ca)
+        except OSError as error:
+            raise MissingFile(f"TLS file {error.filename} cannot be read: {error.strerror}") from error
+        used = found
+        ca = found[2] if client_ca is not None else None
+        return grpc.ssl_server_certificate_configuration([(found[0], found[1])], ca)
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """For `add_secure_port`, which calls `changed` at every handshake, on threads of gRPC's own."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._first, self.changed, require_client_authentication=self._client_ca is not None
-        )
+    def changed_or_same() -> grpc.ServerCertificateConfiguration | None:
+        """On threads of gRPC's own."""
+        try:
+            return changed()
+        except (MissingFile, CorruptFile) as error:
+            logger().error("certificate_not_read_again", problem=str(error))
+            return None
 
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The new configuration, None where nothing is new."""
-        with self._lock:
-            if not self._watched.changed():
-                return None
-            try:
-                configuration = self._configuration()
-            except (OSError, MissingFile, CorruptFile) as error:
-                logger().error("certificate_not_read_again", problem=str(error))
-                return None
-            logger().info("certificate_read_again", certificate=str(self._certificate))
-            return configuration
+    return grpc.dynamic_ssl_server_credentials(
+        changed(), changed_or_same, require_client_authentication=client_ca is not None
+    )
 
 
 def identities(context: grpc.aio.ServicerContext) -> list[str]:

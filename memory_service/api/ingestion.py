@@ -63,15 +63,12 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         self, requests: AsyncIterator[pb.IngestRequest], call: Call
     ) -> AsyncIterator[tuple[IngestStream, KnowledgeBase]]:
         stream = IngestStream(self._runtime, call.access, requests)
+        base = await stream.open()
+        call.knowledge_base = call.access.seen_name(base.name) or ""
         try:
-            base = await stream.open()
-            call.knowledge_base = call.access.seen_name(base.name) or ""
-            try:
-                yield stream, base
-            finally:
-                self._late.look_at(base)
+            yield stream, base
         finally:
-            stream.close()
+            self._late.look_at(base)
 
     async def Delete(self, request: pb.DeleteRequest, call: Call) -> pb.DeleteResponse:
         """Removes documents by key or by filter."""

@@ -1,13 +1,14 @@
 """What every call of `memory.v1` passes on its way to a servicer, which gets a `Call` in place of gRPC's context.
 
-Who calls and whether it may, checked again in streams; request id, deadline, errors as google.rpc.Status, metrics, log
-and audit log. OpenTelemetry's interceptor, where there is one, is outside of it.
+Who calls and whether it may, checked again in streams; request id, deadline, errors as google.rpc.Status, metrics, and
+a line in the log for what was refused, streamed, written or administered. OpenTelemetry's interceptor is outside of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import secrets
 import time
@@ -20,7 +21,6 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from memory_model.errors import Memory3Error
-from memory_service.access.audit import AUDITED, AuditLog
 from memory_service.access.authorization import NOBODY, OPERATOR, Access
 from memory_service.access.keys import KeyRing
 from memory_service.access.quotas import Rates
@@ -30,7 +30,6 @@ from memory_service.errors import (
     MalformedRequest,
     ServiceError,
     ShuttingDown,
-    Unauthenticated,
     described,
     to_status,
 )
@@ -48,8 +47,19 @@ METHODS = frozenset(
     f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
 )
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
-_UNDER_WAY = {method: UNDER_WAY.labels(method) for method in METHODS}
-_SECONDS = {method: CALL_SECONDS.labels(method) for method in METHODS}
+_LOGGED = frozenset(
+    f"/memory.v1.{name}"
+    for name in (
+        "Ingestion/Ingest",
+        "Ingestion/Upsert",
+        "Ingestion/Delete",
+        "KnowledgeBases/CreateKnowledgeBase",
+        "KnowledgeBases/DeleteKnowledgeBase",
+        "KnowledgeBases/ExportKnowledgeBase",
+        "Models/FetchBundle",
+    )
+)
+"""Writes, administration and streams have a line in the log, whatever their outcome."""
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
@@ -62,7 +72,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandl
 class Call:
     """One call, as a servicer gets it. access: who makes it.
 
-    knowledge_base, outcomes (of documents, by what became of them) and reason (of a refusal) go to the audit log.
+    knowledge_base and outcomes (of documents, by what became of them) go to the log.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
@@ -70,7 +80,6 @@ class Call:
         self.access: Access = NOBODY
         self.knowledge_base = ""
         self.outcomes: Counter[str] = Counter()
-        self.reason = ""
 
     def time_remaining_s(self) -> float | None:
         """Until the client's deadline; None where it sent none."""
@@ -85,7 +94,7 @@ class Calls(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, keys: KeyRing | None, rates: Rates, audit: AuditLog | None, *, certificates: bool,
+        self, keys: KeyRing | None, rates: Rates, *, certificates: bool,
         default_deadline_s: float, stream_idle_s: float,
     ) -> None:  # fmt: skip
         """keys: None lets every caller in as the operator. certificates: clients prove themselves by one (mTLS).
@@ -96,7 +105,6 @@ class Calls(grpc.aio.ServerInterceptor):
         self.turned_away = 0
         self._keys = keys
         self._rates = rates
-        self._audit = audit
         self._certificates = certificates
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
@@ -123,7 +131,8 @@ class Calls(grpc.aio.ServerInterceptor):
                     raise refusal
 
             return grpc.stream_stream_rpc_method_handler(refuse)  # which does not read the request
-        kind = _kind(handler)
+        streams = (handler.request_streaming, handler.response_streaming)
+        kind = "_".join("stream" if one else "unary" for one in streams)
         behaviour, decode = getattr(handler, kind), _decoder(handler.request_deserializer, method)
 
         async def unary(raw: bytes, context: grpc.aio.ServicerContext) -> Any:
@@ -145,7 +154,6 @@ class Calls(grpc.aio.ServerInterceptor):
                         if self._keys is not None:
                             self._keys.check(call.access)  # a key may be revoked meanwhile
                         await self._write(response, context)
-                logger().info("stream", method=method)
 
         made = streaming if handler.response_streaming else unary
         return handler._replace(**{kind: made, "request_deserializer": None})
@@ -163,8 +171,6 @@ class Calls(grpc.aio.ServerInterceptor):
                 raise ShuttingDown("the service stops: ask another replica, or this one after its restart")
             if access is not None:
                 self._rates.admit(access.tenant)
-        except Unauthenticated as error:
-            return Access(error.key_id, error.tenant), error
         except ServiceError as error:
             return access, error
         return access, None
@@ -175,8 +181,6 @@ class Calls(grpc.aio.ServerInterceptor):
             access = self._keys.access_of_certificate(identities(call.context))
             self._rates.admit(access.tenant)
         call.access = access or NOBODY
-        if call.access.key_id:
-            structlog.contextvars.bind_contextvars(key=call.access.key_id)
 
     async def wait_until_idle(self) -> None:
         """Returns when no call of `memory.v1` is under way."""
@@ -186,32 +190,28 @@ class Calls(grpc.aio.ServerInterceptor):
     async def _accounted(
         self, method: str, request_id: str, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[Call]:
-        call, code, started = Call(context), "OK", time.perf_counter()
+        call, started, code, level = Call(context), time.perf_counter(), "OK", logging.INFO
+        said: dict[str, Any] = {}
         structlog.contextvars.bind_contextvars(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         self._under_way += 1
         self._idle.clear()
-        _UNDER_WAY[method].inc()
+        UNDER_WAY.labels(method).inc()
         try:
             yield call
         except asyncio.CancelledError:
             # By a client that left, which is no error, or by the end of the grace period.
-            code = "CANCELLED"
-            level, event = (30, "call_cut") if self.stopping else (20, "client_left")
-            logger().log(level, event, method=method)
+            code, level = "CANCELLED", logging.WARNING if self.stopping else logging.INFO
             raise
         except Exception as error:
             if isinstance(error, TimeoutError):
                 error = DeadlineExceeded(
                     f"{method} took longer than its deadline: send a longer one or fewer queries"
                 )
-            status_code, call.reason, message, _ = described(error)
-            code = status_code.name
-            if isinstance(error, Memory3Error):
-                logger().info("call_refused", method=method, code=code, reason=call.reason, message=message,
-                              ms=_ms_since(started))  # fmt: skip
-            else:
-                logger().error("call_failed", method=method, ms=_ms_since(started), exc_info=error)
+            status_code, reason, message, _ = described(error)
+            code, said = status_code.name, {"reason": reason, "message": message}
+            if not isinstance(error, Memory3Error):
+                level, said["exc_info"] = logging.ERROR, error
             status = to_status(error)
             metadata = ((REQUEST_ID, request_id), (_STATUS_DETAILS, status.SerializeToString()))
             await context.abort(status_code, status.message, metadata)
@@ -219,15 +219,19 @@ class Calls(grpc.aio.ServerInterceptor):
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-            _UNDER_WAY[method].dec()
-            _SECONDS[method].observe(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            UNDER_WAY.labels(method).dec()
+            CALL_SECONDS.labels(method).observe(seconds)
             CALLS.labels(method, code).inc()
-            if self._audit is not None and method in AUDITED:
-                self._audit.write(
-                    method.rpartition("/")[2], call.access, request_id=request_id, code=code, reason=call.reason,
-                    knowledge_base=call.knowledge_base, peer=context.peer(), ms=round(_ms_since(started)),
-                    documents=dict(call.outcomes) or None,
-                )  # fmt: skip
+            if code != "OK" or method in _LOGGED:
+                who = {
+                    "key": call.access.key_id, "tenant": call.access.tenant, "knowledge_base": call.knowledge_base,
+                    "documents": dict(call.outcomes), "peer": context.peer(),
+                }  # fmt: skip
+                shown = {name: value for name, value in who.items() if value}
+                logger().log(
+                    level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **said, **shown
+                )
 
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""
@@ -243,12 +247,6 @@ def _header(details: grpc.HandlerCallDetails, name: str) -> str | None:
     """The last value of a header of the call; None where it is absent or no text."""
     found = [value for key, value in details.invocation_metadata or () if key == name]
     return found[-1] if found and isinstance(found[-1], str) else None
-
-
-def _kind(handler: Any) -> str:
-    """`unary_unary`, `unary_stream`, `stream_unary` or `stream_stream`."""
-    streams = (handler.request_streaming, handler.response_streaming)
-    return "_".join("stream" if one else "unary" for one in streams)
 
 
 def _decoder(deserializer: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
@@ -273,7 +271,3 @@ def _named(request: Any, call: Call) -> Any:
     name = getattr(request, "name", "") or getattr(request, "knowledge_base", "")
     call.knowledge_base = str(name)[:_NAME_CHARACTERS]
     return request
-
-
-def _ms_since(started: float) -> float:
-    return round((time.perf_counter() - started) * 1000, 2)

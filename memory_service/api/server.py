@@ -17,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from memory_model.errors import Memory3Error
-from memory_service.access.audit import AuditLog
 from memory_service.access.authorization import Catalogue
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
@@ -70,12 +69,9 @@ class Server:
         self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()
         tracing = self._closing.enter_context(contextlib.closing(Tracing(settings.traces_endpoint)))
-        audit = AuditLog(settings.audit_log) if settings.audit_log is not None else None
-        if audit is not None:
-            self._closing.callback(audit.close)
         self._health = Health(settings.health_interval_s)
         self._calls = Calls(
-            self._security.keys, Rates(self._quota_of), audit, certificates=settings.tls_client_ca is not None,
+            self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None,
             default_deadline_s=settings.default_deadline_s, stream_idle_s=settings.ingest_idle_timeout_s,
         )  # fmt: skip
         traced = tracing.interceptors(lambda details: details.method in METHODS)
@@ -118,9 +114,8 @@ class Server:
         models_pb2_grpc.add_ModelsServicer_to_server(Models(runtime), server)
         operations_pb2_grpc.add_OperationsServicer_to_server(Operations(runtime, late), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
-        if settings.reflection:
-            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-            reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)
         await self._warm_up(runtime)
         late.start()
         try:
@@ -139,7 +134,7 @@ class Server:
         logger().info(
             "listening", listen=settings.listen, port=self.port, metrics_port=self.metrics_port,
             store=str(address),  # shown without its password
-            keys=self._security.keys is not None, tls=self._security.certificates is not None,
+            keys=self._security.keys is not None, tls=self._security.credentials is not None,
         )  # fmt: skip
 
     async def _warm_up(self, runtime: Runtime) -> None:

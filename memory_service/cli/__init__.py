@@ -3,7 +3,6 @@
 import typer
 
 from memory_service.cli.backup import backup, restore
-from memory_service.cli.doctor import doctor
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
 from memory_service.cli.kb import kb_app
@@ -20,12 +19,11 @@ app = typer.Typer(
     memory-service serve --bundle bundle     in another terminal; the commands below call it
     memory-service ingest notes/ --kb notes  text, Markdown, HTML, PDF, CSV, JSON lines, Parquet
     memory-service documents list notes      what is stored
-    memory-service doctor                    what is wrong, and what to do about it
 
     Commands find the service by --address or MEMORY_SERVICE_ADDRESS and send the key MEMORY_SERVICE_CLIENT_API_KEY.
     """,
 )
-for command in (serve, ingest, doctor, backup, restore, migrate):
+for command in (serve, ingest, backup, restore, migrate):
     app.command()(command)
 app.add_typer(kb_app, name="kb")
 app.add_typer(documents_app, name="documents")

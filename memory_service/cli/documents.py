@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Optional
 
@@ -10,8 +9,7 @@ import typer
 from rich.console import Console
 
 from memory_model.printable import printable
-from memory_service.cli.terminal import Address, errors_for_people, plain
-from memory_service.client.connection import connected
+from memory_service.cli.terminal import Address, asking
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
@@ -29,7 +27,7 @@ _DELETE_TIMEOUT_S = 600
 @documents_app.command("list")
 def list_documents(kb: BaseName, prefix: Prefix = None, address: Address = DEFAULT_ADDRESS) -> None:
     """Print a line a document, separated by tabs: key, references, content hash, whether memories are written."""
-    with _ingestion(address) as stub:
+    with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         for document in _listed(stub, kb, prefix or ""):
             written = "written" if document.memories_written else "unwritten"
             key = printable(document.document_key).replace("\t", " ").replace("\n", " ")
@@ -43,7 +41,7 @@ def show(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Print title, metadata and the references' texts of a document; control characters are shown as pictures."""
-    with _ingestion(address) as stub:
+    with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
         found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
     lines = [
@@ -66,40 +64,22 @@ def delete(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Delete documents with their references and memories. Exits with 1 when a key that was given is not there."""
-    console = Console(stderr=True, highlight=False)
     if not keys and not prefix:
         raise typer.BadParameter("say which documents: KEY…, or --prefix with the beginning of their keys")
-    with _ingestion(address) as stub:
-        there = {version.document_key: version for version in _of_keys(stub, kb, keys or [])}
-        missing = [key for key in dict.fromkeys(keys or []) if key not in there]
-        if prefix:
-            there |= {version.document_key: version for version in _listed(stub, kb, prefix)}
-        for key in missing:
-            console.print(f"not there: {plain(key)}", soft_wrap=True)
-        references = sum(version.reference_count for version in there.values())
-        if there and not yes:
-            what = f"{len(there)} documents with {references} references"
-            typer.confirm(f"delete {what} from knowledge base {kb}?", abort=True)
-        documents = 0
-        for page in _pages(list(there)):  # what is done stays done
+    with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
+        listed = [one.document_key for one in _listed(stub, kb, prefix)] if prefix else []
+        chosen = list(dict.fromkeys([*(keys or []), *listed]))
+        if chosen and not yes:
+            typer.confirm(f"delete {len(chosen)} documents from knowledge base {kb}?", abort=True)
+        deleted = 0
+        for start in range(0, len(chosen), _KEYS_AT_ONCE):  # what is done stays done
+            page = chosen[start : start + _KEYS_AT_ONCE]
             request = pb.DeleteRequest(knowledge_base=kb, document_keys=page)
-            documents += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
-    typer.echo(f"deleted {documents} documents from {kb}")
-    if missing:
+            deleted += stub.Delete(request, timeout=_DELETE_TIMEOUT_S).documents_deleted
+    typer.echo(f"deleted {deleted} documents from {kb}")
+    if deleted < len(chosen):
+        Console(stderr=True).print(f"not there: {len(chosen) - deleted} of {len(chosen)} documents")
         raise typer.Exit(1)
-
-
-def _pages(keys: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        yield keys[start : start + _KEYS_AT_ONCE]
-
-
-def _of_keys(
-    stub: ingestion_pb2_grpc.IngestionStub, kb: str, keys: list[str]
-) -> Iterator[pb.DocumentVersion]:
-    for page in _pages(keys):
-        request = pb.GetVersionsRequest(knowledge_base=kb, document_keys=page)
-        yield from stub.GetVersions(request, timeout=_CALL_TIMEOUT_S).versions
 
 
 def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Iterator[pb.DocumentVersion]:
@@ -110,9 +90,3 @@ def _listed(stub: ingestion_pb2_grpc.IngestionStub, kb: str, prefix: str) -> Ite
         if not page.next_page_token:
             return
         request.page_token = page.next_page_token
-
-
-@contextlib.contextmanager
-def _ingestion(address: str) -> Iterator[ingestion_pb2_grpc.IngestionStub]:
-    with errors_for_people(), connected(address) as channel:
-        yield ingestion_pb2_grpc.IngestionStub(channel)

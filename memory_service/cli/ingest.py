@@ -18,17 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import count_documents, find_sources, read_documents
 from memory_service.cli.terminal import Address, errors_for_people, plain
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
 
-_WRITING = {
-    "service": pb.MEMORY_WRITING_UNSPECIFIED,
-    "now": pb.MEMORY_WRITING_NOW,
-    "later": pb.MEMORY_WRITING_LATER,
-}
+_WRITING = {"now": pb.MEMORY_WRITING_NOW, "later": pb.MEMORY_WRITING_LATER}
 
 
 def ingest(
@@ -42,9 +36,9 @@ def ingest(
     kb: Annotated[str, typer.Option("--kb", "--knowledge-base", help="where to write")] = DEFAULT_KNOWLEDGE_BASE,
     create: Annotated[bool, typer.Option(help="create the knowledge base if it is missing")] = True,
     memories: Annotated[
-        Literal["service", "now", "later"],
-        typer.Option(help="write memories before documents are acknowledged, or later; as the service is set"),
-    ] = "service",
+        Literal["now", "later"],
+        typer.Option(help="write memories before documents are acknowledged, or later"),
+    ] = "now",
     overlap: Annotated[
         int, typer.Option(min=0, help="tokens of a reference's end that the next one repeats")
     ] = 0,
@@ -105,13 +99,17 @@ def _with_ray(
     sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int
 ) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
-    from memory_service.client.ray import Workers, ingest_with_ray, load_encoder
+    from memory_service.client.ray import ingest_with_ray
+    from memory_service.write.encoder import ModelEncoder
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
-    direct = settings.of_store() if given["store"] else None
-    crew = Workers(workers, gpus=0.0 if settings.writing_device == "cpu" else None)
-    load = functools.partial(load_encoder, settings.of_writing())
-    with contextlib.closing(ingest_with_ray(sources, to, load, crew, direct)) as rows:
+    settings = settings.for_workers()
+    with contextlib.closing(
+        ingest_with_ray(
+            sources, to, functools.partial(ModelEncoder, settings), workers=workers,
+            gpus=0.0 if settings.writing_device == "cpu" else None, store=settings if given["store"] else None,
+        )
+    ) as rows:  # fmt: skip
         yield from rows
 
 

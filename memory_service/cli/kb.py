@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -11,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_model.printable import printable
-from memory_service.cli.terminal import Address, errors_for_people, plain
-from memory_service.client.connection import connected
+from memory_service.cli.terminal import Address, asking, plain
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import knowledge_bases_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2_grpc
@@ -22,12 +19,6 @@ BaseName = Annotated[str, typer.Argument(metavar="NAME", help="name of the knowl
 
 _SHOWN = ("name", "description", "model_id", "codec_id", "memory_format_id", "embedder_id", "dimension")
 _COUNTED = ("document_count", "reference_count", "payload_bytes", "text_bytes", "stored_bytes")
-
-
-@contextlib.contextmanager
-def _bases(address: str) -> Iterator[knowledge_bases_pb2_grpc.KnowledgeBasesStub]:
-    with errors_for_people(), connected(address) as channel:
-        yield knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
 
 
 def _state(base: pb.KnowledgeBase) -> str:
@@ -41,7 +32,7 @@ def create(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Create an empty knowledge base for the model the service runs."""
-    with _bases(address) as stub:
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         stub.CreateKnowledgeBase(
             pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30
         )
@@ -51,7 +42,7 @@ def create(
 @kb_app.command("list")
 def show_all(address: Address = DEFAULT_ADDRESS) -> None:
     """List all knowledge bases."""
-    with _bases(address) as stub:
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         response = stub.ListKnowledgeBases(pb.ListKnowledgeBasesRequest(), timeout=30)
     table = Table("name", "state", "model", "created", "description")
     for base in response.knowledge_bases:
@@ -63,7 +54,7 @@ def show_all(address: Address = DEFAULT_ADDRESS) -> None:
 @kb_app.command("show")
 def show(name: BaseName, address: Address = DEFAULT_ADDRESS) -> None:
     """Show ids, state and counts of a knowledge base."""
-    with _bases(address) as stub:
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         base = stub.GetKnowledgeBase(pb.GetKnowledgeBaseRequest(name=name), timeout=30).knowledge_base
         lines = [f"{field}: {getattr(base, field)}" for field in _SHOWN]
         lines += [f"created_at: {base.created_at.ToJsonString()}", f"state: {_state(base)}"]
@@ -84,6 +75,6 @@ def delete(
     """Delete a knowledge base with everything in it."""
     if not yes:
         typer.confirm(f"delete knowledge base {name} with all its documents?", abort=True)
-    with _bases(address) as stub:
+    with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
         stub.DeleteKnowledgeBase(pb.DeleteKnowledgeBaseRequest(name=name), timeout=120)
     typer.echo(f"deleted {name}")

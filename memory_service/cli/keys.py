@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from memory_model.errors import InvalidInput
+from memory_service.access.keys import KeyFile, changing
 from memory_service.cli.terminal import errors_for_people, plain
-
-if TYPE_CHECKING:
-    from memory_service.access.keys import KeyFile
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
@@ -27,8 +26,6 @@ Tenant = Annotated[str, typer.Option(help="tenant whose knowledge bases it opens
 @contextlib.contextmanager
 def _changing(keys: Path) -> Iterator[KeyFile]:
     """The file's content to be changed; our errors as one line."""
-    from memory_service.access.keys import changing
-
     with errors_for_people(), changing(keys) as file:
         yield file
 
@@ -63,8 +60,6 @@ def create(
 
 
 def _grants(given: list[str]) -> dict[str, str]:
-    from memory_model.errors import InvalidInput
-
     grants: dict[str, str] = {}
     for text in given:
         base, separator, scope = text.rpartition(":")
@@ -99,22 +94,20 @@ def certificate(
 @keys_app.command("list")
 def show(keys: File) -> None:
     """Show all keys, without their secrets, and all certificates."""
-    from memory_service.access.keys import KeyFile
-
     with errors_for_people():
         file = KeyFile.read(keys)
     table = Table("id", "name", "tenant", "grants", "created", "ends", "state")
-    now = datetime.now(timezone.utc)
     for key in file.keys:
-        grants = " ".join(f"{base}:{scope}" for base, scope in sorted(key.grants.items()))
         ends = f"{key.expires_at:%Y-%m-%d}" if key.expires_at else ""
-        table.add_row(
-            key.id, plain(key.name), key.tenant, plain(grants), f"{key.created_at:%Y-%m-%d}", ends, key.state(now)
-        )  # fmt: skip
+        created = f"{key.created_at:%Y-%m-%d}"
+        table.add_row(key.id, plain(key.name), key.tenant, _shown(key.grants), created, ends, key.state())
     for one in file.certificates:
-        grants = " ".join(f"{base}:{scope}" for base, scope in sorted(one.grants.items()))
-        table.add_row("certificate", plain(one.identity), one.tenant, plain(grants), "", "", "active")
+        table.add_row("certificate", plain(one.identity), one.tenant, _shown(one.grants), "", "", "active")
     Console().print(table)
+
+
+def _shown(grants: Mapping[str, str]) -> str:
+    return plain(" ".join(f"{base}:{scope}" for base, scope in sorted(grants.items())))
 
 
 @keys_app.command("revoke")

@@ -1,24 +1,146 @@
-"""The client of Ingestion.Ingest: documents up, outcomes down, through lost connections and a store that is away."""
+"""Documents into a service: a row is a document on its way, a destination where it goes, an ingestion sends it.
+
+Documents up, outcomes down, through lost connections and a store that is away.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import grpc
 
-from memory_service.client.connection import Connection, RemoteError, details_of, remote_error
-from memory_service.client.destination import Destination, pieces
-from memory_service.client.rows import Row
+from memory_model.formats.document import FileDocument, where
+from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
+from memory_service.stores.identity import WriterIdentity
+from memory_service.write.content_hash import text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import ingestion_pb2_grpc
+from protos.memory.v1 import (
+    ingestion_pb2_grpc,
+    knowledge_bases_pb2,
+    knowledge_bases_pb2_grpc,
+    models_pb2,
+    models_pb2_grpc,
+)
 
 _WINDOW = 256
 """Documents that are sent and not answered."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _LOOK_AGAIN_S = 0.01
+_OVERHEAD_BYTES = 1 << 16
+_OUTCOMES = {pb.INGEST_OUTCOME_REPLACED: "replaced", pb.INGEST_OUTCOME_UNCHANGED: "unchanged"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One document. source, place: the file and where in it, for people; item: the document, gone at the end.
+
+    outcome: empty while it is on its way; then stored, replaced, unchanged, or failed with its reason.
+    """
+
+    source: str
+    place: str
+    key: str
+    item: pb.IngestItem | None = None
+    outcome: str = ""
+    references: int = 0
+    reason: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, read: FileDocument) -> Row:
+        """A document as it was read, or failed with the reason why it could not be."""
+        row = cls(read.source, read.place, read.key)
+        if read.unreadable:
+            return row.failed("UNREADABLE", read.unreadable)
+        document = pb.Document(key=read.key, title=read.title, text=read.text, metadata=read.metadata)
+        return replace(row, item=pb.IngestItem(document=document))
+
+    @property
+    def where(self) -> str:
+        """For people: the file, the place in it, and the key where it is another name."""
+        return where(self.source, self.place, self.key)
+
+    def done(self, outcome: str, references: int = 0) -> Row:
+        """With its outcome."""
+        return replace(self, item=None, outcome=outcome, references=references)
+
+    def failed(self, reason: str, message: str) -> Row:
+        """Refused."""
+        return replace(self, item=None, outcome="failed", reason=reason, message=message)
+
+    def answered(self, response: pb.IngestResponse) -> Row:
+        """With the service's answer."""
+        if response.HasField("failed"):
+            status = response.failed.status
+            return self.failed(details_of(status)[0], status.message)
+        acknowledged = response.acknowledged
+        return self.done(_OUTCOMES.get(acknowledged.outcome, "stored"), acknowledged.reference_count)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The knowledge base that documents go to, and how they are cut. Methods raise RemoteError.
+
+    memory_writing, overlap_tokens: see IngestStart.
+    """
+
+    address: str
+    knowledge_base: str
+    overlap_tokens: int = 0
+    memory_writing: pb.MemoryWriting = pb.MEMORY_WRITING_UNSPECIFIED
+
+    def identity(self) -> WriterIdentity:
+        """Of the model that the service runs."""
+        made = self.describe()
+        return WriterIdentity(
+            made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, made.dimension
+        )
+
+    def describe(self) -> models_pb2.DescribeResponse:
+        """What the service runs."""
+        with connected(self.address) as channel:
+            return models_pb2_grpc.ModelsStub(channel).Describe(models_pb2.DescribeRequest(), timeout=60)
+
+    def require(self, *, create: bool) -> None:
+        """Raises where there is no such knowledge base; creates it where `create` is set."""
+        with connected(self.address) as channel:
+            bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
+            try:
+                request = knowledge_bases_pb2.GetKnowledgeBaseRequest(name=self.knowledge_base)
+                bases.GetKnowledgeBase(request, timeout=30)
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.NOT_FOUND or not create:
+                    raise
+                new = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=self.knowledge_base)
+                bases.CreateKnowledgeBase(new, timeout=30)
+
+    def without_unchanged(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows, at most 1000; documents that the knowledge base has, with their memories, are done."""
+        keys = sorted({row.key for row in rows if row.item is not None and row.key})
+        stored: dict[str, pb.DocumentVersion] = {}
+        if keys:
+            with connected(self.address) as channel:
+                stub = ingestion_pb2_grpc.IngestionStub(channel)
+                request = pb.GetVersionsRequest(knowledge_base=self.knowledge_base, document_keys=keys)
+                versions = stub.GetVersions(request, timeout=60).versions
+                stored = {version.document_key: version for version in versions}
+
+        def checked(row: Row) -> Row:
+            version = stored.get(row.key)
+            if row.item is None or version is None or not version.memories_written:
+                return row
+            same = self.content_hash(row.item.document) == version.content_hash
+            return row.done("unchanged", version.reference_count) if same else row
+
+        return [checked(row) for row in rows]
+
+    def content_hash(self, text: pb.Document) -> bytes:
+        """That of a document which goes there."""
+        return text_hash_of(text.title, text.metadata, text.text, self.overlap_tokens)
 
 
 class Ingestion:
@@ -111,7 +233,13 @@ class Ingestion:
 
     def _requests(self, opened: threading.Event, over: threading.Event) -> Iterator[pb.IngestRequest]:
         """Must not fail: a stream whose requests fail only says that it was cancelled."""
-        yield pb.IngestRequest(start=self._to.start())
+        to = self._to
+        start = pb.IngestStart(
+            knowledge_base=to.knowledge_base,
+            memory_writing=to.memory_writing,
+            overlap_tokens=to.overlap_tokens,
+        )
+        yield pb.IngestRequest(start=start)
         opened.wait()  # so that a refusal keeps its reason
         with self._reading:
             again = sorted(self._unanswered.items())
@@ -146,3 +274,26 @@ class Ingestion:
         row.item.sequence = sequence
         for item in pieces(row.item, self._message_bytes):
             yield pb.IngestRequest(item=item)
+
+
+def pieces(item: pb.IngestItem, message_bytes: int) -> Iterator[pb.IngestItem]:
+    """The item, or its prepared references in items that each fit into a message (0: no limit)."""
+    fits = not message_bytes or item.ByteSize() + _OVERHEAD_BYTES <= message_bytes
+    if fits or not item.HasField("prepared"):
+        yield item
+        return
+    whole = item.prepared
+    piece = pb.PreparedDocument()
+    piece.CopyFrom(whole)
+    piece.ClearField("references")
+    piece.continued = True
+    size = piece.ByteSize() + _OVERHEAD_BYTES
+    for reference in whole.references:
+        more = reference.ByteSize() + 16
+        if size + more > message_bytes and piece.references:
+            yield pb.IngestItem(sequence=item.sequence, prepared=piece)
+            piece, size = pb.PreparedDocument(key=whole.key, continued=True), _OVERHEAD_BYTES
+        piece.references.append(reference)
+        size += more
+    piece.continued = False
+    yield pb.IngestItem(sequence=item.sequence, prepared=piece)

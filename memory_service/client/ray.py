@@ -9,12 +9,13 @@ does no harm, since documents that are stored already are unchanged.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pickle
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +23,19 @@ import numpy as np
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
 from memory_model.formats import read_documents
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
 from memory_service.stores import NewDocument, Written, open_store
 from memory_service.stores.address import parse_address
 from memory_service.stores.identity import require_same
 from memory_service.write.document import Document
-from memory_service.write.encoder import Encoder, ModelEncoder, checked
+from memory_service.write.encoder import Encoder, checked
 from memory_service.write.pipeline import encoding_error
 from protos.memory.v1 import ingestion_pb2 as pb
 
 if TYPE_CHECKING:
     import pyarrow
-    from ray.data import Dataset
 
 ROWS = 32
 """Documents that go from stage to stage together: enough for batches of similar length, little to do again."""
@@ -52,20 +50,6 @@ _STORE_ATTEMPTS = 6
 
 class IngestionStopped(Memory3Error):
     """A stage cannot go on, for all documents alike; what was acknowledged is stored."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """What writes memories: how many, and what each takes of its machine; gpus None: one each where there are any."""
-
-    count: int = 2
-    processors: float = 1.0
-    gpus: float | None = None
-
-
-def load_encoder(settings: dict[str, Any]) -> Encoder:
-    """The model of these settings, in a worker; their paths lead to the same files on every one."""
-    return ModelEncoder(Settings(**settings))
 
 
 # Stages, as the workers run them: each takes rows and gives as many back
@@ -130,39 +114,37 @@ class Send:
 
 
 class Store:
-    """Writes to the store's server itself, thousands of documents at once; neither quotas nor the audit log apply."""
+    """Writes to the store's server itself, thousands of documents at once; quotas do not apply."""
 
-    def __init__(self, to: Destination, settings: dict[str, Any]) -> None:
+    def __init__(self, to: Destination, settings: Settings) -> None:
         """settings: the store's (MEMORY_SERVICE_STORE…). Raises StoreUnavailable, KnowledgeBaseNotFound."""
-        made = Settings(**settings)
-        self._store = open_store(made.store, made.store_options())
+        self._store = open_store(settings.store, settings.store_options())
         self._base = self._store.knowledge_base(to.knowledge_base)
         require_same(self._base.identity, to.identity(), "name the store of this service")
 
     def __call__(self, rows: Sequence[Row]) -> list[Row]:
-        """One part; of a key that occurs twice the last one stays."""
-        done: dict[int, Row] = {}
-        left = {number: row for number, row in enumerate(rows) if row.item is not None}
-        while left:
-            first: dict[str, int] = {}
-            for number, row in left.items():
-                first.setdefault(row.key, number)
-            written = {one.key: one for one in self._write([_document(left[n]) for n in first.values()])}
-            for key, number in first.items():
-                one = written[key]
-                outcome = "unchanged" if one.unchanged else "replaced" if one.replaced else "stored"
-                done[number] = left.pop(number).done(outcome, one.reference_count)
-        return [done.get(number, row) for number, row in enumerate(rows)]
+        """One part; of a key that occurs twice the last one is stored."""
+        documents = {row.key: _document(row) for row in rows if row.item is not None}
+        written = {one.key: one for one in self._write(list(documents.values()))}
+
+        def done(row: Row) -> Row:
+            if row.item is None:
+                return row
+            one = written[row.key]
+            outcome = "unchanged" if one.unchanged else "replaced" if one.replaced else "stored"
+            return row.done(outcome, one.reference_count)
+
+        return [done(row) for row in rows]
 
     def _write(self, documents: Sequence[NewDocument]) -> list[Written]:
-        for attempt in range(1, _STORE_ATTEMPTS):
+        for attempt in itertools.count(1):
             try:
-                return self._store.write(self._base, documents)
+                return self._store.write(self._base, documents) if documents else []
             except ServiceError as error:
-                if not error.retryable:
+                if not error.retryable or attempt == _STORE_ATTEMPTS:
                     raise
                 time.sleep(0.5 * 2**attempt)
-        return self._store.write(self._base, documents)
+        raise AssertionError
 
 
 def _document(row: Row) -> NewDocument:
@@ -229,17 +211,17 @@ def _read_files(files: pyarrow.Table) -> Iterator[pyarrow.Table]:
 
 
 def ingest_with_ray(
-    sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], workers: Workers,
-    store: dict[str, Any] | None = None,
+    sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], *, workers: int = 2,
+    processors: float = 1.0, gpus: float | None = None, store: Settings | None = None,
 ) -> Generator[Row]:  # fmt: skip
     """Ingests files and yields every document with its outcome, in the order in which they are done.
 
-    load: loads the model in a worker; can be pickled. store: settings of the store that the workers write to
-    themselves, a server's; without, they send to the service. Works on the cluster that RAY_ADDRESS names, or on one
-    of its own on this machine. Raises MissingFile without Ray, InvalidInput, and IngestionStopped; a model or a service
-    that a worker cannot use stops all.
+    load: loads the model in a worker; can be pickled. processors, gpus: of each worker; gpus None: one where there are
+    any. store: settings of the store that the workers write to themselves, a server's; without, they send to the
+    service. Works on the cluster that RAY_ADDRESS names, or on one of its own on this machine. Raises MissingFile
+    without Ray, InvalidInput, and IngestionStopped; a model or a service that a worker cannot use stops all.
     """
-    if store is not None and not parse_address(store["store"]).host:
+    if store is not None and not parse_address(store.store).host:
         raise InvalidInput(
             "workers write to clickhouse:// and myscale:// themselves, to other stores by the service"
         )
@@ -249,56 +231,38 @@ def ingest_with_ray(
         import ray.data
     except ImportError as error:
         raise MissingFile("the engine ray needs Ray: pip install 'memory3-service[ray]'") from error
-    _connect(ray, workers)
+    # Stages are waiting places, not threads: with fewer processors than stages the pipeline would never begin.
+    least = round(workers * (processors + _SHARE)) + _FOR_THE_OTHERS
+    own = {} if os.environ.get(_ADDRESS) else {
+        "address": "local", "num_cpus": max(os.cpu_count() or 1, least), "object_store_memory": _OBJECTS_BYTES,
+        "include_dashboard": False,
+    }  # fmt: skip
+    ray.init(logging_level=logging.WARNING, log_to_driver=False, **own)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    if gpus is None:
+        gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
     try:
-        for table in _pipeline(ray, sources, to, load, workers, store).iter_batches(
-            batch_size=None, batch_format="pyarrow", prefetch_batches=0
-        ):
+        pool = ray.data.ActorPoolStrategy
+        files = [{"typed": str(source), "path": str(source.resolve())} for source in sources]
+        documents = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
+            _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
+        )
+        written = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
+            _Stage, fn_constructor_args=(Write, to, load), compute=pool(size=workers), batch_size=ROWS,
+            batch_format="pyarrow", num_cpus=processors, num_gpus=gpus or None,
+        )  # fmt: skip
+        last: tuple[Any, ...] = (Send, to) if store is None else (Store, to, store)
+        done = written.map_batches(
+            _Stage, fn_constructor_args=last, compute=pool(min_size=1, max_size=workers),
+            batch_size=ROWS if store is None else STORED_ROWS, batch_format="pyarrow", num_cpus=_SHARE,
+        )  # fmt: skip
+        for table in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             yield from rows_of(table)
     except ray.exceptions.RayError as error:
         raise _stopped(error) from error
     finally:
         ray.shutdown()
-
-
-def _pipeline(
-    ray: Any, sources: Sequence[Path], to: Destination, load: Callable[[], Encoder], workers: Workers,
-    store: dict[str, Any] | None,
-) -> Dataset:  # fmt: skip
-    files = [{"typed": str(source), "path": str(source.resolve())} for source in sources]
-    documents = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
-        _read_files, batch_size=1, batch_format="pyarrow", num_cpus=_SHARE
-    )
-    pool, gpus = ray.data.ActorPoolStrategy, workers.gpus
-    if gpus is None:
-        gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
-    written = documents.repartition(target_num_rows_per_block=ROWS).map_batches(
-        _Stage, fn_constructor_args=(Write, to, load), compute=pool(size=workers.count), batch_size=ROWS,
-        batch_format="pyarrow", num_cpus=workers.processors, num_gpus=gpus or None,
-    )  # fmt: skip
-    last: tuple[Any, ...] = (Send, to) if store is None else (Store, to, store)
-    done: Dataset = written.map_batches(
-        _Stage, fn_constructor_args=last, compute=pool(min_size=1, max_size=workers.count),
-        batch_size=ROWS if store is None else STORED_ROWS, batch_format="pyarrow", num_cpus=_SHARE,
-    )  # fmt: skip
-    return done
-
-
-def _connect(ray: Any, workers: Workers) -> None:
-    """Joins the cluster or starts one, without Ray's own lines and bars."""
-    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
-    if os.environ.get(_ADDRESS):
-        ray.init(**quiet)
-    else:
-        # Stages are waiting places, not threads: with fewer processors than stages the pipeline would never begin.
-        share = workers.processors + _SHARE
-        processors = max(os.cpu_count() or 1, round(workers.count * share) + _FOR_THE_OTHERS)
-        ray.init(
-            address="local", num_cpus=processors, object_store_memory=_OBJECTS_BYTES, include_dashboard=False, **quiet
-        )  # fmt: skip
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
 
 
 def _stopped(error: Exception) -> IngestionStopped:

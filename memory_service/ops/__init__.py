@@ -1,1 +1,1 @@
-"""Operation: backup, doctor, metrics, logs, tracing."""
+"""Operation: backup, metrics, logs, tracing."""

@@ -31,9 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_service.client.connection import RemoteError, connected
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import digest
 from memory_service.stores.identity import WriterIdentity, require_same

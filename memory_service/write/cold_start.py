@@ -1,7 +1,7 @@
 """Cold start: memories that are written after their documents were stored, when first retrieved or in the background.
 
 retrieve    hits without a memory are waited for, a little while; what is late is left out of the answer
-write       first what retrievals wait for, then the rest of those documents, then, if set so, all others
+write       first what retrievals wait for, then the rest of those documents, then all others
 store       a document takes its own place once all its memories are there, unless it was changed meanwhile
 
 Each knowledge base with such documents has a task of its own, so that one that fails or is dropped holds up no other;
@@ -15,8 +15,9 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
@@ -30,15 +31,14 @@ from memory_service.write.runtime import Runtime
 _PAGE_KEYS = 1024
 _REFERENCES_AT_ONCE = 16
 """A retrieval waits until those that are being written are done."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
-"""After an error of the store the background waits so long, twice as long after each one that follows."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+"""After an error of the store the task waits so long, twice as long after each one that follows."""
 
 Asked = dict[int, "asyncio.Future[NewReference | None]"]
 """Chunks of a document that retrievals wait for; a future's None says that the memory cannot be had."""
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a cold start is since the process started. written, failed: documents; problem: the last error."""
 
     written: int = 0
@@ -51,7 +51,6 @@ class LateMemories:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._turn = asyncio.Lock()
         self._backlogs: dict[int, _Backlog] = {}
 
     def start(self) -> None:
@@ -61,19 +60,16 @@ class LateMemories:
                 self.look_at(base)
 
     async def stop(self) -> None:
-        """Leaves the rest to the next process; `draining` is set by then."""
-        for backlog in self._backlogs.values():
-            await backlog.stop()
+        """Leaves the rest to the next process, after the batch at hand; `draining` is set by then."""
+        await asyncio.gather(*(one.task for one in self._backlogs.values() if one.task is not None))
 
     def look_at(self, base: KnowledgeBase) -> None:
         """There may be documents without memories in `base`."""
-        if self._runtime.settings.write_in_background:
-            self._backlog(base).look()
+        self._backlog(base).look()
 
     def progress(self, base: KnowledgeBase) -> Progress:
         """Of one knowledge base, since this process started."""
-        backlog = self._backlogs.get(base.number)
-        return Progress() if backlog is None else backlog.progress()
+        return self._backlog(base).progress
 
     async def complete(
         self, base: KnowledgeBase, query: Query, retrieved: Retrieved, remaining_s: float | None
@@ -82,148 +78,126 @@ class LateMemories:
 
         remaining_s: until the request's deadline, None without one.
         """
-        late = {
-            hit.memory_id: hit
+        started, settings, backlog = time.perf_counter_ns(), self._runtime.settings, self._backlog(base)
+        futures = {
+            hit.memory_id: backlog.ask(hit)
             for hits in retrieved.hits
             for hit in hits
             if retrieved.payloads.get(hit.memory_id) == b""
         }
-        if not late:
-            return retrieved
-        started = time.perf_counter_ns()
-        settings = self._runtime.settings
         patience_s = min(settings.cold_wait_s, 0.8 * (remaining_s or settings.default_deadline_s))
-        backlog = self._backlog(base)
-        futures = {memory_id: backlog.ask(hit) for memory_id, hit in late.items()}
         await asyncio.wait(futures.values(), timeout=patience_s)
-        there = {
-            memory_id: reference
-            for memory_id, future in futures.items()
-            if future.done() and (reference := future.result()) is not None
-        }
+        found = {id: future.result() if future.done() else None for id, future in futures.items()}
+        there = {id: reference for id, reference in found.items() if reference is not None}
         payloads = {memory_id: payload for memory_id, payload in retrieved.payloads.items() if payload}
         payloads |= {r.memory_id: r.payload for r in there.values() if r.memory_id not in query.held_ids}
         hits = [
-            [_finished(hit, there) for hit in hits if hit.memory_id in there or hit.memory_id not in late]
+            [_finished(hit, there) for hit in hits if hit.memory_id in there or hit.memory_id not in futures]
             for hits in retrieved.hits
         ]
         waited_us = (time.perf_counter_ns() - started) // 1000
         return replace(retrieved, hits=hits, payloads=payloads, fetch_us=retrieved.fetch_us + waited_us)
 
     def _backlog(self, base: KnowledgeBase) -> _Backlog:
-        if base.number not in self._backlogs:
-            self._backlogs[base.number] = _Backlog(base, self._runtime, self._turn)
-        return self._backlogs[base.number]
+        return self._backlogs.setdefault(base.number, _Backlog(base, self._runtime))
+
+
+def _finished(hit: Found, there: dict[int, NewReference]) -> Found:
+    reference = there.get(hit.memory_id)
+    return hit if reference is None else hit._replace(memory_id=reference.memory_id, crc32c=reference.crc32c)
 
 
 class _Backlog:
     """One knowledge base's documents without memories. Its task runs while there is something to write."""
 
-    def __init__(self, base: KnowledgeBase, runtime: Runtime, turn: asyncio.Lock) -> None:
-        """turn: held by the one knowledge base whose background work the model's thread does."""
+    def __init__(self, base: KnowledgeBase, runtime: Runtime) -> None:
+        self.progress = Progress()
+        self.task: asyncio.Task[None] | None = None
         self._base = base
         self._runtime = runtime
-        self._turn = turn
-        self._in_background = self._looks = False
         self._asked: dict[str, Asked] = {}
         self._open: dict[str, tuple[Document, bytes]] = {}  # with the stored hash of the version it replaces
         self._keys: deque[str] = deque()
+        self._more = False  # there may be documents beside those
         self._refused: set[tuple[str, bytes]] = set()
-        self._written = 0
-        self._problem = ""
-        self._work = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def ask(self, hit: Found) -> asyncio.Future[NewReference | None]:
         """The memory of a hit, which is written before all that nobody asked for."""
         asked = self._asked.setdefault(hit.document_key, {})
-        future = asked.get(hit.chunk_number)
-        if future is None:
-            future = asked[hit.chunk_number] = asyncio.get_running_loop().create_future()
+        if hit.chunk_number not in asked:
+            asked[hit.chunk_number] = asyncio.get_running_loop().create_future()
             self._answer(hit.document_key)
-            self.wake()
-        return future
+            self._wake()
+        return asked[hit.chunk_number]
 
     def look(self) -> None:
         """There may be documents that nobody asked for."""
-        self._in_background = self._looks = True
-        self.wake()
+        self._more = True
+        self._wake()
 
-    def wake(self) -> None:
-        """There is something to do."""
-        self._work.set()
-        if self._task is None and not self._runtime.draining.is_set():
-            self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Ends the task after the batch at hand; `draining` is set by then."""
-        self._work.set()
-        if self._task is not None:
-            await self._task
-
-    def progress(self) -> Progress:
-        """See Progress."""
-        return Progress(self._written, len(self._refused), self._problem)
+    def _wake(self) -> None:
+        if self.task is None and not self._runtime.draining.is_set():
+            self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        pause_s = 0.0
-        while self._work.is_set() and not self._runtime.draining.is_set():
-            self._work.clear()
+        pause_s, draining = 0.0, self._runtime.draining
+        while not draining.is_set() and (self._asked or self._open or self._keys or self._more):
             try:
-                while not self._runtime.draining.is_set() and (chunks := await self._next_chunks()):
-                    await self._write(chunks)
-                    await self._store_finished()
-                    if pause_s:
-                        pause_s, self._problem = 0.0, ""
-            except KnowledgeBaseNotFound:
-                self._in_background = False  # it was dropped
+                await self._write(await self._next_chunks())
+                await self._store_finished()
+                if pause_s:
+                    pause_s, self.progress = 0.0, self.progress._replace(problem="")
+            except KnowledgeBaseNotFound:  # it was dropped
+                self._start_over(more=False)
             except Exception as error:  # of the store
                 pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-                self._problem = str(error) if isinstance(error, Memory3Error) else "the store failed"
+                problem = str(error) if isinstance(error, Memory3Error) else "the store failed"
+                self.progress = self.progress._replace(problem=problem)
                 logger().error(
                     "late_memories_not_written", knowledge_base=self._base.name, again_in_s=pause_s, exc_info=error
                 )  # fmt: skip
-                self._forget(list(self._open | self._asked))
-                self._keys.clear()
-                self._in_background = self._looks
+                self._start_over(more=True)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._work.wait(), pause_s)
-                self._work.set()
-        self._forget(list(self._open | self._asked))
-        self._task = None
+                    await asyncio.wait_for(draining.wait(), pause_s)
+        self._start_over(more=False)
+        self.task = None
+
+    def _start_over(self, *, more: bool) -> None:
+        self._forget([*self._open, *self._asked])
+        self._keys.clear()
+        self._more = more
 
     async def _next_chunks(self) -> list[tuple[str, int]]:
         """References to write next: those that are waited for alone, otherwise a few; none at the end."""
         for key in list(self._asked):
             if key not in self._open and not await self._opened(key):
                 self._forget([key])
-        urgent = [
+        chunks = [
             (key, chunk)
             for key, asked in self._asked.items()
             for chunk, future in asked.items()
-            if not future.done()
+            if key in self._open and not future.done()
         ]
-        if urgent:
-            return urgent[:_REFERENCES_AT_ONCE]
-        chunks = [(key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()]
-        while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
-            chunks += [(following.key, chunk) for chunk in following.missing()]
+        if not chunks:
+            chunks = [
+                (key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()
+            ]
+            while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
+                chunks += [(following.key, chunk) for chunk in following.missing()]
         return chunks[:_REFERENCES_AT_ONCE]
 
     async def _open_next(self) -> Document | None:
         """The next document that nobody asked for; None when there is none."""
-        if not self._in_background:
-            return None
-        if not self._keys:
-            store = self._runtime.store
-            found = await self._runtime.run("read", store.unwritten, self._base, _PAGE_KEYS)
+        if not self._keys and self._more:
+            self._more = False
+            found = await self._runtime.run("read", self._runtime.store.unwritten, self._base, _PAGE_KEYS)
             keys = [key for key in found if key not in self._open]
             random.shuffle(keys)  # other pods write what is left too: seldom the same document at once
             self._keys.extend(keys)
         while self._keys:
             if opened := await self._opened(self._keys.popleft()):
+                self._more = True
                 return opened
-        self._in_background = False
         return None
 
     async def _opened(self, key: str) -> Document | None:
@@ -241,26 +215,25 @@ class _Backlog:
         return document
 
     async def _write(self, chunks: Sequence[tuple[str, int]]) -> None:
+        """Makes the memories of chunks of open documents; one that fails alone is refused with its document."""
+        if not chunks:
+            return
+        texts, encoder = [self._open[key][0].texts[chunk] for key, chunk in chunks], self._runtime.encoder
         try:
-            await self._encode(chunks)
+            encoded = await self._runtime.run("encode", encoder.encode, texts)
+            encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
         except Exception as error:
             if len(chunks) > 1:  # one of them is to blame
-                for chunk in chunks:
-                    if chunk[0] in self._open:
-                        await self._write([chunk])
+                for one in chunks:
+                    await self._write([one] if one[0] in self._open else [])
                 return
             key = chunks[0][0]
             logger().error("late_memory_failed", document_key=key, exc_info=error)
             self._refused.add((key, self._open[key][1]))
-            self._problem = f"document {key!r}: its memories could not be written"
+            problem = f"document {key!r}: its memories could not be written"
+            self.progress = self.progress._replace(failed=len(self._refused), problem=problem)
             self._forget([key])
-
-    async def _encode(self, chunks: Sequence[tuple[str, int]]) -> None:
-        texts = [self._open[key][0].texts[chunk] for key, chunk in chunks]
-        encoder, urgent = self._runtime.encoder, chunks[0][0] in self._asked
-        async with contextlib.nullcontext() if urgent else self._turn:
-            encoded = await self._runtime.run("encode", encoder.encode, texts)
-        encoded = checked(encoded, len(texts), encoder.description.identity.dimension)
+            return
         for (key, chunk), vector, payload in zip(chunks, encoded.vectors, encoded.payloads, strict=True):
             self._open[key][0].fill(chunk, vector, payload)
             self._answer(key)
@@ -269,8 +242,8 @@ class _Backlog:
         """Documents with all their memories take their place; the answers are given before."""
         whole = [key for key, (document, _) in self._open.items() if not document.missing()]
         if whole:
-            finished = [self._open[key] for key in whole]
-            self._written += await self._runtime.run("write", self._replace, finished)
+            written = await self._runtime.run("write", self._replace, [self._open[key] for key in whole])
+            self.progress = self.progress._replace(written=self.progress.written + written)
             self._forget(whole)
 
     def _replace(self, finished: Sequence[tuple[Document, bytes]]) -> int:
@@ -286,14 +259,9 @@ class _Backlog:
                 if not future.done() and (reference := self._open[key][0].reference(chunk)) is not None:
                     future.set_result(reference)
 
-    def _forget(self, keys: Sequence[str]) -> None:
+    def _forget(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._open.pop(key, None)
             for future in self._asked.pop(key, {}).values():
                 if not future.done():
                     future.set_result(None)
-
-
-def _finished(hit: Found, there: dict[int, NewReference]) -> Found:
-    reference = there.get(hit.memory_id)
-    return hit if reference is None else hit._replace(memory_id=reference.memory_id, crc32c=reference.crc32c)

@@ -24,19 +24,6 @@ _PIECES_LIMIT = 4
 """Text of a document sent in pieces, in document limits: titles and overlaps are repeated in each reference."""
 
 
-@dataclass(frozen=True)
-class StreamOptions:
-    """Options of all documents of a stream.
-
-    overlap_tokens: tokens of a reference's end that the next one repeats. later: memories are written after the
-    documents are stored (cold start).
-    """
-
-    document_limit_bytes: int = 1 << 22
-    overlap_tokens: int = 0
-    later: bool = False
-
-
 @dataclass
 class Document:
     """A document between the wire and the store. It is refused where `error` is set.
@@ -110,9 +97,15 @@ class Document:
 class DocumentReader:
     """Checks and splits the items of one stream; a document may come in several (`PreparedDocument.continued`)."""
 
-    def __init__(self, encoder: Encoder, options: StreamOptions) -> None:
+    def __init__(
+        self, encoder: Encoder, limit_bytes: int, *, overlap_tokens: int = 0, later: bool = False
+    ) -> None:
+        """limit_bytes: of a document's text. overlap_tokens: of a reference's end that the next one repeats.
+
+        later: memories are written after the documents are stored (cold start).
+        """
         self._encoder = encoder
-        self._options = options
+        self._limit_bytes, self._overlap_tokens, self._later = limit_bytes, overlap_tokens, later
         self._open: Document | None = None
         self._hashed: list[bytes] = []
 
@@ -146,7 +139,7 @@ class DocumentReader:
                     self._read_prepared(document, item.prepared, continued)
                 else:
                     self._read_text(document, item.document.text)
-                document.later = self._options.later and not any(document.payloads)
+                document.later = self._later and not any(document.payloads)
             except Memory3Error as error:
                 document.error = error
                 document.take([])
@@ -154,13 +147,13 @@ class DocumentReader:
         return None if continued else document
 
     def _read_text(self, document: Document, text: str) -> None:
-        size, limit = len(text.encode()), self._options.document_limit_bytes
+        size, limit = len(text.encode()), self._limit_bytes
         if size > limit:
             raise DocumentTooLarge(
                 f"the document has {size} bytes of text, at most {limit}: cut it into several documents",
                 field="text", found=size, limit=limit,
             )  # fmt: skip
-        overlap = self._options.overlap_tokens
+        overlap = self._overlap_tokens
         document.take(self._encoder.split(text, document.title, overlap) if text.strip() else [])
         if not document.texts:
             raise DocumentEmpty("the document has no text", field="text")
@@ -194,7 +187,7 @@ class DocumentReader:
             document.payloads.append(payload or None)
             if not document.content_hash:
                 self._hashed += [text.encode(), embedding, payload]
-        if sum(len(text) for text in document.texts) > _PIECES_LIMIT * self._options.document_limit_bytes:
+        if sum(len(text) for text in document.texts) > _PIECES_LIMIT * self._limit_bytes:
             raise DocumentTooLarge(
                 "the references have more text than a document may have", field="references"
             )

@@ -115,10 +115,8 @@ class ModelEncoder:
         device = writing_device(settings.writing_device)
         loaded.model.to(device)
         self._on_processor = device.type == "cpu"
-        self._writer = MemoryWriter(
-            loaded.model, loaded.tokenizer, precision=getattr(torch, settings.writing_precision),
-            batch_tokens=settings.writing_batch_tokens,
-        )  # fmt: skip
+        precision = getattr(torch, settings.writing_precision)
+        self._writer = MemoryWriter(loaded.model, loaded.tokenizer, precision=precision)
         self._tokenizer = loaded.tokenizer
         self._format = MemoryFormat(loaded.config, loaded.model_id, codec)
         ids, memory = self._format.identity, loaded.config.memory

@@ -28,7 +28,7 @@ from memory_service.errors import (
 from memory_service.ops.logs import logger
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
 from memory_service.stores import KnowledgeBase, Written
-from memory_service.write.document import Document, DocumentReader, StreamOptions
+from memory_service.write.document import Document, DocumentReader
 from memory_service.write.encoder import EncodedReferences, checked
 from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -52,8 +52,7 @@ class IngestStream:
         self._runtime = runtime
         self._access = access
         self._requests = aiter(requests)
-        self._drained = asyncio.create_task(runtime.draining.wait())
-        self._options = StreamOptions()
+        self._start = pb.IngestStart()
         self._waiting_bytes = 0
         self._taken = asyncio.Event()
         self._on_the_way: Counter[str] = Counter()  # keys that are encoded and not stored
@@ -64,7 +63,12 @@ class IngestStream:
         if request is None or request.WhichOneof("message") != "start":
             raise BadRequest("the first message of an Ingest stream must be `start`", field="start")
         start, runtime = request.start, self._runtime
-        self._options = self._options_of(start)
+        most = runtime.encoder.description.reference_tokens // 2
+        if start.overlap_tokens > most:
+            raise BadRequest(
+                f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
+            )
+        self._start = start
         try:
             return await runtime.open(self._access, start.knowledge_base, Scope.WRITE)
         except KnowledgeBaseNotFound:
@@ -89,27 +93,18 @@ class IngestStream:
             await encoded.close()
             await documents.close()
 
-    def close(self) -> None:
-        """To be called at the end, whatever it was."""
-        self._drained.cancel()
-
-    def _options_of(self, start: pb.IngestStart) -> StreamOptions:
-        most = self._runtime.encoder.description.reference_tokens // 2
-        if start.overlap_tokens > most:
-            raise BadRequest(
-                f"an overlap of {start.overlap_tokens} tokens, expected 0 to {most}", field="overlap_tokens"
-            )
-        settings = self._runtime.settings
-        later = start.memory_writing == pb.MEMORY_WRITING_LATER or (
-            start.memory_writing == pb.MEMORY_WRITING_UNSPECIFIED and settings.memory_writing == "later"
-        )
-        return StreamOptions(settings.document_limit_bytes, start.overlap_tokens, later)
+    @property
+    def _later(self) -> bool:
+        return self._start.memory_writing == pb.MEMORY_WRITING_LATER
 
     # Documents
 
     async def _documents(self) -> AsyncGenerator[Document, None]:
         """The items' documents, checked, split and hashed; raises where the client breaks the contract."""
-        reader = DocumentReader(self._runtime.encoder, self._options)
+        reader = DocumentReader(
+            self._runtime.encoder, self._runtime.settings.document_limit_bytes,
+            overlap_tokens=self._start.overlap_tokens, later=self._later,
+        )  # fmt: skip
         last: int | None = None
         while (request := await self._next()) is not None:
             if request.WhichOneof("message") != "item":
@@ -140,17 +135,17 @@ class IngestStream:
         Raises MalformedRequest, DeadlineExceeded for a silent client, and ShuttingDown.
         """
         coming = asyncio.ensure_future(_next_or_none(self._requests))
+        drained = asyncio.ensure_future(self._runtime.draining.wait())
         try:
             timeout_s = self._runtime.settings.ingest_idle_timeout_s
-            await asyncio.wait(
-                {coming, self._drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({coming, drained}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
                 self._require_running()
                 raise DeadlineExceeded(f"no message for {timeout_s:.0f} s; open a new stream and go on")
             return coming.result()
         finally:
             coming.cancel()
+            drained.cancel()
 
     def _require_running(self) -> None:
         if self._runtime.draining.is_set():
@@ -237,10 +232,8 @@ class IngestStream:
     def _made_of(self, texts: list[str]) -> EncodedReferences:
         """Vectors and payloads, the latter empty where memories are written later; in the model's thread."""
         encoder = self._runtime.encoder
-        if self._options.later:
-            encoded = EncodedReferences(encoder.embed(texts), [b""] * len(texts))
-        else:
-            encoded = encoder.encode(texts)
+        none = [b""] * len(texts)
+        encoded = EncodedReferences(encoder.embed(texts), none) if self._later else encoder.encode(texts)
         return checked(encoded, len(texts), encoder.description.identity.dimension)
 
     # Stored

@@ -72,7 +72,7 @@ def used(page: Page) -> None:
 
 def test_over_plain_http_with_the_key_of_the_address(other_machine: Browser, tmp_path: Path) -> None:
     with started(tmp_path) as app, pages(other_machine, app, f"http://{OWN}:{app.port}") as open_page:
-        page = open_page()
+        page = open_page(path=f"#key={app.key}")
         assert page.evaluate("isSecureContext") is False
         assert page.url == f"http://{OWN}:{app.port}/"  # the key does not stay in the address
         used(page)
@@ -91,13 +91,13 @@ def test_over_tls_with_the_certificate_that_it_made(other_machine: Browser, tmp_
     context: BrowserContext = other_machine.new_context(ignore_https_errors=True)
     with started(tmp_path, "--tls") as app:
         with pages(other_machine, app, f"https://{OWN}:{app.port}") as open_page:
-            used(open_page(context=context))
+            used(open_page(context=context, path=f"#key={app.key}"))
         context.close()
 
 
 def test_without_the_key_the_page_asks_for_it(other_machine: Browser, tmp_path: Path) -> None:
     with started(tmp_path) as app, pages(other_machine, app, f"http://{OWN}:{app.port}") as open_page:
-        page = open_page(path="#")
+        page = open_page()
         page.get_by_role("textbox", name="API key").fill(app.key)
         page.get_by_role("button", name="Go on").click()
         set_settings(page, mode="off", max_tokens="6")

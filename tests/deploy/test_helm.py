@@ -452,12 +452,12 @@ def test_the_generated_key_opens_the_service_that_gets_its_hash() -> None:
 
 
 def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"max_k": 7, "default_deadline_s": 2.5, "reflection": False}
+    given = {"max_k": 7, "default_deadline_s": 2.5, "warm_up": False}
     file = tmp_path / "service.toml"
     file.write_text(of_kind(render({"settings": given, "tls": TLS}), "ConfigMap")["data"]["service.toml"])
     monkeypatch.setenv(CONFIG_VARIABLE, str(file))
     read = Settings()
-    assert (read.max_k, read.default_deadline_s, read.reflection) == (7, 2.5, False)
+    assert (read.max_k, read.default_deadline_s, read.warm_up) == (7, 2.5, False)
     assert read.listen == "0.0.0.0:7430"
     assert str(read.tls_certificate) == "/etc/memory-service/tls/tls.crt"
 

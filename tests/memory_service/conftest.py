@@ -7,14 +7,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from memory_service.access import keys
 from memory_service.client import ingest
 from memory_service.write import cold_start
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import Client, running
 
 # Pauses that production makes in seconds; tests that wait for them import the first one from here on.
-keys.LOOK_AGAIN_S = 0.05
 cold_start._FIRST_PAUSE_S = 0.05
 ingest._FIRST_PAUSE_S = 0.02
 

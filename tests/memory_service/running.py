@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -23,12 +25,14 @@ from memory_service.write.encoder import Encoder
 from protos.memory.v1 import (
     ingestion_pb2,
     ingestion_pb2_grpc,
+    knowledge_bases_pb2,
     knowledge_bases_pb2_grpc,
     models_pb2_grpc,
     operations_pb2_grpc,
     retrieval_pb2,
     retrieval_pb2_grpc,
 )
+from tests.memory_service.encoders import vector_of
 
 
 @dataclass
@@ -54,6 +58,57 @@ class Client:
         return self.retrieval.Retrieve(
             retrieval_pb2.RetrieveRequest(knowledge_base=kb, query_vectors=raw, **more), timeout=120
         )
+
+    def hits(self, kb: str, text: str, k: int = 5, **more: Any) -> Sequence[retrieval_pb2.Hit]:
+        """Those near to a text's vector."""
+        return self.retrieve(kb, vector_of(text)[None], k=k, **more).results[0].hits
+
+    def keys(self, kb: str) -> list[str]:
+        """Of the documents of all references, in order."""
+        return sorted(hit.document_key for hit in self.hits(kb, "x", k=100))
+
+    def document(self, kb: str, key: str) -> ingestion_pb2.GetDocumentResponse:
+        """With its texts."""
+        request = ingestion_pb2.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
+        return self.ingestion.GetDocument(request, timeout=60)
+
+    def delete(self, kb: str, *keys: str, **more: Any) -> ingestion_pb2.DeleteResponse:
+        """Documents by key, or by filter."""
+        request = ingestion_pb2.DeleteRequest(knowledge_base=kb, document_keys=keys, **more)
+        return self.ingestion.Delete(request, timeout=60)
+
+    def listed(self, kb: str, **more: Any) -> ingestion_pb2.ListDocumentsResponse:
+        """A page of documents."""
+        request = ingestion_pb2.ListDocumentsRequest(knowledge_base=kb, **more)
+        return self.ingestion.ListDocuments(request, timeout=60)
+
+    def statistics(self, kb: str) -> knowledge_bases_pb2.GetStatisticsResponse:
+        """Counts and bytes."""
+        return self.bases.GetStatistics(knowledge_bases_pb2.GetStatisticsRequest(name=kb), timeout=60)
+
+    def counts(self, kb: str) -> tuple[int, int]:
+        """Documents and references."""
+        found = self.statistics(kb)
+        return found.document_count, found.reference_count
+
+    def export(self, kb: str, **more: Any) -> Iterator[knowledge_bases_pb2.ExportKnowledgeBaseResponse]:
+        """Head and pages."""
+        request = knowledge_bases_pb2.ExportKnowledgeBaseRequest(name=kb, **more)
+        return iter(self.bases.ExportKnowledgeBase(request, timeout=120))
+
+    def names(self) -> list[str]:
+        """Of the knowledge bases that the caller sees."""
+        listed = self.bases.ListKnowledgeBases(knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=60)
+        return [base.name for base in listed.knowledge_bases]
+
+    def create(self, kb: str) -> str:
+        """A knowledge base; its name as it is seen."""
+        request = knowledge_bases_pb2.CreateKnowledgeBaseRequest(name=kb)
+        return self.bases.CreateKnowledgeBase(request, timeout=60).knowledge_base.name
+
+    def drop(self, kb: str) -> None:
+        """A knowledge base with all that is in it."""
+        self.bases.DeleteKnowledgeBase(knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name=kb), timeout=60)
 
 
 def ingest_requests(
@@ -114,10 +169,35 @@ class Refusal:
     def reason(self) -> str:
         return self.details[error_details_pb2.ErrorInfo].reason
 
+    @property
+    def field(self) -> str:
+        return self.details[error_details_pb2.BadRequest].field_violations[0].field
+
 
 def reason_of(failed: ingestion_pb2.DocumentFailure) -> str:
     """Of a document that was refused in a stream."""
     return details_of(failed.status)[0]
+
+
+def outcome(response: ingestion_pb2.IngestResponse) -> object:
+    """What an acknowledged document became, or why it was refused."""
+    failed = response.WhichOneof("message") == "failed"
+    return reason_of(response.failed) if failed else response.acknowledged.outcome
+
+
+def refused(call: Callable[[], Any]) -> Refusal:
+    """How a call is refused, which must be."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return refusal(caught.value)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits until it holds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def refusal(error: grpc.RpcError) -> Refusal:

@@ -25,20 +25,13 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
     assert (settings.listen, settings.store, settings.max_k) == ("line:1", "chdb:///environment", 7)
 
 
-@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml", 'listen = "nonsense"\n'])
-def test_wrong_settings_are_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["max_k = 0\n", "unknown = 1\n", "not toml", 'listen = "nonsense"\n', None])
+def test_wrong_settings_and_a_missing_file_are_named(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "settings.toml"
-    file.write_text(text)
-    with pytest.raises(InvalidInput, match="settings"):
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises((InvalidInput, MissingFile), match=r"settings\.toml" if text is None else "settings"):
         load_settings(file, {})
-
-
-def test_a_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingFile, match=r"none\.toml"):
-        load_settings(tmp_path / "none.toml", {})
-    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "none.toml"))
-    with pytest.raises(MissingFile, match=r"none\.toml"):
-        load_settings(None, {})
 
 
 def test_a_wrong_setting_is_named_with_its_variable_and_no_secret_is_repeated(

@@ -147,12 +147,9 @@ def test_numpy_alone_reads_the_vectors() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"text_start": 43', '"text_start": 44'),
-        ('"start": 16, "tokens": [', '"start": 16, "tokens": [1, '),
         ('"before": "Elbrus?"', '"before": "Elbrus"'),
         ('"after_tokens": 16, "query"', '"after_tokens": 17, "query"'),
         ('"sums": {"keys": [', '"sums": {"keys": [9'),
-        ('"reason": "end"', '"reason": "length"'),
     ],
 )
 def test_the_reader_notices_another_vector(tmp_path: Path, old: str, new: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_service.client.destination import Destination
-from memory_service.client.ray import IngestionStopped, Workers, ingest_with_ray
+from memory_service.client.ingest import Destination
+from memory_service.client.ray import IngestionStopped, ingest_with_ray
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
 from tests.memory_service.processes import ROOT, client_of, service
 from tests.memory_service.worker_models import HashModel
@@ -32,13 +32,13 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
     facts = write_facts(tmp_path / "facts.jsonl", 300)
     pids = tmp_path / "pids"
     pids.mkdir()
-    model, workers = HashModel(pids, deadly="Fact 150."), Workers(count=2, processors=0.5)
+    model = HashModel(pids, deadly="Fact 150.")
     with service(tmp_path) as running, client_of(running) as client:
         client.bases.CreateKnowledgeBase(
             knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="kb"), timeout=60
         )
         to = Destination(running.address, "kb")
-        rows = list(ingest_with_ray([facts], to, model, workers))
+        rows = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert (pids / "died").exists()
         assert len(list(pids.glob("*.worker"))) > 2, "another worker took the place of the killed one"
         assert sorted(row.key for row in rows) == sorted(f"k{n}" for n in range(300))
@@ -48,7 +48,7 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
         assert (stored.document_count, stored.reference_count) == (300, sum(row.references for row in rows))
 
         loaded = len(list(pids.glob("*.worker")))
-        again = list(ingest_with_ray([facts], to, model, workers))
+        again = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert {row.outcome for row in again} == {"unchanged"}
         after = client.bases.GetStatistics(count, timeout=60)
         assert (after.document_count, after.reference_count) == (
@@ -69,6 +69,6 @@ def test_workers_with_another_model_stop_the_ingestion_with_the_reason(tmp_path:
                 [facts],
                 Destination(running.address, "default"),
                 HashModel(tmp_path, name="other"),
-                Workers(1),
+                workers=1,
             )
         )

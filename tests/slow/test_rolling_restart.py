@@ -18,9 +18,7 @@ import pytest
 
 from edge_client.wire.channel import ChannelSettings, channel_options
 from memory_model.formats import read_documents
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from protos.memory.v1 import knowledge_bases_pb2, models_pb2
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.processes import Service, client_of, service

@@ -32,7 +32,6 @@ function draw() {
   panel(last()?.role === "assistant" ? last() : null);
   byId("send").hidden = isRunning();
   byId("stop").hidden = !isRunning();
-  byId("speed").textContent = "";
   drawContext();
   list();
 }
@@ -164,6 +163,7 @@ async function answer(parent, question = null, begunOne = null) {
   const mine = conversation;
   const control = new AbortController();
   running.set(mine.id, { conversation: mine, control });
+  draw();
   const ran = await store.alone(mine.id, async () => {
     const known = await store.get(mine.id); // another tab may have gone on meanwhile
     if (known && known.changed > mine.changed) {
@@ -213,7 +213,6 @@ async function run(mine, parent, question, begunOne, signal) {
         shown.drawn = now;
         timeline.draw(answer, shown.chunk);
       }
-      if (answer === made && made.speed) byId("speed").textContent = `${made.speed.toFixed(0)} tokens/s`;
       if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {
@@ -284,7 +283,7 @@ const KEYS = {
   r: retry,
   c: () => byId("compare").click(),
   m: () => (reveal("memories"), byId("timeline").focus()),
-  u: () => byId("upload").hidden || documents.open(),
+  u: () => documents.open(),
   ",": () => byId("settings").click(),
   "?": () => byId("help-dialog").showModal(),
 };
@@ -300,6 +299,12 @@ function key(event) {
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !store.settings().shortcuts) return;
   event.preventDefault();
   KEYS[event.key]();
+}
+
+/** Where the context is secure, the page opens without the app as well. */
+function install() {
+  const policy = window.trustedTypes?.createPolicy("worker", { createScriptURL: () => "worker.js" });
+  navigator.serviceWorker?.register(policy ? policy.createScriptURL("") : "worker.js").catch(() => {}); // a certificate of our own
 }
 
 async function start() {
@@ -336,6 +341,7 @@ async function start() {
   document.addEventListener("keydown", key);
   window.addEventListener("resize", settle);
   settle();
+  install();
   store.onChange(changedElsewhere);
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);

@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 import * as store from "./store.js";
 
-const NUMBERS = ["temperature", "top_p", "repetition_penalty", "max_tokens"];
+const NUMBERS = ["temperature", "max_tokens"];
 
 /** Make the dialog and the theme's button work. told, tell: get and set what the model is told first in this chat. */
 export function prepare({ told, tell }) {

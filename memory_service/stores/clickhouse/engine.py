@@ -47,7 +47,7 @@ def engine_errors(doing: str) -> Iterator[None]:
             raise StoreFull(message, code=code) from error
         if code in _DAMAGE_CODES:
             message = f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing})"
-            raise KnowledgeBaseDamaged(f"{message}: run `memory-service doctor`", code=code) from error
+            raise KnowledgeBaseDamaged(f"{message}: restore a backup", code=code) from error
         first_line = (str(error) or type(error).__name__).splitlines()[0][:300]
         raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
 

@@ -90,7 +90,7 @@ class Search:
                 return Retrieved(hits, payloads, search_us, fetch_ns // 1000, rank_ns // 1000)
             # A document was replaced and swept between the two reads: the next search finds its successor.
         raise KnowledgeBaseDamaged(
-            f"knowledge base {base.name!r}: memory {min(missing)} has no payload: run `memory-service doctor`",
+            f"knowledge base {base.name!r}: memory {min(missing)} has no payload: restore a backup",
             knowledge_base=base.name,
         )
 

@@ -208,7 +208,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         harmed = code in (errno.EIO, errno.ENOENT, errno.EUCLEAN) or name.startswith("SQLITE_IOERR")
         if harmed or (isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)):
             raise KnowledgeBaseDamaged(
-                f"the store's files are damaged while {doing} ({error}): run `memory-service doctor`"
+                f"the store's files are damaged while {doing} ({error}): restore a backup"
             ) from error
         raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
 

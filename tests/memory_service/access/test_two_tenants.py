@@ -14,61 +14,50 @@ from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2 as kb_pb
 from protos.memory.v1 import operations_pb2
 from protos.memory.v1.filter_pb2 import Filter
-from tests.memory_service.encoders import HashEncoder, vector_of
+from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.running import Client, document, refusal, running
+from tests.memory_service.running import Client, document, refused, running
 
 TENANTS = ("one", "two")
 
 
 def calls(client: Client, name: str) -> list[Callable[[], Any]]:
     """Everything that may be asked of a knowledge base by name; changes nothing in one that is not there."""
+    upsert = pb.UpsertRequest(knowledge_base=name, document=document("d", "T."))
+    operation = operations_pb2.GetOperationRequest(name=f"write-memories/{name}")
+    operations = operations_pb2.ListOperationsRequest(knowledge_base=name)
     return [
-        lambda: client.retrieve(name, vector_of("Text 0.")[None]),
+        lambda: client.hits(name, "Text 0."),
         lambda: client.ingest(name, document("d", "T."), create=False),
-        lambda: client.ingestion.Delete(pb.DeleteRequest(knowledge_base=name, document_keys=["d1"]), timeout=60),
-        lambda: client.ingestion.GetDocument(
-            pb.GetDocumentRequest(knowledge_base=name, document_key="d1"), timeout=60
-        ),
-        lambda: client.ingestion.Upsert(
-            pb.UpsertRequest(knowledge_base=name, document=document("d", "T.")), timeout=60
-        ),
-        lambda: client.ingestion.Delete(
-            pb.DeleteRequest(knowledge_base=name, filter=Filter(exists="a")), timeout=60
-        ),
-        lambda: client.ingestion.ListDocuments(pb.ListDocumentsRequest(knowledge_base=name), timeout=60),
-        lambda: client.operations.GetOperation(
-            operations_pb2.GetOperationRequest(name=f"write-memories/{name}"), timeout=60
-        ),
-        lambda: client.operations.ListOperations(
-            operations_pb2.ListOperationsRequest(knowledge_base=name), timeout=60
-        ),
+        lambda: client.delete(name, "d1"),
+        lambda: client.delete(name, filter=Filter(exists="a")),
+        lambda: client.document(name, "d1"),
+        lambda: client.ingestion.Upsert(upsert, timeout=60),
+        lambda: client.listed(name),
+        lambda: client.operations.GetOperation(operation, timeout=60),
+        lambda: client.operations.ListOperations(operations, timeout=60),
         lambda: client.bases.GetKnowledgeBase(kb_pb.GetKnowledgeBaseRequest(name=name), timeout=60),
-        lambda: client.bases.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60),
-        lambda: list(client.bases.ExportKnowledgeBase(kb_pb.ExportKnowledgeBaseRequest(name=name), timeout=60)),
-        lambda: client.bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name=name), timeout=60),
-    ]  # fmt: skip
+        lambda: client.statistics(name),
+        lambda: list(client.export(name)),
+        lambda: client.drop(name),
+    ]
 
 
-def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str, str]:
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    found = refusal(caught.value)
+def why(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str, str]:
+    found = refused(call)
     return found.code, found.reason, found.message
 
 
 def finds(client: Client) -> dict[str, Counter[tuple[str, str]]]:
     """Key and text of all that a tenant finds, by knowledge base; what is listed and counted is the same."""
-    listed = client.bases.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=60)
-    names = sorted(base.name for base in listed.knowledge_bases)
+    names = sorted(client.names())
     operations = client.operations.ListOperations(operations_pb2.ListOperationsRequest(), timeout=60)
     assert sorted(one.knowledge_base for one in operations.operations) == names
     found = {}
     for name in names:
-        hits = client.retrieve(name, vector_of("any")[None], k=100, return_text=True).results[0].hits
+        hits = client.hits(name, "any", 100, return_text=True)
         found[name] = Counter((hit.document_key, hit.text) for hit in hits)
-        counts = client.bases.GetStatistics(kb_pb.GetStatisticsRequest(name=name), timeout=60)
-        assert counts.reference_count == found[name].total()
+        assert client.counts(name)[1] == found[name].total()
     return found
 
 
@@ -85,14 +74,13 @@ def test_no_tenant_sees_counts_or_disturbs_the_other(tmp_path: Path, engine: str
         both = Counter([("same", "The same."), ("own", "His.")])
         assert finds(mine) == {"a": Counter([("same", "The same."), ("own", "Mine.")])}
         # The other's, by any spelling, is refused in the very words of what nobody has.
-        for which, nobodys in enumerate(map(refused, calls(mine, "nobodys"))):
+        for which, nobodys in enumerate(map(why, calls(mine, "nobodys"))):
             assert nobodys[:2] == (grpc.StatusCode.NOT_FOUND, "KNOWLEDGE_BASE_NOT_FOUND")
             for spelling in ("b", "two/b", "one/../two/b", "/two/b", "default"):
-                told = refused(calls(mine, spelling)[which])
+                told = why(calls(mine, spelling)[which])
                 assert told == (*nobodys[:2], nobodys[2].replace("'nobodys'", f"'{spelling}'", 1))
-        request = pb.DeleteRequest(knowledge_base="a", document_keys=["same"])
-        assert mine.ingestion.Delete(request, timeout=60).documents_deleted == 1
+        assert mine.delete("a", "same").documents_deleted == 1
         assert finds(his) == {"a": both, "b": Counter([("d", "D.")])}
-        mine.bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="a"), timeout=60)
+        mine.drop("a")
         assert finds(mine) == {}
         assert finds(his) == {"a": both, "b": Counter([("d", "D.")])}

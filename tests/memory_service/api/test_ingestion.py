@@ -1,43 +1,56 @@
+"""Ingest and Upsert: what becomes of documents, as text and prepared, and what is refused by name."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from google.rpc import error_details_pb2
 
+from memory_service.errors import BadRequest, QuotaExceeded, StoreUnavailable
+from memory_service.stores import KnowledgeBase, NewDocument, Written
+from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, ingest_requests, reason_of, refusal
+from tests.memory_service.running import (
+    Client,
+    document,
+    ingest_requests,
+    outcome,
+    refused,
+    running,
+)
 
 MODEL_ID = identity_of("test").model_id
+STORED, REPLACED = pb.INGEST_OUTCOME_STORED, pb.INGEST_OUTCOME_REPLACED
+UNCHANGED = pb.INGEST_OUTCOME_UNCHANGED
+LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
 
 
-def counts(client: Client, kb: str) -> tuple[int, int]:
-    reply = client.bases.GetStatistics(knowledge_bases_pb2.GetStatisticsRequest(name=kb), timeout=60)
-    return reply.document_count, reply.reference_count
-
-
-def outcome(response: pb.IngestResponse) -> object:
-    if response.WhichOneof("message") == "failed":
-        return reason_of(response.failed)
-    return response.acknowledged.outcome
+def upsert(
+    client: Client, kb: str, one: pb.Document | pb.PreparedDocument, **more: Any
+) -> pb.Acknowledgement:
+    kind = "prepared" if isinstance(one, pb.PreparedDocument) else "document"
+    request = pb.UpsertRequest(knowledge_base=kb, create_if_missing=True, **{kind: one}, **more)
+    return client.ingestion.Upsert(request, timeout=60).acknowledged
 
 
 def test_an_acknowledged_document_is_searchable_in_references_with_its_title(client: Client) -> None:
-    text = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
-    started, ack = client.ingest("long", document("k", text, "The title", source="test"))
+    started, ack = client.ingest("long", document("k", LONG, "The title", source="test"))
     assert started.started.reference_tokens == 128
-    assert ack.acknowledged.outcome == pb.INGEST_OUTCOME_STORED
+    assert ack.acknowledged.outcome == STORED
     assert ack.acknowledged.reference_count > 1
-    stored = client.ingestion.GetDocument(
-        pb.GetDocumentRequest(knowledge_base="long", document_key="k", return_text=True), timeout=10
-    )
+    stored = client.document("long", "k")
     assert stored.metadata == {"source": "test"}
     assert stored.content_hash == ack.acknowledged.content_hash
     texts = [reference.text for reference in stored.references]
     assert all(text.startswith("The title\n") and len(text.split()) <= 128 for text in texts)
     for number, reference in enumerate(stored.references):
-        hit = client.retrieve("long", vector_of(reference.text)[None], k=1).results[0].hits[0]
+        (hit,) = client.hits("long", reference.text, 1)
         assert (hit.memory_id, hit.chunk_number, hit.document_key) == (reference.memory_id, number, "k")
 
 
@@ -50,17 +63,30 @@ def test_a_stream_tells_how_far_it_has_come(client: Client) -> None:
     assert told[-1] == (6, 6, 5)
 
 
-def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces(
+def test_an_unchanged_document_costs_no_work_and_a_changed_one_replaces_by_stream_and_by_call(
     client: Client, encoder: HashEncoder
 ) -> None:
     client.ingest("again", document("a", "First text."), document("b", "Other text."))
     before = encoder.encoded
     answers = client.ingest("again", document("a", "First text."), document("b", "New text."))[1:]
-    assert [outcome(a) for a in answers] == [pb.INGEST_OUTCOME_UNCHANGED, pb.INGEST_OUTCOME_REPLACED]
+    assert [outcome(a) for a in answers] == [UNCHANGED, REPLACED]
     assert encoder.encoded == before + 1
-    assert counts(client, "again") == (2, 2)
-    hits = client.retrieve("again", vector_of("Other text.")[None], return_text=True).results[0].hits
-    assert {hit.text for hit in hits} == {"First text.", "New text."}
+    assert client.counts("again") == (2, 2)
+    assert {hit.text for hit in client.hits("again", "x", return_text=True)} == {"First text.", "New text."}
+    first = upsert(client, "again", document("k", "First text.", "T", a="b"))
+    assert (first.document_key, first.outcome, first.reference_count) == ("k", STORED, 1)
+    same = upsert(client, "again", document("k", "First text.", "T", a="b"))
+    assert (same.outcome, same.content_hash) == (UNCHANGED, first.content_hash)
+    assert upsert(client, "again", document("k", "Second.", "T")).outcome == REPLACED
+    assert outcome(client.ingest("again", document("k", "Second.", "T"))[1]) == UNCHANGED
+    assert encoder.encoded == before + 3
+
+
+def test_references_overlap_on_request(client: Client) -> None:
+    plain = upsert(client, "cut", document("a", LONG))
+    overlapping = upsert(client, "cut", document("b", LONG), overlap_tokens=40)
+    assert overlapping.reference_count > plain.reference_count
+    assert overlapping.content_hash != plain.content_hash
 
 
 def test_bad_documents_fail_by_name_and_the_others_are_stored(client: Client) -> None:
@@ -76,70 +102,61 @@ def test_bad_documents_fail_by_name_and_the_others_are_stored(client: Client) ->
         document("late", "Another good one."),
     )[1:]
     assert [a.acknowledged.sequence or a.failed.sequence for a in answers] == list(range(1, 9))
-    stored = pb.INGEST_OUTCOME_STORED
     assert [outcome(a) for a in answers] == [
-        stored, "DOCUMENT_EMPTY", "DOCUMENT_EMPTY", "DOCUMENT_TOO_LARGE",
-        "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT", stored,
+        STORED, "DOCUMENT_EMPTY", "DOCUMENT_EMPTY", "DOCUMENT_TOO_LARGE",
+        "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT", STORED,
     ]  # fmt: skip
-    assert counts(client, "mixed") == (2, 2)
+    assert client.counts("mixed") == (2, 2)
 
 
 def prepared(key: str, *references: pb.PreparedReference) -> pb.PreparedDocument:
     return pb.PreparedDocument(key=key, title="T", references=references)
 
 
-def test_prepared_references_are_stored_as_sent_and_checked(client: Client) -> None:
+def test_prepared_references_are_stored_as_sent_and_checked(client: Client, encoder: HashEncoder) -> None:
     vector, payload = vector_of("something else"), payload_of("something else", MODEL_ID)
     foreign = payload_of("x", identity_of("another").model_id)
     whole = {"text": "t", "embedding": vector.tobytes(), "payload": payload}
+    nan = np.full(DIMENSION, np.nan, "<f4").tobytes()
+    before = encoder.encoded
     answers = client.ingest(
         "prepared",
         prepared("whole", pb.PreparedReference(**whole)),
         prepared("text only", pb.PreparedReference(text="Only text.")),
         prepared("none"),
-        prepared(
-            "nan", pb.PreparedReference(text="t", embedding=np.full(DIMENSION, np.nan, "<f4").tobytes())
-        ),
+        prepared("nan", pb.PreparedReference(text="t", embedding=nan)),
         prepared("short", pb.PreparedReference(text="t", embedding=vector.tobytes()[:-4])),
         prepared("two", pb.PreparedReference(text="t", embedding=vector.tobytes() * 2)),
         prepared("foreign", pb.PreparedReference(**whole), pb.PreparedReference(text="t", payload=foreign)),
         prepared("cut", pb.PreparedReference(text="t", payload=payload[:-1])),
         prepared("long", pb.PreparedReference(text="word " * 129)),
     )[1:]
-    stored = pb.INGEST_OUTCOME_STORED
     assert [outcome(a) for a in answers] == [
-        stored, stored, "DOCUMENT_EMPTY", "VECTOR_NOT_FINITE", "WRONG_VECTOR_SIZE", "INVALID_ARGUMENT",
+        STORED, STORED, "DOCUMENT_EMPTY", "VECTOR_NOT_FINITE", "WRONG_VECTOR_SIZE", "INVALID_ARGUMENT",
         "MODEL_MISMATCH", "PAYLOAD_CORRUPT", "INVALID_ARGUMENT",
     ]  # fmt: skip
-    assert counts(client, "prepared") == (2, 2)
+    assert client.counts("prepared") == (2, 2)
+    assert encoder.encoded == before + 1, "only what had no memory"
     hit = client.retrieve("prepared", vector[None], k=1).results[0].hits[0]
     assert (hit.document_key, hit.payload) == ("whole", payload)
 
 
 def test_the_same_key_twice_in_a_stream_leaves_the_last(client: Client) -> None:
     versions = [document("k", f"Version {n}.") for n in (1, 2, 1, 3, 2)]
-    answers = client.ingest("twice", *versions)[1:]
-    assert len(answers) == 5
-    assert counts(client, "twice") == (1, 1)
-    hit = client.retrieve("twice", vector_of("Version 2.")[None], return_text=True).results[0].hits[0]
-    assert hit.text == "Version 2."
+    assert len(client.ingest("twice", *versions)) == 1 + 5
+    assert client.counts("twice") == (1, 1)
+    assert client.hits("twice", "Version 2.", 1, return_text=True)[0].text == "Version 2."
 
 
 def test_deleting_is_exact_and_repeatable(client: Client) -> None:
     client.ingest("gone", *(document(f"k{n}", f"Text {n}.") for n in range(5)))
-    request = pb.DeleteRequest(knowledge_base="gone", document_keys=["k1", "k3", "none"])
-    reply = client.ingestion.Delete(request, timeout=60)
+    reply = client.delete("gone", "k1", "k3", "none")
     assert (reply.documents_deleted, reply.references_deleted) == (2, 2)
-    assert client.ingestion.Delete(request, timeout=60).documents_deleted == 0
-    assert counts(client, "gone") == (3, 3)
-    hits = client.retrieve("gone", vector_of("Text 1.")[None], k=5).results[0].hits
-    assert {hit.document_key for hit in hits} == {"k0", "k2", "k4"}
-    with pytest.raises(grpc.RpcError) as caught:
-        client.ingestion.GetDocument(
-            pb.GetDocumentRequest(knowledge_base="gone", document_key="k1"), timeout=10
-        )
-    assert refusal(caught.value).reason == "DOCUMENT_NOT_FOUND"
-    assert outcome(client.ingest("gone", document("k1", "Text 1."))[1]) == pb.INGEST_OUTCOME_STORED
+    assert client.delete("gone", "k1", "k3", "none").documents_deleted == 0
+    assert client.counts("gone") == (3, 3)
+    assert client.keys("gone") == ["k0", "k2", "k4"]
+    assert refused(lambda: client.document("gone", "k1")).reason == "DOCUMENT_NOT_FOUND"
+    assert outcome(client.ingest("gone", document("k1", "Text 1."))[1]) == STORED
 
 
 @pytest.mark.parametrize(
@@ -154,24 +171,64 @@ def test_deleting_is_exact_and_repeatable(client: Client) -> None:
 def test_streams_that_do_not_begin_well_are_refused(
     client: Client, requests: list[pb.IngestRequest], reason: str
 ) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        list(client.ingestion.Ingest(iter(requests), timeout=60))
-    assert refusal(caught.value).reason == reason
+    assert refused(lambda: list(client.ingestion.Ingest(iter(requests), timeout=60))).reason == reason
 
 
 def test_what_came_before_a_broken_message_is_answered(client: Client) -> None:
     requests = ingest_requests("broken", [document("a", "Kept.")])
     falling = pb.IngestRequest(item=pb.IngestItem(sequence=1, document=document("b", "Text.")))
-    answers = []
-    with pytest.raises(grpc.RpcError) as caught:
-        answers.extend(iter(client.ingestion.Ingest(iter([*requests, falling]), timeout=60)))
-    assert refusal(caught.value).reason == "INVALID_ARGUMENT"
-    assert counts(client, "broken") == (1, 1)
+    call = client.ingestion.Ingest(iter([*requests, falling]), timeout=60)
+    assert refused(lambda: list(call)).reason == "INVALID_ARGUMENT"
+    assert client.counts("broken") == (1, 1)
     raw = client.channel.stream_stream("/memory.v1.Ingestion/Ingest")
-    messages = [
-        requests[0].SerializeToString(),
-        b"\x12\x08\x08\x01\x12\x04\x0a\x02\xff\xfe",
-    ]  # a key that is not UTF-8
-    with pytest.raises(grpc.RpcError) as caught:
-        list(raw(iter(messages), timeout=60))
-    assert refusal(caught.value).reason == "MALFORMED_REQUEST"
+    not_utf8 = b"\x12\x08\x08\x01\x12\x04\x0a\x02\xff\xfe"
+    messages = [requests[0].SerializeToString(), not_utf8]
+    assert refused(lambda: list(raw(iter(messages), timeout=60))).reason == "MALFORMED_REQUEST"
+
+
+def test_an_upsert_that_is_refused_is_an_error_with_its_details(client: Client) -> None:
+    error = refused(lambda: upsert(client, "no", document("k", "  ")))
+    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "DOCUMENT_EMPTY")
+    assert error.field == "text"
+    missing = pb.UpsertRequest(knowledge_base="missing", document=document("k", "Text."))
+    assert refused(lambda: client.ingestion.Upsert(missing, timeout=60)).reason == "KNOWLEDGE_BASE_NOT_FOUND"
+    nothing = pb.UpsertRequest(knowledge_base="no")
+    assert refused(lambda: client.ingestion.Upsert(nothing, timeout=60)).reason == "INVALID_ARGUMENT"
+    assert client.counts("no") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (StoreUnavailable("the store is away"), True),
+        (QuotaExceeded("the tenant is full", limit=3), False),
+        (BadRequest("no such value", field="text"), False),
+        (RuntimeError("a bug"), False),
+    ],
+)
+def test_a_failure_says_whether_the_document_may_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, retryable: bool
+) -> None:
+    failing = [error, error]
+    write = LocalStore.write
+
+    def write_or_fail(
+        store: LocalStore, base: KnowledgeBase, documents: Sequence[NewDocument]
+    ) -> list[Written]:
+        if failing:
+            raise failing.pop()
+        return write(store, base, documents)
+
+    monkeypatch.setattr(LocalStore, "write", write_or_fail)
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}") as (client, _):
+        failed = client.ingest("kb", document("k", "Text."))[1].failed
+        assert failed.retryable == retryable
+        details = {detail.TypeName(): detail for detail in failed.status.details}
+        assert ("google.rpc.RetryInfo" in details) == retryable
+        info = error_details_pb2.ErrorInfo()
+        assert details["google.rpc.ErrorInfo"].Unpack(info)
+        told = refused(lambda: upsert(client, "kb", document("k", "Text.")))
+        assert (told.code.value[0], told.message) == (failed.status.code, failed.status.message)
+        assert told.details[error_details_pb2.ErrorInfo] == info
+        assert (error_details_pb2.RetryInfo in told.details) == retryable
+        assert upsert(client, "kb", document("k", "Text.")).outcome == STORED

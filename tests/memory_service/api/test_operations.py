@@ -1,4 +1,4 @@
-"""What operators see and set: health, metrics, quotas, the audit log, request ids."""
+"""What operators see and set: health, metrics, quotas, the log of calls."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import shutil
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from memory_service.access.keys import LOOK_AGAIN_S, changing
+from memory_service.access.keys import changing
 from memory_service.errors import StoreUnavailable
-from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2
-from tests.memory_service.encoders import HashEncoder, vector_of
+from memory_service.ops.logs import configure_logs
+from protos.memory.v1 import knowledge_bases_pb2, models_pb2
+from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.keyed import new_key, with_key
-from tests.memory_service.running import Client, document, reason_of, refusal, running
+from tests.memory_service.running import Client, document, eventually, outcome, refused, running
 
 
 def status(client: Client, service: str = "") -> int:
@@ -34,13 +33,6 @@ def metric(port: int, line: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def eventually(check: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:
     settings = {"metrics_listen": "127.0.0.1:0", "health_interval_s": 0.05}
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", **settings) as (client, server):
@@ -50,7 +42,7 @@ def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:
         stored, before = 'memory_service_documents_total{outcome="stored"}', metric(port, answered)
         documents = metric(port, stored)
         client.ingest("kb", document("a", "A."), document("b", "B."))
-        client.retrieve("kb", vector_of("A.")[None])
+        client.hits("kb", "A.")
         assert metric(port, answered) == before + 1
         assert metric(port, stored) == documents + 2
         assert metric(port, 'memory_service_knowledge_bases{state="ready"}') >= 1
@@ -88,65 +80,63 @@ def test_health_follows_the_folder_of_an_embedded_store(tmp_path: Path, engine: 
 
 
 def test_tenants_have_quotas_that_change_while_the_service_runs(tmp_path: Path) -> None:
-    keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
+    keys = tmp_path / "keys.json"
     small, large = new_key(keys, {"*": "admin"}, "small"), new_key(keys, {"*": "admin"}, "large")
-    settings = {"keys": keys, "quota_references": 3, "audit_log": audit, "ingest_batch_references": 1}
+
+    def change(references: int, requests_per_s: float) -> None:
+        with changing(keys) as file:
+            file.with_quota("small", references, 0, requests_per_s).write(keys)
+
+    settings = {"keys": keys, "quota_references": 3, "ingest_batch_references": 1}
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", **settings) as (nobody, _):
         client, other = with_key(nobody.channel, small), with_key(nobody.channel, large)
-        answers = client.ingest("kb", *[document(f"d{n}", f"Text {n}.") for n in range(5)])[1:]
-        assert [a.WhichOneof("message") for a in answers] == ["acknowledged"] * 3 + ["failed"] * 2
-        assert (reason_of(answers[3].failed), answers[3].failed.status.code) == ("QUOTA_EXCEEDED", 8)
-        assert "quota of 3" in answers[3].failed.status.message
+
+        def ingest(*documents: tuple[str, str]) -> list[object]:
+            return [outcome(one) for one in client.ingest("kb", *(document(*one) for one in documents))[1:]]
+
+        texts = [(f"d{n}", f"Text {n}.") for n in range(5)]
+        assert ingest(*texts) == [1, 1, 1, "QUOTA_EXCEEDED", "QUOTA_EXCEEDED"]
         assert other.ingest("kb", document("d", "Mine."))[1].HasField("acknowledged")
-        (replaced,) = client.ingest("kb", document("d0", "Text other than before."))[1:]
-        assert replaced.acknowledged.outcome == ingestion_pb2.INGEST_OUTCOME_REPLACED  # which needs no room
-        assert client.ingest("kb", document("d0", "Text 0."))[1].HasField("acknowledged")
-        longer = client.ingest("kb", document("d0", "A sentence of some words. " * 60))[1]
-        assert reason_of(longer.failed) == "QUOTA_EXCEEDED"
-        # The same documents again are no new ones.
-        again = client.ingest("kb", *[document(f"d{n}", f"Text {n}.") for n in range(3)])[1:]
-        assert all(answer.HasField("acknowledged") for answer in again)
-        with changing(keys) as file:
-            file.with_quota("small", 4, 0, 0).write(keys)
-        time.sleep(LOOK_AGAIN_S * 1.2)
-        assert client.ingest("kb", document("d3", "Text 3."))[1].HasField("acknowledged")
-        with changing(keys) as file:
-            file.with_quota("small", 4, 0, 2.0).write(keys)
-        time.sleep(LOOK_AGAIN_S * 1.2)
-        request = models_pb2.DescribeRequest()
-        with pytest.raises(grpc.RpcError) as caught:
-            [client.models.Describe(request, timeout=60) for _ in range(100)]
-        refused = refusal(caught.value)
-        assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_EXCEEDED")
-        assert refused.details[error_details_pb2.RetryInfo].retry_delay.ToTimedelta().total_seconds() <= 0.5
+        assert ingest(("d0", "Text other than before.")) == [2], "which needs no room"
+        assert ingest(texts[0]) == [2]
+        assert ingest(("d0", "A sentence of some words. " * 60)) == ["QUOTA_EXCEEDED"]
+        assert ingest(*texts[:3]) == [3, 3, 3], "the same documents again are no new ones"
+        change(4, 0)
+        assert ingest(texts[3]) == [1]
+        change(4, 2.0)
+        describe = models_pb2.DescribeRequest()
+        error = refused(lambda: [client.models.Describe(describe, timeout=60) for _ in range(100)])
+        assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_EXCEEDED")
+        assert error.details[error_details_pb2.RetryInfo].retry_delay.ToTimedelta().total_seconds() <= 0.5
         for _ in range(10):
-            other.models.Describe(request, timeout=60)
+            other.models.Describe(describe, timeout=60)
+
+
+def test_writes_administration_and_refusals_are_logged_with_who_did_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys.json"
+    secret, reader = new_key(keys, {"*": "admin"}, "acme"), new_key(keys, {"*": "read"}, "acme")
+    configure_logs("info")
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", keys=keys) as (nobody, _):
+        client = with_key(nobody.channel, secret)
+        client.ingest("kb", document("a", "My diary."), document("b", ""))
+        client.hits("kb", "x")  # which is too frequent to be logged
+        refused(lambda: with_key(nobody.channel, reader).drop("kb"))
+        refused(nobody.names)
         drop = knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb")
-        other.bases.DeleteKnowledgeBase(drop, timeout=60, metadata=(("x-request-id", "by-me-1"),))
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["Ingest"] * 7 + ["DeleteKnowledgeBase"]
-    assert lines[0]["documents"] == {"stored": 3, "failed": 2}
-    assert (lines[0]["tenant"], lines[0]["key"]) == ("small", small.split("_")[1])
-    assert (lines[-1]["request_id"], lines[-1]["knowledge_base"], lines[-1]["code"]) == (
-        "by-me-1",
-        "kb",
-        "OK",
-    )
-    assert small.split("_", 2)[2] not in audit.read_text()
-    assert audit.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("switched_on", [True, False])
-def test_reflection_can_be_switched_off(tmp_path: Path, switched_on: bool) -> None:
-    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", reflection=switched_on) as (
-        client,
-        _,
-    ):
-        ask = reflection_pb2_grpc.ServerReflectionStub(client.channel).ServerReflectionInfo
-        call = ask(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
-        code = grpc.StatusCode.OK
-        try:
-            assert list(call)
-        except grpc.RpcError as error:
-            code = error.code()
-    assert code == (grpc.StatusCode.OK if switched_on else grpc.StatusCode.UNIMPLEMENTED)
+        client.bases.DeleteKnowledgeBase(drop, timeout=60, metadata=(("x-request-id", "by-me-1"),))
+    said = capsys.readouterr().err
+    lines = [json.loads(line) for line in said.splitlines() if '"event": "call"' in line]
+    shown = [(line["method"].rpartition("/")[2], line["code"], line.get("key")) for line in lines]
+    assert shown == [
+        ("Ingest", "OK", secret.split("_")[1]),
+        ("DeleteKnowledgeBase", "PERMISSION_DENIED", reader.split("_")[1]),
+        ("ListKnowledgeBases", "UNAUTHENTICATED", None),
+        ("DeleteKnowledgeBase", "OK", secret.split("_")[1]),
+    ]
+    assert (lines[0]["tenant"], lines[0]["documents"]) == ("acme", {"stored": 1, "failed": 1})
+    assert lines[1]["reason"] == "SCOPE_TOO_SMALL"
+    assert (lines[3]["request_id"], lines[3]["knowledge_base"]) == ("by-me-1", "kb")
+    assert secret.split("_", 2)[2] not in said
+    assert "My diary" not in said

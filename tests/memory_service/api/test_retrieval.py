@@ -1,4 +1,9 @@
+"""Retrieve: by vector and words, and by text, which the service embeds; what is wrong is named."""
+
 from __future__ import annotations
+
+import threading
+from typing import Any
 
 import google_crc32c
 import grpc
@@ -7,9 +12,11 @@ import pytest
 from google.rpc import error_details_pb2
 
 from memory_model.words import query_words
-from protos.memory.v1 import retrieval_pb2
+from protos.memory.v1 import retrieval_pb2 as pb
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import Client, document, refusal
+from tests.memory_service.running import Client, Refusal, document, refused
+
+X = vector_of("x").tobytes()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,62 +28,52 @@ def _documents(client: Client) -> None:
     client.ingest("others", document("o", "Fact number 3 of others.", "T3"))
 
 
-def texts() -> list[str]:
-    return [f"T{n}\nFact number {n}." for n in range(30)]
+def text(number: int) -> str:
+    return f"T{number}\nFact number {number}."
 
 
-def refused(client: Client, kb: str = "facts", raw: bytes | None = None, **more: object) -> object:
-    raw = vector_of("x").tobytes() if raw is None else raw
-    with pytest.raises(grpc.RpcError) as caught:
-        client.retrieval.Retrieve(
-            retrieval_pb2.RetrieveRequest(knowledge_base=kb, query_vectors=raw, **more), timeout=10
-        )
-    return refusal(caught.value)
+def ask(client: Client, kb: str = "facts", **request: Any) -> pb.RetrieveResponse:
+    return client.retrieval.Retrieve(pb.RetrieveRequest(knowledge_base=kb, **request), timeout=60)
+
+
+def why(client: Client, **request: Any) -> Refusal:
+    return refused(lambda: ask(client, **request))
 
 
 def test_the_nearest_memories_come_with_their_documents_and_payloads(
     client: Client, encoder: HashEncoder
 ) -> None:
-    query = vector_of(texts()[7])
+    query = vector_of(text(7))
     response = client.retrieve("facts", query[None], return_text=True)
     (result,) = response.results
-    scores = np.stack([vector_of(text) for text in texts()]) @ query
+    scores = np.stack([vector_of(text(n)) for n in range(30)]) @ query
     expected = np.argsort(-scores)[:5]
     assert [hit.document_key for hit in result.hits] == [f"d{n}" for n in expected]
-    assert [hit.score for hit in result.hits] == pytest.approx(
-        scores[expected], abs=0.01
-    )  # the index keeps bfloat16
+    # The index keeps bfloat16.
+    assert [hit.score for hit in result.hits] == pytest.approx(scores[expected], abs=0.01)
     best = result.hits[0]
-    assert (best.title, best.chunk_number, best.text) == ("T7", 0, texts()[7])
-    assert best.payload == payload_of(texts()[7], encoder.description.identity.model_id)
+    assert (best.title, best.chunk_number, best.text) == ("T7", 0, text(7))
+    assert best.payload == payload_of(text(7), encoder.description.identity.model_id)
     assert best.payload_crc32c == google_crc32c.value(best.payload)
     times = response.server_times
     assert 0 < times.search_us + times.fetch_us <= times.total_us
 
 
 def test_the_words_of_a_query_decide_between_equally_near_references(client: Client) -> None:
-    between = (vector_of(texts()[3]) + vector_of(texts()[4]))[None]
+    between = (vector_of(text(3)) + vector_of(text(4)))[None]
     for number in (3, 4):
-        said = [retrieval_pb2.QueryWords(hashes=query_words(f"What is fact number {number}?"))]
+        said = [pb.QueryWords(hashes=query_words(f"What is fact number {number}?"))]
         hits = client.retrieve("facts", between, k=2, query_words=said).results[0].hits
         assert [hit.document_key for hit in hits] == [f"d{number}", f"d{7 - number}"]
         near = client.retrieve("facts", between, k=2, query_words=said, maximum_drop=0.01).results[0].hits
         assert [hit.document_key for hit in near] == [f"d{number}"]
         assert hits[0].score == pytest.approx(hits[1].score, abs=0.01), "the score stays the cosine"
         assert not hits[0].HasField("text")
-    assert client.retrieve("facts", between, query_words=[retrieval_pb2.QueryWords()]).results[0].hits
-
-
-def test_words_of_another_number_of_queries_are_refused(client: Client) -> None:
-    told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=[1])] * 2)
-    assert "query_words" in str(told)
-    assert "maximum_drop" in str(refused(client, maximum_drop=float("nan")))
-    told = refused(client, query_words=[retrieval_pb2.QueryWords(hashes=range(600))])
-    assert "512" in str(told)
+    assert client.retrieve("facts", between, query_words=[pb.QueryWords()]).results[0].hits
 
 
 def test_many_queries_get_their_own_results_and_each_payload_once(client: Client) -> None:
-    query = np.stack([vector_of(texts()[1]), vector_of(texts()[2]), vector_of(texts()[1])])
+    query = np.stack([vector_of(text(1)), vector_of(text(2)), vector_of(text(1))])
     response = client.retrieve("facts", query, k=3, dimension=DIMENSION)
     assert [r.hits[0].document_key for r in response.results] == ["d1", "d2", "d1"]
     hits = [hit for result in response.results for hit in result.hits]
@@ -86,10 +83,8 @@ def test_many_queries_get_their_own_results_and_each_payload_once(client: Client
 
 
 def test_held_memories_come_without_payload(client: Client) -> None:
-    first = client.retrieve("facts", vector_of(texts()[1])[None]).results[0].hits
-    again = (
-        client.retrieve("facts", vector_of(texts()[1])[None], held_ids=[first[0].memory_id]).results[0].hits
-    )
+    first = client.hits("facts", text(1))
+    again = client.hits("facts", text(1), held_ids=[first[0].memory_id])
     assert again[0].held
     assert again[0].payload == b""
     assert again[0].payload_crc32c == first[0].payload_crc32c
@@ -97,63 +92,91 @@ def test_held_memories_come_without_payload(client: Client) -> None:
 
 
 def test_minimum_score_and_metadata_filter(client: Client) -> None:
-    query = vector_of(texts()[4])[None]
-    assert [h.document_key for h in client.retrieve("facts", query, minimum_score=0.99).results[0].hits] == [
-        "d4"
-    ]
-    hits = client.retrieve("facts", query, k=30, metadata_filter={"colour": "blue"}).results[0].hits
+    assert [h.document_key for h in client.hits("facts", text(4), minimum_score=0.99)] == ["d4"]
+    hits = client.hits("facts", text(4), 30, metadata_filter={"colour": "blue"})
     assert {hit.document_key for hit in hits} == {f"d{n}" for n in range(30) if n % 3 == 2}
-    assert (
-        not client.retrieve("facts", query, metadata_filter={"colour": "blue", "other": ""}).results[0].hits
-    )
+    assert not client.hits("facts", text(4), metadata_filter={"colour": "blue", "other": ""})
+
+
+def test_a_text_finds_what_its_vector_and_words_find(client: Client) -> None:
+    texts = [text(7), "Which fact is number 12?"]
+    words = [pb.QueryWords(hashes=query_words(text)) for text in texts]
+    vectors = np.stack([vector_of(text) for text in texts])
+    expected = client.retrieve("facts", vectors, query_words=words, return_text=True)
+    assert ask(client, query_texts=texts, return_text=True).results == expected.results
+    first = expected.results[0].hits[0]
+    assert first.document_key == "d7"
+    (hit,) = ask(client, query_texts=[text(7)], k=1, held_ids=[first.memory_id]).results[0].hits
+    assert hit.held
+    (hit, *_) = ask(client, query_texts=[text(7)], metadata_filter={"colour": "blue"}).results[0].hits
+    assert hit.document_key != "d7"
 
 
 @pytest.mark.parametrize(
-    ("raw", "more", "reason"),
+    ("request_", "reason", "field"),
     [
-        (b"", {}, "WRONG_VECTOR_SIZE"),
-        (b"\0" * 7, {}, "WRONG_VECTOR_SIZE"),
-        (vector_of("x").tobytes(), {"dimension": 16}, "WRONG_VECTOR_SIZE"),
-        (np.full(DIMENSION, np.nan, "<f4").tobytes(), {}, "VECTOR_NOT_FINITE"),
-        (np.full(DIMENSION, np.inf, "<f4").tobytes(), {}, "VECTOR_NOT_FINITE"),
-        (np.zeros(DIMENSION, "<f4").tobytes(), {}, "VECTOR_NOT_FINITE"),
-        (None, {"k": 10**6}, "INVALID_ARGUMENT"),
-        (vector_of("x").tobytes() * 200, {"k": 100}, "INVALID_ARGUMENT"),
-        (None, {"minimum_score": float("nan")}, "INVALID_ARGUMENT"),
-        (vector_of("x").tobytes() * 300, {}, "INVALID_ARGUMENT"),
+        ({"query_vectors": b""}, "WRONG_VECTOR_SIZE", "query_vectors"),
+        ({"query_vectors": b"\0" * 7}, "WRONG_VECTOR_SIZE", "query_vectors"),
+        ({"query_vectors": X, "dimension": 16}, "WRONG_VECTOR_SIZE", "dimension"),
+        ({"query_vectors": np.full(DIMENSION, np.nan, "<f4").tobytes()}, "VECTOR_NOT_FINITE", "query_vectors"),
+        ({"query_vectors": np.full(DIMENSION, np.inf, "<f4").tobytes()}, "VECTOR_NOT_FINITE", "query_vectors"),
+        ({"query_vectors": np.zeros(DIMENSION, "<f4").tobytes()}, "VECTOR_NOT_FINITE", "query_vectors"),
+        ({"query_vectors": X, "k": 10**6}, "INVALID_ARGUMENT", "k"),
+        ({"query_vectors": X * 200, "k": 100}, "INVALID_ARGUMENT", "k"),
+        ({"query_vectors": X * 300}, "INVALID_ARGUMENT", "query_vectors"),
+        ({"query_vectors": X, "minimum_score": float("nan")}, "INVALID_ARGUMENT", "minimum_score"),
+        ({"query_vectors": X, "maximum_drop": float("nan")}, "INVALID_ARGUMENT", "maximum_drop"),
+        ({"query_vectors": X, "query_words": [pb.QueryWords()] * 2}, "INVALID_ARGUMENT", "query_words"),
+        ({"query_vectors": X, "query_words": [pb.QueryWords(hashes=range(600))]}, "INVALID_ARGUMENT", "query_words"),
+        ({"query_texts": ["a"], "query_vectors": X}, "INVALID_ARGUMENT", "query_texts"),
+        ({"query_texts": ["a"], "query_words": [pb.QueryWords(hashes=[1])]}, "INVALID_ARGUMENT", "query_texts"),
+        ({"query_texts": ["a"], "dimension": 32}, "INVALID_ARGUMENT", "query_texts"),
+        ({"query_texts": ["a", " \n"]}, "INVALID_ARGUMENT", "query_texts[1]"),
+        ({"query_texts": ["ä" * 4097]}, "INVALID_ARGUMENT", "query_texts[0]"),
+        ({"query_texts": ["a"] * 33}, "INVALID_ARGUMENT", "query_texts"),
+        ({"query_texts": ["a"] * 20, "k": 100}, "INVALID_ARGUMENT", "k"),
     ],
-)
-def test_wrong_values_are_named(
-    client: Client, raw: bytes | None, more: dict[str, object], reason: str
-) -> None:
-    error = refused(client, raw=raw, **more)
-    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
-    assert error.details[error_details_pb2.BadRequest].field_violations[0].field
+)  # fmt: skip
+def test_wrong_values_are_named_before_anything_is_embedded(
+    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any], reason: str,
+    field: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(encoder, "embed", lambda texts: pytest.fail("embedded"))
+    error = why(client, **request_)
+    assert (error.code, error.reason, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, reason, field)
 
 
+@pytest.mark.parametrize("query", [{"query_vectors": X}, {"query_texts": ["a"]}])
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("model", "MODEL_MISMATCH"), ("codec", "CODEC_MISMATCH"), ("memory_format", "FORMAT_MISMATCH"),
      ("embedder", "EMBEDDER_MISMATCH")],
 )  # fmt: skip
-def test_a_client_of_another_identity_is_refused_by_name(client: Client, name: str, reason: str) -> None:
+def test_a_client_of_another_identity_is_refused_by_name(
+    client: Client, query: dict[str, Any], name: str, reason: str
+) -> None:
     other = getattr(identity_of("another"), f"{name}_id")
-    error = refused(client, **{f"{name}_id": other})
+    error = why(client, **query, **{f"{name}_id": other})
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, reason)
     info = error.details[error_details_pb2.ErrorInfo]
     assert info.metadata == {"found": getattr(identity_of("test"), f"{name}_id"), "expected": other}
 
 
 def test_an_unknown_knowledge_base_is_named(client: Client) -> None:
-    error = refused(client, kb="nowhere")
+    error = why(client, kb="nowhere", query_vectors=X)
     assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "KNOWLEDGE_BASE_NOT_FOUND")
     assert "nowhere" in error.message
     assert "facts" in error.message
 
 
-def test_bytes_that_are_no_request_are_refused_and_the_service_goes_on(client: Client) -> None:
-    raw = client.channel.unary_unary("/memory.v1.Retrieval/Retrieve")
-    with pytest.raises(grpc.RpcError) as caught:
-        raw(b"\x0a\x02\xff\xfe", timeout=60)  # a string field that is not UTF-8; more in test_fuzz
-    assert refusal(caught.value).reason == "MALFORMED_REQUEST"
-    assert client.retrieve("facts", vector_of("x")[None]).results[0].hits
+def test_texts_that_are_embedded_slowly_do_not_hold_up_searches_by_vector(
+    client: Client, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed, going_on = encoder.embed, threading.Event()
+    monkeypatch.setattr(encoder, "embed", lambda texts: going_on.wait(60) and embed(texts))
+    request = pb.RetrieveRequest(knowledge_base="facts", query_texts=["a"])
+    waiting = [client.retrieval.Retrieve.future(request, timeout=60) for _ in range(4)]
+    assert client.hits("facts", "a")
+    assert not any(call.done() for call in waiting)
+    going_on.set()
+    assert all(call.result().results[0].hits for call in waiting)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
@@ -15,12 +14,7 @@ from memory_service.write.encoder import EncodedReferences
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import knowledge_bases_pb2, retrieval_pb2
 from tests.memory_service.encoders import HashEncoder, vector_of
-from tests.memory_service.running import document, ingest_requests, reason_of, refusal, running
-
-
-def outcome(response: pb.IngestResponse) -> object:
-    kind = response.WhichOneof("message")
-    return reason_of(response.failed) if kind == "failed" else response.acknowledged.outcome
+from tests.memory_service.running import document, ingest_requests, outcome, refusal, refused, running
 
 
 class Moody(HashEncoder):
@@ -43,7 +37,7 @@ def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
         ]
         answers = client.ingest("kb", *documents)[1:]
         assert [outcome(a) for a in answers] == [1, "ENCODING_FAILED", 1, "VECTOR_NOT_FINITE", 1]
-        assert len(client.retrieve("kb", vector_of("one")[None]).results[0].hits) == 3
+        assert len(client.hits("kb", "one")) == 3
 
 
 class Stuck(HashEncoder):
@@ -100,9 +94,7 @@ def test_waiting_retrievals_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
         )
         first = client.retrieval.Retrieve.future(request, timeout=60)
         assert asked.wait(60)
-        with pytest.raises(grpc.RpcError) as caught:
-            client.retrieval.Retrieve(request, timeout=60)
-        assert refusal(caught.value).reason == "OVERLOADED"
+        assert refused(lambda: client.retrieval.Retrieve(request, timeout=60)).reason == "OVERLOADED"
         answer.set()
         assert first.result(60).results
 
@@ -124,15 +116,12 @@ def test_a_name_that_the_store_must_look_up_holds_up_no_other_call(
         )
         unknown = client.retrieval.Retrieve.future(request, timeout=60)
         client.ingest("kb", document("a", "A."))
-        assert client.retrieve("kb", vector_of("A.")[None]).results[0].hits
+        assert client.hits("kb", "A.")
         assert not unknown.done()
         answer.set()
         assert refusal(unknown.exception()).reason == "KNOWLEDGE_BASE_NOT_FOUND"
-        request = knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb")
-        client.bases.DeleteKnowledgeBase(request, timeout=30)
-        with pytest.raises(grpc.RpcError) as caught:  # known before, and gone
-            client.retrieve("kb", vector_of("A.")[None])
-        assert refusal(caught.value).reason == "KNOWLEDGE_BASE_NOT_FOUND"
+        client.drop("kb")  # known before, and gone
+        assert refused(lambda: client.hits("kb", "A.")).reason == "KNOWLEDGE_BASE_NOT_FOUND"
 
 
 def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
@@ -142,13 +131,9 @@ def test_a_knowledge_base_of_another_model_is_refused_by_name(tmp_path: Path) ->
         listed = new.bases.ListKnowledgeBases(knowledge_bases_pb2.ListKnowledgeBasesRequest(), timeout=60)
         states = {base.name: base.state for base in listed.knowledge_bases}
         assert states["kb"] == knowledge_bases_pb2.KNOWLEDGE_BASE_STATE_MISMATCHED
-        for call in (
-            lambda: new.retrieve("kb", vector_of("x")[None]),
-            lambda: new.ingest("kb", document("b", "t")),
-        ):
-            with pytest.raises(grpc.RpcError) as caught:
-                call()
-            assert refusal(caught.value).reason == "MODEL_MISMATCH"
-            assert "'kb'" in refusal(caught.value).message
-        new.bases.DeleteKnowledgeBase(knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name="kb"), timeout=30)
+        for call in (lambda: new.hits("kb", "x"), lambda: new.ingest("kb", document("b", "t"))):
+            error = refused(call)
+            assert error.reason == "MODEL_MISMATCH"
+            assert "'kb'" in error.message
+        new.drop("kb")
         assert new.ingest("kb", document("a", "Text."))[1].acknowledged.outcome == 1

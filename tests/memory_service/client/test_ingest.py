@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from memory_service.client.connection import RemoteError
-from memory_service.client.destination import Destination
-from memory_service.client.ingest import Ingestion
-from memory_service.client.rows import Row
+from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import StoreUnavailable
 from protos.memory.v1 import ingestion_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2
 from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.processes import client_of, service
 from tests.memory_service.running import document, running
@@ -90,8 +87,7 @@ def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tm
         client = threading.Thread(target=lambda: found.append(counted(to, 300)))
         client.start()
         with client_of(first) as stubs:
-            request = knowledge_bases_pb2.GetStatisticsRequest(name="default")
-            while stubs.bases.GetStatistics(request, timeout=60).document_count == 0:
+            while stubs.counts("default")[0] == 0:
                 pass
         first.process.kill()
         first.process.wait(60)
@@ -100,7 +96,7 @@ def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tm
             client_of(second) as stubs,
         ):
             client.join(120)
-            assert stubs.bases.GetStatistics(request, timeout=60).document_count == 300
+            assert stubs.counts("default")[0] == 300
     assert found[0].total() == 300
     assert set(found[0]) <= {"stored", "unchanged"}
 
