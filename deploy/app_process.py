@@ -46,7 +46,7 @@ class AppProcess:
         *options: str,
         environment: Mapping[str, str] | None = None,
     ) -> AppProcess:
-        """Its port, key, log and what it remembers are kept in `folder`; settings of this process's environment do not count.
+        """Its port, key, log and memories are kept in `folder`; settings of this environment do not count.
 
         Raises AppFailed.
         """
