@@ -28,9 +28,8 @@ from memory_model.cli.evaluation import (
     open_knowledge_base,
     scored,
     show,
-    write_json,
 )
-from memory_model.cli.options import console, open_embedder, progress_bar, use_threads
+from memory_model.cli.options import console, open_embedder, progress_bar, use_threads, write_json
 from memory_model.data import factbook
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memory_model.codec.blas import ON_ONE_THREAD
+from memory_model.codec.blas import one_thread
 from memory_model.codec.native.library import Library, installed
 
 LEVELS, QUERY_LEVELS = 127, 2047
@@ -64,6 +64,6 @@ class NearVectors:
         rows, scales = self._rows[: self._count], self._scales[: self._count]
         if self._library is not None:
             return self._library.dots(rows, scales, queries.astype(np.int16))
-        with ON_ONE_THREAD:
+        with one_thread():
             parts = [queries @ rows[n : n + BLOCK].T.astype(np.float32) for n in range(0, len(rows), BLOCK)]
         return np.concatenate(parts, axis=1) * scales

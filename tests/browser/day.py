@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.app_process import AppProcess
-from deploy.service_process import ServiceProcess
+from deploy.processes import AppProcess, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent

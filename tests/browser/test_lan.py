@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from tests.browser.chat_page import ask_and_wait, set_settings
 from tests.browser.conftest import CHROMIUM, OPTIONS, pages
 from tests.edge_client.tiny_bundle import tiny_bundle

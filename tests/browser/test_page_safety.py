@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from tests.browser.chat_page import ask_and_wait, import_turns, memories, set_settings
 from tests.browser.conftest import OpenPage
 

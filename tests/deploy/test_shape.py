@@ -67,9 +67,8 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
     result = scenario.measure(settings)
     assert set(scenario.promised) <= set(result)
     assert (result["model"], result["precision"], result["provider"]) == ("tiny", "float32", "cpu")
-    assert {"embed", "network", "server", "decompress", "inject", "queue"} <= set(result["stages_ms"])
-    assert result["stages_ms_exact"]["embed"] > 0, (
-        "exact waits; what overlaps may come too late on a busy machine"
+    assert {"embed", "network", "server", "decompress", "inject", "queue"} <= set(
+        result["stages_ms"]
     )
     assert result["memories_per_chunk"] == 5
     assert sum(result["states"].values()) >= 10, "40 tokens are two chunks and a half, in five rounds"
@@ -77,7 +76,7 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
         low, high = result["intervals"][name]
         assert 0 < low <= result[name] <= high
     shown = {**result, "settings": settings.model_dump(mode="json")}
-    assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [3, 2]
+    assert [len(sheet.rows) for sheet in scenario.sheets(shown)] == [3, 1]
 
 
 def test_tables_of_which_a_step_gathers_rows_are_not_read_whole(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from deploy.service_process import ServiceProcess
+from deploy.processes import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled, Token
 
 PROGRAMS = Path(sys.executable).parent

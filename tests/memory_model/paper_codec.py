@@ -15,8 +15,8 @@ def paper_codec(head_dim: int, seed: int = 0) -> ProductCodec:
         raise InvalidInput(f"the paper's codec cuts a vector into 8 parts, {head_dim} numbers do not divide")
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.standard_normal((head_dim, head_dim)))[0].astype(np.float32)
-    coarse = rng.standard_normal((1, 2, 1 << 14, head_dim // 2), np.float32)
-    words = 0.3 * rng.standard_normal((1, 8, 1 << 10, head_dim // 8), np.float32)
+    coarse = rng.standard_normal((2, 1 << 14, head_dim // 2), np.float32)
+    words = 0.3 * rng.standard_normal((8, 1 << 10, head_dim // 8), np.float32)
     # float16 numbers, so that the file is half as large and decodes to the same
     coarse, words = (a.astype(np.float16).astype(np.float32) for a in (coarse, words))
-    return ProductCodec(ProductTables(np.zeros((1, head_dim), np.float32), basis[None], words, coarse))
+    return ProductCodec(ProductTables(np.zeros(head_dim, np.float32), basis, words, coarse))

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from edge_client.model import EdgeModel
 from memory_model.bundle import Bundle
 from tests.edge_client.conftest import TEXTS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MODEL, call

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from tests.edge_client.http_calls import MESSAGES, MODEL, post
 
 TOWN: dict[str, Any] = {

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.http_calls import call, post
 

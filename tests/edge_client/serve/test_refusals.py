@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import MESSAGES, MODEL, call, post, refused

@@ -1,6 +1,6 @@
 """`make verify-gpu`: every provider of this machine against the CPU, and its speed.
 
-    python -m deploy.gpu.verify --bundle build/bundle --out build/verify-gpu.json
+    python -m deploy.verify_gpu --bundle build/bundle --out build/verify-gpu.json
 
 One question is read and answered without and with memories, by the standard graph on the CPU with full-precision
 products first. Every provider then reads the same tokens; its logits are compared with those, and its steps are timed.

@@ -1,8 +1,7 @@
 """What explicit memory costs a local server of batch 32: the paper's local-server table, in one job for one GPU.
 
-    python3 -m deploy.gpu.local_server --out results                         # the paper's 2.4 B shape, bfloat16
-    python3 -m deploy.gpu.local_server --out results --compiled              # small operations fused by torch.compile
-    python3 -m deploy.gpu.local_server --device cpu --shape tiny --rounds 2  # does it start at all?
+    python -m deploy.gpu_local_server                                       # the paper's 2.4 B shape, bfloat16
+    python -m deploy.gpu_local_server --device cpu --shape tiny --rounds 2  # does it start at all?
 
 As in the paper: 32 prompts of 128 tokens, 128 tokens are generated for each, throughput is 32 * 128 over the time for
 both. A sequence reads 5 memories a chunk of 64 tokens; the first generated chunk keeps those of the last prompt chunk,
@@ -12,9 +11,6 @@ the store's file is dropped from the page cache before. On an A800 the paper has
 Three variants in turn: `without` has no memory slots at all, `exact` waits for every retrieval, `overlap` retrieves in
 a thread while tokens are read or generated. A retrieval is a search by given vectors, reading, decompression and the
 copy into the slots; the embedder is no part of it. Weights and memories are random: times are real, text is not.
-
---out gets local-server.json. Packages that the machine lacks come by deploy/gpu/pack.py and unpack.py; put
-/tmp/memory3-gpu/site on PYTHONPATH then.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +33,7 @@ import google_crc32c
 import numpy as np
 import torch
 
-from deploy.bench.intervals import median_interval, ratio_interval
+from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
@@ -50,36 +47,22 @@ from memory_service.stores.identity import WriterIdentity
 DIMENSION = 1024
 """Numbers in a vector of a reference, as BGE-M3's."""
 PREFIX = [1, 2, 3]
+LEAD_TOKENS = 16
+"""`overlap` asks so long before a chunk ends."""
 PAPER = {"gpu": "A800", "tokens_per_s": {"without": 1131.0, "with": 733.0}, "ratio": 0.648}
 _TINY = ModelConfig(
     name="tiny", layers=4, query_heads=4, kv_heads=2, head_dim=16, mlp_width=96, vocabulary=256, rope_base=10000.0,
     norm_epsilon=1e-5, tied_embeddings=False, memory=MemoryConfig(uniform_budget(2, 2, 8)),
 )  # fmt: skip
-SHAPES: dict[str, Callable[[], ModelConfig]] = {
-    "memory3-2b": PRESETS["memory3-2b"], "qwen2.5-1.5b": PRESETS["qwen2.5-1.5b"], "tiny": lambda: _TINY,
-}  # fmt: skip
-_COPIES = 7
+SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": PRESETS["memory3-2b"], "tiny": lambda: _TINY}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Make model, store and prompts, measure, write the result."""
-    options = _options(arguments)
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        print("torch sees no GPU: run this on one, or give --device cpu --shape tiny", file=sys.stderr)
-        return 1
-    with tempfile.TemporaryDirectory(dir=options.store) as folder:
-        result = measure(options, Path(folder))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "local-server.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in result.items() if name != "seconds"}, indent=1))
-    return 0
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "build/gpu-results")))
+    parser.add_argument("--out", type=Path, default=Path("build/gpu-local-server.json"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", default="memory3-2b", choices=SHAPES)
     parser.add_argument("--batch", type=int, default=32)
@@ -87,14 +70,16 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--answer-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=8, help="after one that is thrown away")
     parser.add_argument("--references", type=int, default=4800, help="in the store")
-    parser.add_argument(
-        "--lead-tokens", type=int, default=16, help="`overlap` asks so long before a chunk ends"
-    )
-    parser.add_argument(
-        "--store", type=Path, help="folder on the drive to read from, a temporary one by default"
-    )
-    parser.add_argument("--compiled", action="store_true", help="fuse small operations by torch.compile")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("torch sees no GPU: run this on one, or give --device cpu --shape tiny", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(options, Path(folder))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+    return 0
 
 
 def random_decoder(config: ModelConfig, device: str, dtype: torch.dtype) -> Decoder:
@@ -125,41 +110,34 @@ class LocalMemories:
         self, folder: Path, memory_format: MemoryFormat, count: int, device: str, dtype: torch.dtype
     ) -> None:  # fmt: skip
         """Write `count` memories to a new store in `folder`."""
-        self.folder = folder
-        self.memory, self.bytes = memory_format.config.memory, memory_format.full_bytes
-        ids, identity = astuple(memory_format.identity), asdict(memory_format.identity)
-        short = (bytes.fromhex(i)[:16] for i in ids)
+        self.folder, self.format, self.device, self.dtype = folder, memory_format, device, dtype
+        self.memory = memory_format.config.memory
+        identity = memory_format.identity
+        short = (bytes.fromhex(i)[:16] for i in astuple(identity))
         header = HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, self.memory.reference_tokens, *short)
         rng = np.random.default_rng(1)
         self.vectors = rng.standard_normal((count, DIMENSION), np.float32)
         self.vectors /= np.linalg.norm(self.vectors, axis=1, keepdims=True)
         self.store = open_store(f"file://{folder.resolve()}/store")
-        self.base = self.store.create(
-            "memories", "random", WriterIdentity(**identity, embedder_id="00" * 32, dimension=DIMENSION)
-        )
+        writer = WriterIdentity(**asdict(identity), embedder_id="00" * 32, dimension=DIMENSION)
+        self.base = self.store.create("memories", "random", writer)
         for first in range(0, count, 256):
             documents = []
             for number in range(first, min(first + 256, count)):
-                payload = header + rng.bytes(self.bytes)
-                crc = google_crc32c.value(payload)
-                reference = NewReference(
-                    number + 1, f"reference {number}", self.vectors[number], payload, crc
-                )
+                payload = header + rng.bytes(memory_format.full_bytes)
+                crc, text = google_crc32c.value(payload), f"reference {number}"
+                reference = NewReference(number + 1, text, self.vectors[number], payload, crc)
                 documents.append(NewDocument(str(number), "", {}, number.to_bytes(32, "little"), [reference]))
             self.store.write(self.base, documents)
-        self.format, self.device, self.dtype = memory_format, device, dtype
         self.stream = torch.cuda.Stream() if device.startswith("cuda") else None
         self.found: list[int] = []
         self._next = 0
 
-    def forget_pages(self) -> bool:
-        """Drop the store's files from the page cache; False where the system cannot."""
-        if not hasattr(os, "posix_fadvise"):
-            return False
+    def forget_pages(self) -> None:
+        """Drop the store's files from the page cache."""
         for path in (self.folder / "store").rglob("*.sqlite3*"):
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return True
 
     def retrieve(self, sequences: int) -> MemoryBatch:
         """Memories [sequences, 1, k] on the device, of the next queries. `found` notes how many differ."""
@@ -181,15 +159,15 @@ class LocalMemories:
 
 def generate(
     engine: BatchedDecoder, prompts: list[list[int]], answer_tokens: int, chunk_tokens: int,
-    memories: LocalMemories | None = None, thread: ThreadPoolExecutor | None = None, lead_tokens: int = 0,
+    memories: LocalMemories | None = None, thread: ThreadPoolExecutor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Read the prompts and answer greedily: int64 [B, answer_tokens].
 
-    thread: retrieves while the decoder works, beginning `lead_tokens` before the end of a chunk; None: every
+    thread: retrieves while the decoder works, beginning LEAD_TOKENS before the end of a chunk; None: every
     retrieval is waited for at the end of its chunk.
     """
     everyone, chunks = list(range(len(prompts))), range(0, len(prompts[0]), chunk_tokens)
-    lead = lead_tokens if thread else 0
+    lead = min(LEAD_TOKENS, chunk_tokens - 1) if thread else 0
 
     def ask() -> Future[MemoryBatch]:
         assert memories is not None
@@ -226,64 +204,39 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures of one run."""
     config, cuda = SHAPES[options.shape](), options.device.startswith("cuda")
     dtype, chunk = torch.bfloat16 if cuda else torch.float32, config.memory.chunk_tokens
-    began = time.perf_counter()
     memories = LocalMemories(folder, random_format(config), options.references, options.device, dtype)
     model = random_decoder(config, options.device, dtype)
     capacity = len(PREFIX) + options.prompt_tokens + options.answer_tokens
-    reading = BatchedDecoder(model, PREFIX, options.batch, capacity, compiled=options.compiled)
+    reading = BatchedDecoder(model, PREFIX, options.batch, capacity)
     model.set_memory(config.with_memory(MemoryConfig(reference_tokens=config.memory.reference_tokens)))
-    plain = BatchedDecoder(model, PREFIX, options.batch, capacity, compiled=options.compiled)
+    plain = BatchedDecoder(model, PREFIX, options.batch, capacity)
     rng = np.random.default_rng(2)
     prompts = rng.integers(0, config.vocabulary, (options.batch, options.prompt_tokens)).tolist()
-    prepared_s = time.perf_counter() - began
-    seconds: dict[str, list[float]] = {"without": [], "exact": [], "overlap": []}
+
+    def speed(engine: BatchedDecoder, *more: Any) -> float:
+        memories.forget_pages()
+        seconds = _timed(partial(generate, engine, prompts, options.answer_tokens, chunk, *more), cuda)
+        return float(options.batch * options.answer_tokens / seconds)
+
     with ThreadPoolExecutor(1) as thread:
-        variants: dict[str, tuple[Any, ...]] = {
-            "without": (plain, prompts, options.answer_tokens, chunk),
-            "exact": (reading, prompts, options.answer_tokens, chunk, memories),
-            "overlap": (
-                reading,
-                prompts,
-                options.answer_tokens,
-                chunk,
-                memories,
-                thread,
-                options.lead_tokens,
-            ),
+        variants: dict[str, Callable[[int], float]] = {
+            "without": lambda _: speed(plain),
+            "exact": lambda _: speed(reading, memories),
+            "overlap": lambda _: speed(reading, memories, thread),
         }
-        names = list(variants)
-        for number in range(-1, options.rounds):
-            for name in names[number % 3 :] + names[: number % 3]:
-                cold = memories.forget_pages()
-                _synchronize(cuda)
-                started = time.perf_counter()
-                generate(*variants[name])
-                took = time.perf_counter() - started
-                if number >= 0:
-                    seconds[name].append(took)
-                print(f"round {number} {name}: {took:.3f} s", flush=True)
-        retrieval_ms = [1e3 * _timed(lambda: memories.retrieve(options.batch)) for _ in range(options.rounds)]
+        speeds = interleave(variants, options.rounds)
+        retrieval_ms = [
+            1e3 * _timed(partial(memories.retrieve, options.batch), cuda) for _ in range(options.rounds)
+        ]
     memories.store.close()
-    speeds = {
-        name: [options.batch * options.answer_tokens / s for s in took] for name, took in seconds.items()
-    }
     copy = copy_bytes_per_s(options.device)
     steps = {name: step_cost(engine, options) for name, engine in (("without", plain), ("with", reading))}
     return {
         "gpu": torch.cuda.get_device_name() if cuda else "none: a processor",
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "dtype": str(dtype).removeprefix("torch."),
         "shape": config.name,
-        "parameters": config.parameters(),
-        "batch": options.batch,
-        "prompt_tokens": options.prompt_tokens,
-        "answer_tokens": options.answer_tokens,
+        **{name: getattr(options, name) for name in ("batch", "prompt_tokens", "answer_tokens")},
         "retrievals": -(-options.prompt_tokens // chunk) + -(-options.answer_tokens // chunk) - 1,
-        "compiled": options.compiled,
-        "cuda_graph": cuda,
-        "page_cache_dropped": cold,
-        "memory_bytes": memories.bytes,
         "different_memories": float(np.mean(memories.found)),
         "tokens_per_s": {name: asdict(median_interval(values)) for name, values in speeds.items()},
         "ratio_exact": asdict(ratio_interval(speeds["exact"], speeds["without"])),
@@ -294,8 +247,6 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "step_bytes": {name: read for name, (_, read) in steps.items()},
         "copy_gb_per_s": copy / 1e9,
         "bandwidth_share": {name: read / took / copy for name, (took, read) in steps.items()},
-        "prepared_s": prepared_s,
-        "seconds": seconds,
     }
 
 
@@ -311,12 +262,12 @@ def step_cost(engine: BatchedDecoder, options: argparse.Namespace) -> tuple[floa
     text = options.prompt_tokens + options.answer_tokens // 4
     engine.prefill(everyone, [[5] * text for _ in everyone])
     tokens, count = torch.full((engine.sequences,), 5, device=engine.device), options.answer_tokens // 2
-    _synchronize(engine.device.type == "cuda")
-    began = time.perf_counter()
-    for _ in range(count):
-        engine.step(tokens)
-    _synchronize(engine.device.type == "cuda")
-    took = (time.perf_counter() - began) / count
+
+    def steps() -> None:
+        for _ in range(count):
+            engine.step(tokens)
+
+    took = _timed(steps, engine.device.type == "cuda") / count
     vector = 2 * engine.config.head_dim * engine.dtype.itemsize
     text_rows = engine.config.layers * engine.config.kv_heads * (engine.prefix + text + (count + 1) / 2)
     slot_rows = memory.memories_per_chunk * memory.budget
@@ -328,23 +279,18 @@ def copy_bytes_per_s(device: str) -> float:
     cuda = device.startswith("cuda")
     source = torch.ones((1 << 30) if cuda else (1 << 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-
-    def copy() -> None:
-        target.copy_(source)
-        _synchronize(cuda)
-
-    return 2 * source.nbytes / min(_timed(copy) for _ in range(_COPIES))
+    return 2 * source.nbytes / min(_timed(lambda: target.copy_(source), cuda) for _ in range(7))
 
 
-def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def _synchronize(cuda: bool) -> None:
+def _timed(call: Callable[[], object], cuda: bool) -> float:
+    """Seconds of a call, its work on the device included."""
     if cuda:
         torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    if cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":
