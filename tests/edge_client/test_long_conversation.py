@@ -156,8 +156,8 @@ def test_key_values_in_the_middle_of_an_answer_are_those_of_a_fresh_session(mode
     read = talked.sequence.tokens[:-1]  # one token more was read since
     content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
     want, _ = fresh(model, session, Prompt(read, content))
-    with model.decoder.alone():
-        rows, wanted = (model.decoder.rows(s, want.length) for s in (talked.sequence, want))
+    places = [s.place for s in (talked.sequence, want)]
+    rows, wanted = (model.decoder.caches.read(p, True, want.length) for p in places if p is not None)
     for name, array in rows.items():
         np.testing.assert_allclose(array, wanted[name], atol=1e-4)
 
