@@ -25,9 +25,7 @@ from edge_client.generate.sampling import Sampling
 from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
 from edge_client.local.folder import Remembered as LocalOutcome
 from edge_client.local.folder import remember as remember_documents
-from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
-from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
@@ -85,7 +83,6 @@ class EdgeModel:
         self.mark = int(REMEMBER_AT * decoder.context)
         self._local: LocalKnowledgeBases | None = None  # set by `open`, as what follows
         self._settings: EdgeSettings | None = None
-        self._pack: LocalKnowledgeBase | None = None
         self.closed = False
         self.worker = RecallWorker(recaller) if recaller is not None else None
         self.background = ThreadPoolExecutor(1, "memory3-remember")
@@ -108,9 +105,8 @@ class EdgeModel:
         """Open a bundle and name a service (neither is needed if the environment names them).
 
         settings: instead of all other arguments. options: fields of EdgeSettings; None is as if it were not given.
-        The service is not called before the first question. Raises InvalidInput for a wrong setting or a pack of
-        another knowledge base, MissingFile, CorruptFile and IdentityMismatch for the bundle and the pack, and
-        ProviderError.
+        The service is not called before the first question. Raises InvalidInput for a wrong setting, MissingFile,
+        CorruptFile and IdentityMismatch for the bundle and the knowledge bases of this device, and ProviderError.
         """
         given: dict[str, Any] = {"bundle": bundle, "service": service, **options}
         given = {name: value for name, value in given.items() if value is not None}
@@ -124,16 +120,16 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
-        pack = open_pack(settings, opened)
         local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
         if len(local) and "service" not in settings.model_fields_set:
             settings = settings.model_copy(update={"offline": True})
         recaller = Recaller(
             opened.embedder(threads=settings.embedder_threads), _client(opened, settings), opened.memory_format,
-            pack=pack, local=[local], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
+            local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
+            cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack, model._local = settings, pack, local
+        model._settings, model._local = settings, local
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -143,16 +139,15 @@ class EdgeModel:
         model was not made by `open`, ModelClosed.
         """
         mine, settings = self.recaller, self._settings
-        if settings is None or not isinstance(mine, Recaller):
+        if settings is None or self._local is None or not isinstance(mine, Recaller):
             raise InvalidInput(_NOT_OPENED)
         settings = settings.model_copy(update={"knowledge_base": name})
-        pack = self._pack if self._pack is not None and self._pack.name == name else None
         recaller = Recaller(
-            mine.embedder, _client(self.bundle, settings), mine.memory_format, cache=mine.cache, pack=pack,
-            local=mine.local,
+            mine.embedder, _client(self.bundle, settings), mine.memory_format, cache=mine.cache, local=mine.local,
+            stand_ins=self._local.stand_ins(name),
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack, model._local = settings, self._pack, self._local
+        model._settings, model._local = settings, self._local
         return model
 
     def ask(

@@ -30,8 +30,8 @@ from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from edge_client.wire.bases import names_of
 from edge_client.wire.client import MemoryClient
+from edge_client.wire.retrieval import names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
 from memory_model.printable import printable, shown_on

@@ -61,7 +61,7 @@ def statistics_table(result: Result) -> RenderableType:
         table.add_column(column, justify="right")
     for recalled in result.recalls:
         t = recalled.recall.times
-        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms, recalled.blocked.total_ms)
+        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms, recalled.blocked_ms)
         table.add_row(str(recalled.chunk), recalled.state, *(f"{v:.1f}" for v in values))
     return Group(Text(line, style="dim"), *([table] if table.row_count else []))
 
@@ -78,7 +78,7 @@ def as_json(result: Result) -> dict[str, Any]:
                 "chunk": r.chunk, "generated": r.generated, "query": r.recall.query, "state": r.state,
                 "error": r.recall.error, "service_error": r.recall.service_error, "kept": r.kept,
                 "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
-                "times": asdict(r.recall.times), "blocked": asdict(r.blocked),
+                "times": asdict(r.recall.times), "blocked_ms": round(r.blocked_ms, 3),
             }
             for r in result.recalls
         ],

@@ -18,7 +18,7 @@ import numpy as np
 
 from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import Sequence
-from edge_client.events import Blocked, Recalled
+from edge_client.events import Recalled
 from edge_client.generate.prompt import asks, cut
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recall, without
@@ -153,7 +153,7 @@ class ChunkRecalls:
         times = replace(found.times, inject_ms=inject_ms)
         recalled = Recalled(
             chunk, generated, replace(found, times=times), kept=kept if found.error else 0,
-            position=len(self._sequence.tokens), blocked=Blocked.of(found, waited_ms, inject_ms),
+            position=len(self._sequence.tokens), blocked_ms=waited_ms + inject_ms,
         )  # fmt: skip
         self.news.append(recalled)
         self.last[chunk] = recalled

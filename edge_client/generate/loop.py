@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence
-from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from edge_client.events import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.sampling import Picked, Sampler, Sampling
@@ -164,10 +164,7 @@ class Answer:
     @property
     def recalled(self) -> tuple[Recalled, ...]:
         """The last event of every chunk, without the memories' keys and values, which are megabytes."""
-        return tuple(
-            replace(r, recall=replace(r.recall, memories=(), payloads=()))
-            for r in self._recalls.last.values()
-        )
+        return tuple(replace(r, recall=replace(r.recall, memories=())) for r in self._recalls.last.values())
 
     def keep(self, tokens: int) -> None:
         """Forget all but the first so many tokens: the caller never received the others."""
@@ -180,14 +177,14 @@ class Answer:
     def _statistics(self, reused: int, decoder_s: float) -> Statistics:
         seconds, number = self._seconds(), len(self._generated)
         last = list(self._recalls.last.values())
-        prompt = sum((r.blocked for r in last if not r.generated), Blocked())
-        blocked = sum((r.blocked for r in last if r.generated), Blocked())
+        prompt = sum(r.blocked_ms for r in last if not r.generated)
+        blocked = sum(r.blocked_ms for r in last if r.generated)
         decoding_s = max(seconds - self._first_token_s, 1e-9)
         return Statistics(
             prompt_tokens=len(self._prompt.ids), reused_tokens=reused, generated_tokens=number,
             first_token_ms=1e3 * self._first_token_s,
             tokens_per_s=(number - 1) / decoding_s if number > 1 else 0.0, decoder_ms=1e3 * decoder_s,
-            overhead_ms=1e3 * (seconds - decoder_s) - prompt.total_ms - blocked.total_ms,
+            overhead_ms=1e3 * (seconds - decoder_s) - prompt - blocked,
             recalls=len(last), states=dict(Counter(r.state for r in last)),
-            generated_recalls=sum(r.generated for r in last), prompt_blocked=prompt, blocked=blocked,
+            generated_recalls=sum(r.generated for r in last), prompt_blocked_ms=prompt, blocked_ms=blocked,
         )  # fmt: skip

@@ -138,8 +138,10 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
                 read = talked.sequence.tokens[:-1]  # one token more was read since
                 content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
                 want, _ = fresh(model, session, Prompt(read, content))
-                with model.decoder.alone():
-                    rows, wanted = (model.decoder.rows(s, want.length) for s in (talked.sequence, want))
+                places = [s.place for s in (talked.sequence, want)]
+                rows, wanted = (
+                    model.decoder.caches.read(p, True, want.length) for p in places if p is not None
+                )
                 for name, array in rows.items():
                     np.testing.assert_allclose(array, wanted[name], atol=1e-4)
     assert before + 290 > model.decoder.room, "it would not have fitted"

@@ -210,7 +210,7 @@ def test_statistics_add_up(model: EdgeModel) -> None:
     assert s.generated_tokens == len(tokens) == 40
     assert s.states == Counter(r.state for r in recalls)
     assert s.generated_recalls == len([r for r in recalls if r.generated]) == 2
-    assert s.recall_ms == pytest.approx(sum(r.blocked.total_ms for r in recalls))
+    assert s.recall_ms == pytest.approx(sum(r.blocked_ms for r in recalls))
     assert s.decoder_ms + s.recall_ms + s.overhead_ms >= s.first_token_ms > 0
     assert all(r.recall.times.server_ms > 0 for r in recalls)
 
