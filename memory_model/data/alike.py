@@ -78,7 +78,11 @@ class AlikeConversations(Conversations):
         return self._said(written, read, said, asked)
 
     def _said(
-        self, written: Sequence[Reference], read: Sequence[int], turns: list[tuple[str, str]], asked: list[int]
+        self,
+        written: Sequence[Reference],
+        read: Sequence[int],
+        turns: list[tuple[str, str]],
+        asked: list[int],
     ) -> Conversation:
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[:1])
