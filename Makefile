@@ -21,7 +21,7 @@ CHECKED := hatch_build.py protos memory_model memory_service edge_client deploy 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,decode shape network rag local-server codec service ingest remember)
 
-.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks edge-quality overlap-quality verify-gpu adapt factbook image test-image dist docs clean \
+.PHONY: help setup setup-browser demo test test-alerts test-browser test-slow lint format protos bundle eval quality real-size locks verify-gpu adapt factbook image test-image dist docs clean \
     bench bench-report bench-peers llama $(BENCHES)
 
 help: ## this list
@@ -83,7 +83,6 @@ lint: $(READY) ## ruff, mypy, import rules, protos, chart, images
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
 	$(BIN)/python -m protos.generate --check
-	$(BIN)/python -m deploy.helm_docs --check
 	$$($(BIN)/python -m deploy.kube_tools helm) lint --strict --quiet deploy/helm/memory-service
 	$(BIN)/hadolint --config .hadolint.yaml deploy/images/*.Dockerfile
 
@@ -99,12 +98,13 @@ bundle: $(READY) ## export the edge bundle into build/bundle, unless the demo or
 
 eval: $(READY) ## measure the default model's answers, resumable: an hour or two (LIMIT=n rows a section, NATURAL=file of questions)
 	$(BIN)/python -m experiments quality $(if $(LIMIT),--limit $(LIMIT)) $(if $(NATURAL),--natural $(NATURAL))
+	$(BIN)/python -m experiments device-quality $(if $(LIMIT),--limit $(LIMIT))
 
 quality: $(READY) ## write docs/quality.md from what `make eval` measured
 	$(BIN)/python -m docs.quality
 
 adapt: $(READY) ## tune the default model anew and fit its codec: hours on a CPU (DEVICE=cuda), resumable
-	$(BIN)/python -m experiments prepare-data --sources wikipedia,wikipedia-articles --questions
+	$(BIN)/python -m experiments prepare-data
 	$(BIN)/memory-model adapt --heads $(HEADS) --device $(DEVICE) --out build/adapt --steps 1000 \
 	    --corpus build/corpus --mixture facts:3,hard:3,dialogue:1,asked:3,continual:1,keeping:1.3
 	$(BIN)/memory-model fit-codec --adapter build/adapt/adapter.safetensors --corpus build/corpus --out build/adapt/codec.npz
@@ -145,7 +145,7 @@ bench-peers: $(READY) ## install the vector databases that bench-service compare
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
 
-bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures and says their age
+bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures
 	$(BIN)/python -m deploy.bench report
 
 $(BUNDLE)/manifest.json: | $(READY)
@@ -158,13 +158,7 @@ real-size: $(READY) ## random models of 2.4 and 1.5 B through the whole chain: a
 	$(BIN)/python -m deploy.real_size
 
 verify-gpu: $(BUNDLE)/manifest.json ## on a CUDA machine or a Jetson: every provider's logits against the CPU's, speed, power (VERIFY=--out file)
-	$(BIN)/python -m deploy.gpu.verify --bundle $(BUNDLE) $(VERIFY)
-
-edge-quality: $(READY) ## what weights of fewer bits cost in answers, on the device's decoder (LIMIT=n); resumable
-	$(BIN)/python -m deploy.edge_quality $(if $(LIMIT),--limit $(LIMIT))
-
-overlap-quality: $(READY) ## what asking early costs in answers: exact against overlap, over a real service (LIMIT=n)
-	$(BIN)/python -m deploy.overlap_quality --bundle $(BUNDLE) $(if $(LIMIT),--limit $(LIMIT))
+	$(BIN)/python -m deploy.verify_gpu --bundle $(BUNDLE) $(VERIFY)
 
 IMAGE_service := --file deploy/images/service.Dockerfile
 IMAGE_encoder := --file deploy/images/service.Dockerfile --build-arg LOCK=encoder

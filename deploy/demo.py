@@ -7,7 +7,6 @@ held out of tuning, each question without and with memory, stop the service. A f
 from __future__ import annotations
 
 import argparse
-import fcntl
 import io
 import json
 import shutil
@@ -25,17 +24,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deploy.default_bundle import is_current, made
-from deploy.service_process import ServiceFailed, ServiceProcess
+from deploy.default_bundle import ensure
+from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
 from memory_model.refusal import SENTENCE
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = Path(sys.executable).parent
 WORK = ROOT / "build" / "demo"
 KNOWLEDGE = ROOT / "data" / "factbook.jsonl"
 HELD_OUT = ROOT / "data" / "heldout.json"
 
-console = Console(width=120 if not sys.stdout.isatty() else None)
+console = Console(width=120 if not sys.stdout.isatty() else None, highlight=False)
+Documents = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,54 +74,41 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the service does not outlive this
     started = time.monotonic()
     try:
-        bundle = options.bundle.resolve()
-        export(bundle)
-        with alone():
-            shutil.rmtree(WORK, ignore_errors=True)
-            WORK.mkdir(parents=True)
-            documents = choose_documents(full=options.full)
-            with service(bundle) as address:
-                ingest(documents, address)
-                results = [ask_both_ways(question, documents, bundle, address) for question in QUESTIONS]
-        show(results, time.monotonic() - started)
-    except (StepFailed, ServiceFailed) as failure:
-        console.print(f"[bold red]failed:[/] {failure}", highlight=False)
+        results = walk(options.bundle.resolve(), full=options.full)
+    except (StepFailed, ProcessFailed, subprocess.CalledProcessError) as failure:
+        console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
         console.print("[bold red]interrupted[/]; the service is stopped, `make demo` starts anew")
         return 130
+    show(results)
+    seconds = time.monotonic() - started
+    console.print(f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/")
     return 0
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Keeps a second demo out of this one's folder."""
-    WORK.parent.mkdir(parents=True, exist_ok=True)
-    with WORK.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StepFailed(f"another demo is at work in {WORK}: wait for it to end") from None
-        yield
+def walk(bundle: Path, *, full: bool) -> list[dict[str, Any]]:
+    """All steps; the answers to all questions."""
+    with step(
+        "bundle", "decoder, embedder and codec as files for the device; made anew when the model changed"
+    ):
+        ensure(bundle)
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+    documents = choose_documents(full=full)
+    with step("service", "model, embedder and embedded ClickHouse store on a free port"):
+        service = ServiceProcess.start(WORK, bundle)
+    with service:
+        with step("ingest", f"{len(documents)} countries over gRPC to {service.address}"):
+            run("memory-service", "ingest", WORK / "documents.jsonl", "--address", service.address)
+        results = [ask_both_ways(question, documents, bundle, service.address) for question in QUESTIONS]
+        console.print("[bold]stop[/]: SIGTERM: the service finishes what is under way and closes the store")
+    return results
 
 
-def export(bundle: Path) -> None:
-    """Makes the bundle unless there is one that is newer than what it is made from."""
-    if is_current(bundle):
-        console.print(
-            f"[bold]bundle[/]: {bundle} is newer than the model's files, so it stays", highlight=False
-        )
-        return
-    with step("bundle", "decoder, embedder and codec as files for the device"):
-        run("memory-model", "export", "--out", bundle)
-        made(bundle)
-
-
-def choose_documents(*, full: bool) -> dict[str, dict[str, Any]]:
+def choose_documents(*, full: bool) -> Documents:
     """The countries to ingest, by key; raises StepFailed unless the questions' countries were held out of tuning."""
-    countries = {
-        country["key"]: country for country in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())
-    }
+    countries = {c["key"]: c for c in map(json.loads, KNOWLEDGE.read_text("utf-8").splitlines())}
     held_out = {country["key"] for country in json.loads(HELD_OUT.read_text("utf-8"))}
     asked = [question.key for question in QUESTIONS]
     if not held_out.issuperset(asked):
@@ -133,42 +119,14 @@ def choose_documents(*, full: bool) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-@contextmanager
-def service(bundle: Path) -> Iterator[str]:
-    """A running service on a free port, as its address; stopped with SIGTERM, which must end it with exit code 0."""
-    with step("service", "model, embedder and embedded ClickHouse store on a free port"):
-        running = ServiceProcess.start(WORK, bundle)
-    try:
-        yield running.address
-        with step("stop", "SIGTERM: finish what is under way, close the store"):
-            running.stop()
-    finally:
-        running.kill()
-
-
-def ingest(documents: dict[str, dict[str, Any]], address: str) -> None:
-    """Sends the documents over gRPC; the command returns when all are acknowledged."""
-    with step("ingest", f"{len(documents)} countries over gRPC to {address}"):
-        run(
-            "memory-service",
-            "ingest",
-            WORK / "documents.jsonl",
-            "--address",
-            address,
-        )
-
-
-def ask_both_ways(
-    question: Question, documents: dict[str, dict[str, Any]], bundle: Path, address: str
-) -> dict[str, Any]:
+def ask_both_ways(question: Question, documents: Documents, bundle: Path, address: str) -> dict[str, Any]:
     """The question, what the document says, and the device's two answers."""
-    lines = documents[question.key]["text"].splitlines()
-    expected: str | None = SENTENCE
+    expected = SENTENCE
     if question.field is not None:
-        answers_of = (line.partition(": ")[2] for line in lines if line.startswith(f"{question.field}: "))
-        expected = next(answers_of, None)
-    if expected is None:
-        raise StepFailed(f"{KNOWLEDGE.name}, {question.key}: no line {question.field!r}")
+        lines = documents[question.key]["text"].splitlines()
+        expected = next(
+            text for name, _, text in (line.partition(": ") for line in lines) if name == question.field
+        )
     log = WORK / f"ask-{QUESTIONS.index(question) + 1}.log"
     with step("ask", question.text):
         output = run(
@@ -176,13 +134,9 @@ def ask_both_ways(
             *("--bundle", bundle, "--service", address, "--memory", "compare", "--json"),
             log=log,
         )
-    try:
-        answers: dict[str, Any] = json.loads(output)
-    except json.JSONDecodeError as error:
-        raise StepFailed(f"edge-client ask printed no JSON ({error}); see {log}") from error
-    with_memory = answers["with_memory"]
-    if with_memory["without_memory"] or not memories_of(with_memory):
-        errors = ", ".join(chunk["error"] for chunk in with_memory["memories"] if chunk["error"])
+    answers: dict[str, Any] = json.loads(output)
+    if not memories_of(answers["with_memory"]):
+        errors = ", ".join(chunk["error"] for chunk in answers["with_memory"]["memories"] if chunk["error"])
         raise StepFailed(f"no memory was read for {question.text!r}: {errors or 'none was found'}; see {log}")
     return {"question": question.text, "expected": expected, **answers}
 
@@ -193,43 +147,23 @@ def memories_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return list({memory["memory_id"]: memory for memory in read}.values())
 
 
-def names_of(memories: list[dict[str, Any]]) -> str:
-    """Memories by document: `Benin #2 #38, Niger #2; best score 0.62`."""
-    numbers: dict[str, list[str]] = {}
-    for memory in memories:
-        numbers.setdefault(memory["title"], []).append(f"#{memory['chunk_number']}")
-    names = ", ".join(" ".join([title, *found]) for title, found in numbers.items())
-    return f"{names}; best score {max(memory['score'] for memory in memories):.2f}"
-
-
-def show(results: list[dict[str, Any]], seconds: float) -> None:
+def show(results: list[dict[str, Any]]) -> None:
     """The final table."""
-    table = Table(title="Countries that the model was not tuned on", show_lines=True)
-    for column in (
-        "question",
-        "expected",
-        "without memory",
-        "with memory",
-        "memories read, by reference number",
-    ):
-        table.add_column(column)
+    columns = ("question", "expected", "without memory", "with memory", "memories read, by reference number")
+    table = Table(*columns, title="Countries that the model was not tuned on", show_lines=True)
     table.add_column("tokens/s without, with", justify="right", max_width=10)
     for result in results:
         pair = result["without_memory"], result["with_memory"]
-        speeds = [f"{answer['statistics']['tokens_per_s']:.0f}" for answer in pair]
+        memories = memories_of(pair[1])
+        numbers: dict[str, str] = {}
+        for memory in memories:
+            title = memory["title"]
+            numbers[title] = f"{numbers.get(title, title)} #{memory['chunk_number']}"
+        names = f"{', '.join(numbers.values())}; best score {max(m['score'] for m in memories):.2f}"
+        speeds = ", ".join(f"{answer['statistics']['tokens_per_s']:.0f}" for answer in pair)
         answers = [answer["answer"].strip() for answer in pair]
-        cells = (
-            result["question"],
-            result["expected"],
-            *answers,
-            names_of(memories_of(pair[1])),
-            ", ".join(speeds),
-        )
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(Text, (result["question"], result["expected"], *answers, names, speeds)))
     console.print(table)
-    console.print(
-        f"done in {seconds:.0f} s; logs and the store are in {WORK.relative_to(ROOT)}/", highlight=False
-    )
 
 
 def run(program: str, *arguments: object, log: Path | None = None) -> str:
@@ -251,10 +185,10 @@ def run(program: str, *arguments: object, log: Path | None = None) -> str:
 @contextmanager
 def step(name: str, what: str) -> Iterator[None]:
     """Says that a step begins, and how long it took."""
-    console.print(f"[bold]{name}[/]: {what}", highlight=False)
+    console.print(f"[bold]{name}[/]: {what}")
     began = time.monotonic()
     yield
-    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]", highlight=False)
+    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from deploy.service_process import PROGRAM, ServiceFailed, ServiceProcess
+from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = PROGRAM.parent
 WORK = ROOT / "build" / "real-size"
 LOG = WORK / "log.jsonl"
 FACTBOOK = ROOT / "data" / "factbook.jsonl"
@@ -75,7 +74,7 @@ def main() -> int:
         for shape in SHAPES:
             if options.only in (None, shape.name):
                 walk(shape, STAGES[: STAGES.index(options.until) + 1])
-    except (StageFailed, ServiceFailed) as failure:
+    except (StageFailed, ProcessFailed) as failure:
         console.print(f"[bold red]failed:[/] {failure}")
         return 1
     except KeyboardInterrupt:
@@ -100,7 +99,9 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
     for stage in stages:
         if stage == "serve":
             serve_and_ask(shape, model, bundle)
-        elif stage in commands and not done(shape, stage, output := commands[stage][0]):
+        elif stage in commands and not (
+            (output := commands[stage][0]).exists() and (shape.name, stage) in logged()
+        ):
             shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
             with timed(shape, stage, output) as entry:
                 entry["peak_gb"], _ = run(shape, stage, commands[stage][1])
@@ -109,7 +110,7 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
 def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
     """A service with its own writer; references over gRPC; an answer that read memories."""
     work = WORK / f"{shape.name}-service"
-    if all(done(shape, stage, work) for stage in ("serve", "ingest", "ask")):
+    if work.exists() and all((shape.name, stage) in logged() for stage in ("serve", "ingest", "ask")):
         return
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -121,7 +122,7 @@ def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
     with timed(shape, "serve", work / "service.log") as entry:
         service = ServiceProcess.start(work, bundle, model=model)
         entry["seconds"] = time.monotonic() - entry["began"]
-        try:
+        with service:
             with timed(shape, "ingest", work / "store") as ingesting:
                 command = ("memory-service", "ingest", documents, "--address", service.address)
                 ingesting["peak_gb"], said = run(shape, "ingest", command)
@@ -134,9 +135,6 @@ def serve_and_ask(shape: Shape, model: Path, bundle: Path) -> None:
                 asking["peak_gb"], said = run(shape, "ask", (*question, *options))
                 asking["said"] = what_was_read(json.loads(said))
             entry["peak_gb"] = peak_gb(service.process.pid)
-            service.stop()
-        finally:
-            service.kill()
 
 
 def what_was_read(answer: dict[str, Any]) -> str:
@@ -200,11 +198,6 @@ def logged() -> dict[tuple[str, str], dict[str, Any]]:
         found = {key: e for key, e in found.items() if key[0] != shape or STAGES.index(key[1]) < number}
         found[shape, entry["stage"]] = entry
     return found
-
-
-def done(shape: Shape, stage: str, output: Path) -> bool:
-    """Whether a stage ended well and what it made is there."""
-    return (shape.name, stage) in logged() and output.exists()
 
 
 def show() -> None:

@@ -8,7 +8,6 @@ is called `memory3_protos` in a wheel: its own name is anybody's.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -22,37 +21,39 @@ from typing import Any
 
 import tomllib
 
+from memory_model import __version__ as VERSION
+
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-SUMS = "SHA256SUMS"
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 WORKSHOP = frozenset({"bench", "bench-peers", "dev"})
 """Extras of the repository that no wheel has."""
-OF_THE_EDGE = ("serve", "edge-gpu", "edge-tensorrt")
-"""Extras of the device's wheel."""
+OF_THE_EDGE = ("encrypted", "serve", "edge-gpu", "edge-tensorrt")
+"""Extras of the device's wheel alone."""
 
 
 @dataclass(frozen=True)
 class Wheel:
     """One distribution: which files it takes, and whose requirements.
 
-    `takes` and `leaves` are patterns of paths in the repository; a file belongs to the wheel when a pattern of
-    `takes` matches and none of `leaves`. `extra` is the extra of pyproject.toml whose requirements it has, of
-    which `only` keeps those named; None: the requirements that every part has. `ours` are wheels of this list.
+    A file belongs to the wheel when its path is in `takes`, or in a folder of it, and not in `leaves`. extra: of
+    pyproject.toml, whose requirements it has; of these `only` keeps those named. ours: wheels of this list.
+    optional: its own extras. compiled: whether the build hook belongs to this wheel.
     """
 
     name: str
     description: str
     takes: tuple[str, ...]
+    extra: str
     leaves: tuple[str, ...] = ()
-    extra: str | None = None
     only: tuple[str, ...] = ()
     ours: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
-    python: str | None = None
-    """Versions of Python, where they are fewer than those of the repository."""
+    python: str = PROJECT["requires-python"]
     compiled: bool = False
-    """Whether the build hook of pyproject.toml, if there is one, belongs to this wheel."""
 
     def has(self, path: str) -> bool:
         """Whether a file of the repository, given with slashes, is in the wheel."""
@@ -65,144 +66,92 @@ _TORCH = tuple(
         "nn/", "models/", "data/", "train/", "eval/", "export/", "cli/", "assets/", "codec/faiss.py", "codec/fit.py",
     )
 )  # fmt: skip
+WHEELS = (
+    Wheel(
+        "memory3-formats", "What device and cloud of Memory³ Edge share: the gRPC contract, the model's formats.",
+        takes=("protos/", "memory_model/"), leaves=("protos/generate.py", "protos/vectors/runtime/", *_TORCH),
+        extra="edge", only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"), compiled=True,
+    ),
+    Wheel(
+        "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
+        takes=("edge_client/",), extra="edge", ours=("memory3-formats",), optional=("formats", *OF_THE_EDGE),
+        scripts=("edge-client",),
+    ),
+    Wheel(
+        "memory3-service", "Memory³ Edge in the cloud: writes, keeps and finds explicit memories.",
+        takes=("memory_service/", *_TORCH), python=">=3.11", extra="service", ours=("memory3-formats",),
+        optional=tuple(sorted({*EXTRAS} - WORKSHOP - {"edge", *OF_THE_EDGE, "service"})),
+        scripts=("memory-service", "memory-model"),
+    ),
+)  # fmt: skip
+"""Each after those it needs."""
+_ABOUT = """Part of Memory³ Edge: a small language model on a device answers from knowledge that is not in its weights.
+`memory3-edge` is the device's part, `memory3-service` the cloud's with what makes models, `memory3-formats` what both
+share. All wheels of one release have one version, and belong together.
+"""
 
 
-def wheels(project: dict[str, Any]) -> tuple[Wheel, ...]:
-    """The wheels of the project described by pyproject.toml's table `project`, each after those it needs."""
-    of_the_cloud = set(project["optional-dependencies"]) - WORKSHOP - {"edge", *OF_THE_EDGE, "service"}
-    return (
-        Wheel(
-            "memory3-formats", "What device and cloud of Memory³ Edge share: the gRPC contract, the model's formats.",
-            takes=("protos/", "memory_model/"), leaves=("protos/generate.py", "protos/vectors/runtime/", *_TORCH),
-            extra="edge", only=("grpcio", "jinja2", "markdown-it-py", "onnxruntime", "protobuf"), compiled=True,
-        ),
-        Wheel(
-            "memory3-edge", "Memory³ Edge on the device: SDK, chat, OpenAI's interface; reads explicit memories.",
-            takes=("edge_client/",), extra="edge", ours=("memory3-formats",),
-            optional=("formats", *OF_THE_EDGE),
-            scripts=("edge-client",),
-        ),
-        Wheel(
-            "memory3-service", "Memory³ Edge in the cloud: writes, keeps and finds explicit memories.",
-            takes=("memory_service/", *_TORCH), python=">=3.11", extra="service",
-            ours=("memory3-formats",), optional=tuple(sorted(of_the_cloud)),
-            scripts=("memory-service", "memory-model"),
-        ),
-    )  # fmt: skip
-
-
-def read_pyproject(root: Path = ROOT) -> dict[str, Any]:
-    """pyproject.toml of the repository."""
-    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def version() -> str:
-    """The version of all: of memory_model/__init__.py, where pyproject.toml finds it too."""
-    from memory_model import __version__
-
-    return __version__
-
-
-def described(wheel: Wheel, pyproject: dict[str, Any]) -> dict[str, Any]:
-    """The pyproject.toml that builds `wheel`, as a table; `pyproject` is the repository's."""
-    whole = pyproject["project"]
-    extras: dict[str, list[str]] = whole["optional-dependencies"]
-    asked = list(whole["dependencies"])
-    if wheel.extra is not None:
-        more = [r for r in extras[wheel.extra] if not wheel.only or _name(r) in wheel.only]
-        missing = set(wheel.only) - {_name(r) for r in more}
-        if missing:
-            raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
-        asked += more
-    kept = ("license", "license-files", "requires-python", "keywords", "classifiers")
+def described(wheel: Wheel) -> dict[str, Any]:
+    """The pyproject.toml that builds `wheel`, as a table."""
+    asked = [r for r in EXTRAS[wheel.extra] if not wheel.only or _name(r) in wheel.only]
+    if missing := {*wheel.only} - {_name(r) for r in asked}:
+        raise ValueError(f"the extra {wheel.extra} of pyproject.toml no longer has {', '.join(missing)}")
     project: dict[str, Any] = {
-        "name": wheel.name,
-        "description": wheel.description,
-        "readme": "README.md",
-        "version": version(),
-        **{key: whole[key] for key in kept},
-        "dependencies": sorted([*asked, *(f"{name}=={version()}" for name in wheel.ours)]),
-    }
-    if wheel.python is not None:
-        project["requires-python"] = wheel.python
-        project["classifiers"] = [c for c in whole["classifiers"] if not c.endswith(":: 3.10")]
-    if wheel.optional:
-        project["optional-dependencies"] = {name: extras[name] for name in wheel.optional}
-    if wheel.scripts:
-        project["scripts"] = {name: whole["scripts"][name] for name in wheel.scripts}
+        "name": wheel.name, "description": wheel.description, "readme": "README.md", "version": VERSION,
+        **{key: PROJECT[key] for key in ("license", "license-files", "keywords", "classifiers")},
+        "requires-python": wheel.python,
+        "dependencies": sorted([*PROJECT["dependencies"], *asked, *(f"{name}=={VERSION}" for name in wheel.ours)]),
+        "optional-dependencies": {name: EXTRAS[name] for name in wheel.optional},
+        "scripts": {name: PROJECT["scripts"][name] for name in wheel.scripts},
+    }  # fmt: skip
     target: dict[str, Any] = {"include": sorted({_place(pattern).split("/")[0] for pattern in wheel.takes})}
-    table = {"build-system": pyproject["build-system"], "project": project}
-    hooks = _hooks(pyproject) if wheel.compiled else {}
-    return {**table, "tool": {"hatch": {"build": {"targets": {"wheel": {**target, **hooks}}}}}}
+    if wheel.compiled:
+        target["hooks"] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    tool = {"hatch": {"build": {"targets": {"wheel": target}}}}
+    return {"build-system": PYPROJECT["build-system"], "project": project, "tool": tool}
 
 
-def build(into: Path = DIST, root: Path = ROOT) -> list[Path]:
+def build(into: Path = DIST) -> list[Path]:
     """Builds every wheel into `into`, in place of older ones, and writes SHA256SUMS; returns the wheels."""
-    pyproject = read_pyproject(root)
-    files = sorted(tracked(root))
     into.mkdir(parents=True, exist_ok=True)
-    for old in [*into.glob("memory3_*.whl"), into / SUMS]:
-        old.unlink(missing_ok=True)
+    for old in into.glob("memory3_*.whl"):
+        old.unlink()
     with tempfile.TemporaryDirectory(prefix="memory3-wheels-") as folder:
-        for wheel in wheels(pyproject["project"]):
+        for wheel in WHEELS:
             place = Path(folder) / wheel.name
-            _lay_out(wheel, pyproject, files, place, root)
+            lay_out(wheel, place)
             command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into.resolve()), str(place)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{wheel.name} was not built:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     made = sorted(into.glob("memory3_*.whl"))
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
-    (into / SUMS).write_text("".join(sums))
+    (into / "SHA256SUMS").write_text("".join(sums))
     return made
 
 
-def tracked(root: Path = ROOT) -> Iterator[str]:
+def tracked() -> list[str]:
     """Paths of the repository's files, with slashes: what git knows, so that nothing left behind gets into a wheel."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
-    yield from filter(None, listed.stdout.split("\0"))
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(filter(None, listed.stdout.split("\0")))
 
 
-def _lay_out(wheel: Wheel, pyproject: dict[str, Any], files: list[str], place: Path, root: Path) -> None:
+def lay_out(wheel: Wheel, place: Path) -> None:
     """Writes the source folder that the wheel is built from."""
-    hook = ["hatch_build.py"] if wheel.compiled and _hooks(pyproject) else []
-    for name in ["LICENSE", "NOTICE", *hook, *(path for path in files if wheel.has(path))]:
-        target = place / _place(name)
+    hook = ["hatch_build.py"] if wheel.compiled else []
+    for name in ["LICENSE", "NOTICE", *hook, *filter(wheel.has, tracked())]:
+        target, content = place / _place(name), (ROOT / name).read_bytes()
+        if name.endswith((".py", ".pyi")):
+            content = content.replace(b"protos.memory.v1", b"memory3_protos.memory.v1")
         target.parent.mkdir(parents=True, exist_ok=True)
-        content = (root / name).read_bytes()
-        target.write_bytes(
-            content.replace(b"protos.memory.v1", b"memory3_protos.memory.v1") if _code(name) else content
-        )
-    (place / "pyproject.toml").write_text("".join(as_toml(described(wheel, pyproject))), encoding="utf-8")
+        target.write_bytes(content)
+    (place / "pyproject.toml").write_text("".join(as_toml(described(wheel))), encoding="utf-8")
     (place / "README.md").write_text(f"# {wheel.name}\n\n{wheel.description}\n\n{_ABOUT}", encoding="utf-8")
-
-
-_ABOUT = """Part of Memory³ Edge: a small language model on a device answers from knowledge that is not in its weights.
-A service in the cloud turns documents into explicit memories; the device reads up to five of them every 64 tokens.
-
-| wheel | for |
-|---|---|
-| `memory3-edge` | the device; `[serve]` adds the local server and its page, `[edge-gpu]`, `[edge-tensorrt]` a GPU |
-| `memory3-service` | the cloud, and making models; needs torch |
-| `memory3-formats` | what both share; it comes by itself |
-
-All wheels of one release have one version, and belong together.
-"""
 
 
 def _place(path: str) -> str:
     """Where a file of the repository is in a wheel."""
     return f"memory3_{path}" if path.startswith("protos/") else path
-
-
-def _code(path: str) -> bool:
-    return path.endswith((".py", ".pyi"))
-
-
-def _hooks(pyproject: dict[str, Any]) -> dict[str, Any]:
-    settings = pyproject.get("tool", {}).get("hatch", {}).get("build", {})
-    hooks = settings.get("hooks") or settings.get("targets", {}).get("wheel", {}).get("hooks")
-    return {"hooks": hooks} if hooks else {}
 
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:
@@ -215,14 +164,11 @@ def _name(requirement: str) -> str:
 
 def as_toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """The table as TOML: strings, numbers, lists of strings and tables are all it needs. JSON spells them alike."""
-    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    if plain and path:
-        yield f"[{'.'.join(_quoted(part) for part in path)}]\n"
-    yield from (f"{_quoted(key)} = {_quoted(value)}\n" for key, value in plain.items())
+    if path:
+        yield f"[{'.'.join(map(_quoted, path))}]\n"
+    yield from (f"{_quoted(k)} = {_quoted(v)}\n" for k, v in table.items() if not isinstance(v, dict))
     for key, value in table.items():
         if isinstance(value, dict):
-            if not value:
-                yield f"[{'.'.join(_quoted(part) for part in (*path, key))}]\n"
             yield from as_toml(value, (*path, key))
 
 
@@ -230,17 +176,8 @@ def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Build, sum and check; exit code 1 and the reason when a step fails."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=DIST, help="folder of the wheels [default: dist]")
-    into = parser.parse_args(arguments).out
-    made = build(into)
-    checked = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *made])
-    for path in made:
-        print(f"{path.stat().st_size / 1e6:8.2f} MB  {path}")
-    return checked.returncode
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    wheels = build()
+    for path in wheels:
+        print(f"{path.stat().st_size / 1e6:8.2f} MB  {path}")
+    sys.exit(subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *wheels]).returncode)

@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from edge_client.events import Result
-from edge_client.generate.past import Past, Turn
+from edge_client.generate.past import Past
 from edge_client.model import EdgeModel
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.chat import Message
@@ -158,13 +158,13 @@ def _field(line: str) -> str:
     return line.partition(": ")[0]
 
 
-def _turns(messages: Sequence[Message]) -> list[Turn]:
-    return [Turn(n // 2 + 1, messages[n : n + 2]) for n in range(0, len(messages), 2)]
+def _turns(messages: Sequence[Message]) -> list[tuple[int, Sequence[Message]]]:
+    return [(n // 2 + 1, messages[n : n + 2]) for n in range(0, len(messages), 2)]
 
 
 def _nearest(model: EdgeModel, past: Past, question: str) -> list[str]:
     assert model.recaller is not None
-    found = model.recaller.recall([question], also=past)[0]
+    found = model.recaller.recall([question], also=past.base)[0]
     return [m.text for m in found.read if m.text]
 
 

@@ -106,11 +106,7 @@ class Bundle:
 
     @classmethod
     def open(cls, folder: str | Path = DEFAULT_FOLDER) -> Bundle:
-        """Read the manifest and compare size and hash of every file.
-
-        Raises MissingFile when there is no bundle, CorruptFile when a file is missing, changed or too
-        much, FormatMismatch when the manifest contradicts itself.
-        """
+        """Read the manifest, compare every file with it; raises MissingFile, CorruptFile, FormatMismatch."""
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
             raise MissingFile(
@@ -188,8 +184,8 @@ class Bundle:
 def write_bundle(folder: str | Path, staging: Path, manifest: Manifest) -> Bundle:
     """Describe the files in `staging` by a manifest, given without them, and move them to `folder` in one step.
 
-    Everything in `staging` becomes part of the bundle; it must lie on the same file system. An older
-    bundle at `folder` is replaced; nobody ever sees half of one. Raises InvalidInput if files are missing.
+    It must lie on the same file system. An older bundle at `folder` is replaced; nobody ever sees half of one. Raises
+    InvalidInput if files are missing.
     """
     folder = Path(folder)
     if missing := [name for name in REQUIRED if not (staging / name).is_file()]:

@@ -61,10 +61,9 @@ class ChatTemplate:
     ) -> Prompt:  # fmt: skip
         """The conversation as tokens.
 
-        spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they
-        are; so a conversation that goes on begins with the very tokens that were read. With a generation prompt a last
-        message of the assistant is the answer's beginning: its turn stays open. Raises InvalidInput for
-        messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
+        spelled: by a message's number the tokens that the model itself spelled it with, which are taken as they are.
+        With a generation prompt a last message of the assistant is the answer's beginning: its turn stays open. Raises
+        InvalidInput for messages that are none (EmptyConversation, UnknownRole) and UnknownTemplate.
         """
         marked = [{**m, "content": f"{_BEGIN}{m['content']}{_END}"} for m in _checked(messages)]
         begun = add_generation_prompt and marked[-1]["role"] == "assistant"

@@ -34,10 +34,8 @@ class MemoryHead:
 class MemoryConfig:
     """How a reference becomes an explicit memory and how a chunk reads it (paper 3.2, 3.3).
 
-    `heads` is the memory budget: a table (layer, KV head) -> tokens; a head not listed has no memory.
-    The paper's model lists every head of the first 22 layers with 8 tokens; a converted model lists
-    the few heads that were measured to read. Row order of memories, payloads and codec groups is the
-    order of this table, which is sorted by (layer, head).
+    `heads` is the memory budget: a table (layer, KV head) -> tokens; a head not listed has no memory. Rows of memories,
+    payloads and codes are in the order of this table, which is sorted by (layer, head).
     """
 
     heads: tuple[MemoryHead, ...] = ()

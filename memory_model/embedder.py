@@ -37,9 +37,9 @@ _REMEDY = "export the embedder again (`memory-model export`)"
 class EmbedderConfig:
     """Content of `embedder.json`.
 
-    embedder_id: SHA-256 (hex) of the source weights, tokenizer and pooling. Precision and max_tokens are no part
-    of it: a device with int8 weights asks a service that indexed with float32. max_tokens: longer texts are
-    cut. dim: width of a vector. precision: of the weights, float32 or int8. source: the files that were read.
+    embedder_id: SHA-256 (hex) of the source weights, tokenizer and pooling, not of precision and max_tokens: a device
+    with int8 weights asks a service that indexed with float32. max_tokens: longer texts are cut. dim: width of a
+    vector. precision: of the weights, float32 or int8. source: the files that were read.
     """
 
     name: str

@@ -35,9 +35,8 @@ def split(
 ) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
-    An empty title adds nothing. overlap: each reference but the first begins with the last whole sentences of the
-    one before, as many as have at most so many tokens. Raises InvalidInput when the title leaves less than a
-    quarter of the room, or the overlap more than half of it.
+    overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
+    most so many tokens. Raises InvalidInput for a title that leaves too little room, or an overlap of more than half.
     """
     head = f"{' '.join(title.split())}\n" if title.strip() else ""
     if head and count_tokens(head) > limit * 3 // 4:

@@ -142,9 +142,8 @@ _opening = threading.Lock()
 def without_word_cache(backend: Backend) -> Backend:
     """The same tokenizer, which no longer remembers words: what is opened and closed again must leave nothing behind.
 
-    The library keeps the words of a BPE or Unigram model in every thread that encodes, up to 10,000 of them, and
-    keeps them after the tokenizer is gone: kilobytes for each that was ever opened. A question costs 4 µs more
-    without, a long text nearly twice as much (decision 0024).
+    The library keeps up to 10,000 words in every thread that encodes, after the tokenizer is gone too. A question costs
+    4 µs more without, a long text nearly twice as much (decision 0024).
     """
     resize = getattr(backend.model, "_resize_cache", None)
     if resize is not None:  # WordPiece has none

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from deploy.default_bundle import is_current, made
+from deploy.default_bundle import ensure
 
 # Where several processes share the cores, the threads of one would spin waiting for a core that another one has.
 # Before anything imports torch, which reads it once; processes that tests start take it over.
@@ -38,13 +35,5 @@ settings.load_profile("untimed")
 def bundle() -> Path:
     """Folder of the real edge bundle, that of `make bundle` and `make demo`; exported when it is missing or old."""
     folder = ROOT / "build" / "bundle"
-    folder.parent.mkdir(exist_ok=True)
-    with (folder.parent / "bundle.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of several exports it, the others wait for it
-        if not is_current(folder):
-            program = Path(sys.executable).parent / "memory-model"
-            command = [program, "export", "--out", folder]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            made(folder)
+    ensure(folder)
     return folder

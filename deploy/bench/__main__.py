@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,29 +11,22 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from deploy.bench import report, results
-from deploy.bench.scenario import ScenarioFailed, find_scenario, scenario_names
+from deploy.bench.scenario import SCENARIOS, ScenarioFailed, find_scenario
 from memory_model.errors import Memory3Error
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+FAILURES = (ScenarioFailed, Memory3Error, OSError)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 
-@contextmanager
-def _errors_for_people() -> Iterator[None]:
-    try:
-        yield
-    except (ScenarioFailed, Memory3Error, OSError) as error:
-        _tell(error)
-        raise typer.Exit(2) from error
-
-
-def _tell(error: Exception) -> None:
+def complain(error: Exception) -> None:
+    """Say on stderr what failed."""
     Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {error}", soft_wrap=True)
 
 
 @app.command()
 def run(
-    scenarios: Annotated[list[str], typer.Argument(help="Names of scenarios, or all.")],
+    scenarios: Annotated[list[str], typer.Argument(help=f"{', '.join(SCENARIOS)}, or all.")],
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="A setting instead of the default: name=value (YAML).")
     ] = None,
@@ -44,41 +35,29 @@ def run(
 ) -> None:
     """Measure scenarios one after the other, write their results, show their tables; exits with 2 if any failed."""
     failed = []
-    for name in scenario_names() if scenarios == ["all"] else scenarios:
+    for name in SCENARIOS if scenarios == ["all"] else scenarios:
         try:
             found = find_scenario(name)
             settings = found.settings_of(assignments or [], quick=quick)
-            result = results.measure(found, settings, quick=quick, folder=out)
-        except (ScenarioFailed, Memory3Error, OSError) as error:
-            _tell(error)
+            report.show(console, results.measure(found, settings, quick=quick, folder=out))
+        except FAILURES as error:
+            complain(error)
             failed.append(name)
             continue
-        report.show(console, result)
         console.print(f"written to {out / name}.json")
     if failed:
         console.print(f"without a result: {', '.join(failed)}")
         raise typer.Exit(2)
 
 
-@app.command("list")
-def list_scenarios() -> None:
-    """The scenarios with what they measure."""
-    for name in scenario_names():
-        console.print(f"{name:12} {find_scenario(name).summary}", soft_wrap=True)
-
-
 @app.command()
 def compare(
     before: Annotated[Path, typer.Argument(help="A result file.")],
     after: Annotated[Path, typer.Argument(help="A later one of the same scenario.")],
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Smaller relative changes are none.")
-    ] = results.TOLERANCE,
 ) -> None:
     """Report what became better or worse; exits with 1 if anything became worse."""
-    with _errors_for_people():
-        one, other = results.read(before), results.read(after)
-        verdicts = results.compare(one, other, tolerance)
+    one, other = results.read(before), results.read(after)
+    verdicts = results.compare(one, other)
     for result in (one, other):
         console.print(report.machine_line(result))
     console.print(Markdown(report.as_markdown(results.sheet(verdicts))))
@@ -91,11 +70,13 @@ def write_report(
     folder: Annotated[Path, typer.Option("--results", help="Folder of the results.")] = results.RESULTS,
     page: Annotated[Path, typer.Option(help="Page whose marked part is written.")] = report.PAGE,
 ) -> None:
-    """Write the tables of docs/benchmarks.md; what has no newer result keeps its figures and says their age."""
-    with _errors_for_people():
-        for line in report.write(folder, page.resolve()):
-            console.print(line)
+    """Write the tables of docs/benchmarks.md; what has no result keeps its figures."""
+    console.print(f"written: {', '.join(report.write(folder, page.resolve())) or 'nothing'}")
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except FAILURES as failure:
+        complain(failure)
+        sys.exit(2)

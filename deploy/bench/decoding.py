@@ -18,7 +18,6 @@ from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.machine import copy_gb_per_s
 from deploy.bench.scenario import Keys, Sheet, directions, figure, round_figure, subject, with_intervals
 from edge_client import EdgeModel
-from edge_client.events import Blocked
 from memory_model.bundle import Bundle
 from memory_model.config import ModelConfig
 
@@ -35,12 +34,15 @@ DIRECTIONS = directions(
     none="copy_gb_per_s",
 )
 STAGES = ("queue", "embed", "network", "server", "decompress", "inject")
-
+COUNTED = (
+    "Decoding counts the tokens after the first, end to end all tokens by all time; memories for every chunk, none"
+    " cached on the device. Ratios: with memory over without, round by round."
+)
+"""What the figures of an answer mean, for the notes of tables."""
 _BITS: dict[int, int] = {
-    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16,
-    onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4,
-    onnx.TensorProto.INT16: 16, onnx.TensorProto.UINT16: 16, onnx.TensorProto.INT32: 32, onnx.TensorProto.UINT32: 32,
-    onnx.TensorProto.INT64: 64, onnx.TensorProto.BOOL: 8, onnx.TensorProto.DOUBLE: 64,
+    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT8: 8,
+    onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.INT32: 32, onnx.TensorProto.INT64: 64,
+    onnx.TensorProto.BOOL: 8,
 }  # fmt: skip
 CACHE_BYTES = 4
 """Of one number in the caches, float32."""
@@ -67,10 +69,8 @@ def measure_modes(
 
 
 def measure_decoding(
-    settings: AnswerSettings,
-    beside: Mapping[str, Callable[[int], float]] | None = None,
-    model: Path | None = None,
-) -> tuple[Keys, dict[str, list[Any]]]:
+    settings: AnswerSettings, beside: Mapping[str, Callable[[int], float]] | None = None, model: Path | None = None
+) -> tuple[Keys, dict[str, list[Any]]]:  # fmt: skip
     """Keys and samples of all modes against a service, `beside` and a copy of memory in the same rounds.
 
     model: folder of the model that the service writes memories with.
@@ -86,11 +86,9 @@ def measure_decoding(
 def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: AnswerSettings) -> Keys:
     """The keys that the targets name, of the samples of all modes and of the copies beside them."""
     off, overlap, exact = (samples[mode] for mode in MODES)
-    text = settings.prompt_tokens + settings.answer_tokens / 2
-    read = {
-        "weights": weight_bytes(model.bundle.decoder),
-        "caches": int(cache_bytes(model.graph.config, text, 0)),
-    }
+    config, text = model.graph.config, settings.prompt_tokens + settings.answer_tokens / 2
+    read = {"weights": weight_bytes(model.bundle.decoder), "caches": int(cache_bytes(config, text, 0))}
+    whole = config.parameters() - (0 if config.tied_embeddings else config.vocabulary * config.hidden)
     measured: dict[str, Interval] = {
         "tokens_per_s_without": median_interval(speeds(off)),
         "tokens_per_s_with": median_interval(speeds(overlap)),
@@ -107,6 +105,7 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         measured[f"ratio{mode}"] = ratio_interval(speeds(answers), speeds(off))
         measured[f"ratio_end_to_end{mode}"] = ratio_interval(whole_speeds(answers), whole_speeds(off))
         measured[f"blocked_ms_per_chunk{mode}"] = median_interval(blocked)
+    memories = [len(r.recall.memories) for a in overlap for r in a.recalls if r.recall.memories]
     keys: Keys = {
         "model": model.bundle.manifest.name,
         "precision": model.graph.precision,
@@ -114,22 +113,13 @@ def decoding_keys(model: EdgeModel, samples: Mapping[str, list[Any]], settings: 
         "threads": settings.threads,
         "lead_tokens": model.policy.lead_tokens,
         "bytes_per_token": read,
-        "bits_per_weight": round_figure(8 * read["weights"] / parameters_read(model.graph.config)),
+        "bits_per_weight": round_figure(8 * read["weights"] / whole),
         "stages_ms": stages_ms(overlap),
-        "stages_ms_exact": stages_ms(exact),
-        "blocked_stages_ms": blocked_ms(overlap),
-        "blocked_stages_ms_exact": blocked_ms(exact),
         "states": states(overlap),
-        "memories_per_chunk": memories_per_chunk(overlap),
+        "memories_per_chunk": round_figure(fmean(memories)),
         "rounds": {mode: [round_figure(a.tokens_per_s) for a in samples[mode]] for mode in MODES},
     }
     return with_intervals(keys, **measured)
-
-
-def parameters_read(config: ModelConfig) -> int:
-    """Parameters that a token needs whole: all but an embedding table that is not the head's, too."""
-    table = 0 if config.tied_embeddings else config.vocabulary * config.hidden
-    return config.parameters() - table
 
 
 def speeds(answers: Sequence[Answered]) -> list[float]:
@@ -145,7 +135,7 @@ def whole_speeds(answers: Sequence[Answered]) -> list[float]:
 def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
     """Mean milliseconds of each stage of a generated chunk's recall, beside decoding or before it.
 
-    network: the call without the server's own time, of which the server says `search` and `fetch`.
+    network: the call without the server's own time.
     """
     times = [r.recall.times for a in answers for r in a.generated]
     if not times:
@@ -155,64 +145,27 @@ def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
     return {name: round_figure(value) for name, value in means.items()}
 
 
-def blocked_ms(answers: Sequence[Answered]) -> dict[str, float]:
-    """Mean milliseconds for which decoding stood still in a generated chunk, by stage."""
-    blocked = [r.blocked for a in answers for r in a.generated]
-    return {
-        f.name.removesuffix("_ms"): round_figure(fmean(getattr(b, f.name) for b in blocked))
-        for f in fields(Blocked)
-        if blocked
-    }
-
-
 def states(answers: Sequence[Answered]) -> dict[str, int]:
     """How many generated chunks' recalls ended in which state."""
     return dict(Counter(r.state for a in answers for r in a.generated))
 
 
-def memories_per_chunk(answers: Sequence[Answered]) -> float:
-    """Mean number of memories of the chunks that read any: the service leaves out what lies far below the best."""
-    return round_figure(
-        fmean(len(r.recall.memories) for a in answers for r in a.recalls if r.recall.memories)
-    )
-
-
-def counted(result: Mapping[str, Any]) -> str:
-    """What the figures of an answer mean, for the notes of tables."""
-    prompt, said = result["settings"]["prompt_tokens"], result["settings"]["answer_tokens"]
-    return (
-        f"{prompt} tokens of prompt, {said} of answer, memories for every chunk, none of them cached on the device."
-        " Decoding counts the tokens after the first; end to end is the paper's throughput: all tokens by all time,"
-        " the prompt's recall included. Ratios: with memory over without, round by round."
-    )
-
-
 def decoding_sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """Speeds by mode, then where a recall's time goes and what of it decoding feels."""
+    """Speeds by mode, then where a recall's time goes."""
     overlap = ("tokens_per_s_with", "ratio", "ratio_end_to_end", "blocked_ms_per_chunk")
     exact = ("tokens_per_s_exact", "ratio_exact", "ratio_end_to_end_exact", "blocked_ms_per_chunk_exact")
-    speed = Sheet(
-        subject(result),
-        ("recall", "tokens/s", "ratio", "ratio end to end", "blocked, ms a chunk"),
-        [
-            ("off", figure(result, "tokens_per_s_without"), "1", "1", "0"),
-            ("overlap", *(figure(result, name) for name in overlap)),
-            ("exact", *(figure(result, name) for name in exact)),
-        ],
-        f"{counted(result)} A chunk that read memories had {result['memories_per_chunk']:.2g} of them on average."
-        + (f" Here {result['retrieval']}." if "retrieval" in result else ""),
-    )
     rows = [
-        (label, *(f"{result[key].get(name, 0):.3g}" for name in STAGES))
-        for label, key in (
-            ("overlap: one recall", "stages_ms"),
-            ("of it decoding waited for", "blocked_stages_ms"),
-            ("exact: one recall", "stages_ms_exact"),
-            ("of it decoding waited for", "blocked_stages_ms_exact"),
-        )
+        ("off", figure(result, "tokens_per_s_without"), "1", "1", "0"),
+        ("overlap", *(figure(result, name) for name in overlap)),
+        ("exact", *(figure(result, name) for name in exact)),
     ]
+    columns = ("recall", "tokens/s", "ratio", "ratio end to end", "blocked, ms a chunk")
+    stages = tuple(f"{result['stages_ms'].get(name, 0):.3g}" for name in STAGES)
     note = "Mean milliseconds for one generated chunk; the network is the call without the server's own time."
-    return [speed, Sheet("where a recall's time goes", ("", *STAGES), rows, note)]
+    return [
+        Sheet(subject(result), columns, rows, COUNTED),
+        Sheet("where the time of a recall beside decoding goes", STAGES, [stages], note),
+    ]
 
 
 def weight_bytes(decoder: Path) -> int:
@@ -225,14 +178,12 @@ def weight_bytes(decoder: Path) -> int:
     for node in graph.node:
         gathered = node.input[0] if node.op_type == "Gather" else None
         whole.update(name for name in node.input if name != gathered)
-    return sum(_size(tensor) for tensor in graph.initializer if tensor.name in whole)
+    return sum(
+        math.ceil(math.prod(t.dims) * _BITS[t.data_type] / 8) for t in graph.initializer if t.name in whole
+    )
 
 
 def cache_bytes(config: ModelConfig, text_rows: float, memories: int) -> float:
     """Bytes of keys and values that a step reads with `text_rows` tokens and `memories` memories in the caches."""
     text = config.layers * config.kv_heads * text_rows
     return CACHE_BYTES * 2 * config.head_dim * (text + memories * config.memory.budget)
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    return math.ceil(math.prod(tensor.dims) * _BITS[tensor.data_type] / 8)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import BUILD, ScenarioFailed, Settings
-from deploy.service_process import ServiceFailed, ServiceProcess
+from deploy.processes import PROGRAMS, ProcessFailed, ServiceProcess
 from memory_model.bundle import Bundle
 from memory_model.digest import file_sha256
 
@@ -38,84 +35,66 @@ def service_for(settings: Settings, bundle: Bundle, model: Path | None = None) -
     name = "-".join(i[:8] for i in (identity.model_id, identity.codec_id, identity.memory_format_id))
     folder = BUILD / f"knowledge-{name}-{bundle.manifest.embedder_id[:8]}-{file_sha256(FACTBOOK)[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
-    service = None
     try:
-        service = ServiceProcess.start(folder, bundle.folder, model=model)
-        if not (folder / "ingested").is_file():
-            _ingest(folder, service.address)
-            (folder / "ingested").touch()
-        yield service.address
-        service.stop()
-    except ServiceFailed as failure:
+        with ServiceProcess.start(folder, bundle.folder, model=model) as service:
+            if not (folder / "ingested").is_file():
+                _ingest(folder, service.address)
+                (folder / "ingested").touch()
+            yield service.address
+    except ProcessFailed as failure:
         raise ScenarioFailed(str(failure)) from failure
-    finally:
-        if service is not None:
-            service.kill()
 
 
 def prompts(bundle: Bundle, count: int, tokens: int, before: Sequence[str] = ()) -> list[str]:
     """`count` different messages whose prompt, template included, has exactly `tokens` tokens.
 
-    They are passages of the Factbook about other countries than the ingested ones' first lines, so that every
-    round asks for other memories. before: for each, a text that it begins with (whole, if there is room).
+    They are passages of the ingested countries, so that every round asks for other memories. before: for each, a
+    text that it begins with (whole, if there is room).
     """
     leads = [*before, *[""] * count]
-    return [
-        _cut(bundle, f"{lead}{passage}", tokens)
-        for lead, passage in zip(leads, _passages(count), strict=False)
-    ]
+    return [_cut(bundle, lead + text, tokens) for lead, text in zip(leads, _passages(count), strict=False)]
 
 
-def _passages(count: int) -> list[str]:
+def _countries() -> list[dict[str, str]]:
+    documents = map(json.loads, FACTBOOK.read_text("utf-8").splitlines())
+    return [d for d in documents if d["key"] in COUNTRIES]
+
+
+def _passages(count: int) -> Iterator[str]:
     """Texts of more than a thousand tokens each, no two the same."""
-    documents = [json.loads(line) for line in FACTBOOK.read_text("utf-8").splitlines()]
-    chosen = [d for key in COUNTRIES for d in documents if d["key"] == key]
-    passages = []
+    chosen = _countries()
     for number in range(count):
         lines = chosen[number % len(chosen)]["text"].splitlines()
         start = 11 * (number // len(chosen)) % max(1, len(lines) - 80)
-        passages.append("\n".join(lines[start:]))
-    return passages
+        yield "\n".join(lines[start:])
 
 
 def _cut(bundle: Bundle, text: str, tokens: int) -> str:
     """The longest beginning of `text` whose prompt has at most `tokens` tokens, then filled up to just as many."""
+
+    def length(text: str) -> int:
+        return len(bundle.chat.prompt([{"role": "user", "content": text}]).ids)
+
     ids = bundle.tokenizer.encode(text)
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
-        if _length(bundle, bundle.tokenizer.decode(ids[:middle])) <= tokens:
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (
+            (middle, high) if length(bundle.tokenizer.decode(ids[:middle])) <= tokens else (low, middle - 1)
+        )
     cut = bundle.tokenizer.decode(ids[:low]).rstrip()
     for filler in FILLERS:
         filled = cut
-        while _length(bundle, filled) < tokens:
+        while length(filled) < tokens:
             filled += filler
-        if _length(bundle, filled) == tokens:
+        if length(filled) == tokens:
             return filled
     raise ScenarioFailed(f"no prompt of exactly {tokens} tokens can be made with this tokenizer")
 
 
-def _length(bundle: Bundle, text: str) -> int:
-    return len(bundle.chat.prompt([{"role": "user", "content": text}]).ids)
-
-
 def _ingest(folder: Path, address: str) -> None:
     documents = folder / "documents.jsonl"
-    wanted = [
-        line for line in FACTBOOK.read_text("utf-8").splitlines() if json.loads(line)["key"] in COUNTRIES
-    ]
-    documents.write_text("\n".join(wanted) + "\n", encoding="utf-8")
-    Console(stderr=True, highlight=False).print(
-        f"ingesting {len(wanted)} countries into {folder.relative_to(ROOT)}, once: minutes"
-    )
-    program = Path(sys.executable).parent / "memory-service"
-    done = subprocess.run(
-        [program, "ingest", documents, "--address", address], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    if done.returncode:
-        raise ScenarioFailed(
-            f"memory-service ingest exited with {done.returncode}; see {folder / 'service.log'}"
-        )
+    documents.write_text("".join(json.dumps(d) + "\n" for d in _countries()), encoding="utf-8")
+    command = [str(PROGRAMS / "memory-service"), "ingest", str(documents), "--address", address]
+    if code := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        raise ScenarioFailed(f"memory-service ingest exited with {code}; see {folder / 'service.log'}")

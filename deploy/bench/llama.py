@@ -6,20 +6,23 @@ here, because pip cannot install links. Without a build every figure that needs 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gguf import GGUFReader
+
 from deploy.bench.machine import ROOT
 from deploy.bench.scenario import ScenarioFailed
+from memory_model.models.folder import ModelFolder
 
 FOLDER = ROOT / "build" / "llama"
 HOW_TO_BUILD = (
@@ -43,7 +46,7 @@ class LlamaCpp:
         if not found:
             return None
         make_links(found[0].parent)
-        return cls(found[0].parent, default_gguf())
+        return cls(found[0].parent, ModelFolder.open().checkpoint.path)
 
     def bench(self, *, prompt: int = 0, generate: int = 0, threads: int = 1, together: bool = False) -> float:
         """Seconds that llama-bench needs to read `prompt` and write `generate` tokens, once.
@@ -55,26 +58,23 @@ class LlamaCpp:
         if together:
             sizes = ["-p", 0, "-n", 0, "-pg", f"{prompt},{generate}"]
         command = [self.programs / "llama-bench", "-m", self.model, "-t", threads, *sizes, *ONCE_AS_JSON]
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
         try:
             done = subprocess.run(
-                list(map(str, command)),
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=True,
-            )
+                [*map(str, command)], env=self._environment, capture_output=True, timeout=TIMEOUT_S, check=True
+            )  # fmt: skip
             return float(json.loads(done.stdout)[0]["avg_ns"]) / 1e9
         except subprocess.CalledProcessError as error:
-            raise ScenarioFailed(
-                f"llama-bench exited with {error.returncode}: {error.stderr[-400:]}"
-            ) from error
+            said = f"llama-bench exited with {error.returncode}: {error.stderr[-400:].decode()}"
+            raise ScenarioFailed(said) from error
         except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
             raise ScenarioFailed(f"llama-bench gave no figure: {error}") from error
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
+
     @contextmanager
-    def server(self, *, slots: int, context: int, threads: int, log: Path) -> Iterator[int]:
+    def server(self, slots: int, context: int, threads: int, log: Path) -> Iterator[int]:
         """The port of a llama-server with `slots` conversations of `context` tokens each, batched continuously.
 
         It runs while the block lasts; what it prints goes to `log`. Raises ScenarioFailed.
@@ -87,9 +87,10 @@ class LlamaCpp:
         }  # fmt: skip
         command = [str(self.programs / "llama-server"), "-cb", "--no-cache-prompt", "--no-webui"]
         command += [str(part) for option in options.items() for part in option]
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs)}
         with log.open("wb") as output:
-            process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, env=self._environment, stdout=output, stderr=subprocess.STDOUT
+            )
         try:
             deadline = time.monotonic() + TIMEOUT_S
             while not _healthy(port):
@@ -113,27 +114,15 @@ class LlamaCpp:
 
 
 def _healthy(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
     except OSError:
         return False
-    finally:
-        connection.close()
-
-
-def default_gguf() -> Path:
-    """The GGUF of the default model, inside its installed package."""
-    from memory_model.models.folder import ModelFolder
-
-    return ModelFolder.open().checkpoint.path
 
 
 def bits_per_weight(model: Path) -> float:
     """Mean over all tensors of a GGUF file."""
-    from gguf import GGUFReader
-
     tensors = GGUFReader(model).tensors
     return 8 * sum(int(t.n_bytes) for t in tensors) / sum(int(t.n_elements) for t in tensors)
 

@@ -1,7 +1,4 @@
-"""The machine that a figure belongs to: processor, load, bandwidth, versions, commit; on a Jetson its power mode.
-
-The Jetson part was not run: no board was at hand.
-"""
+"""The machine that a figure belongs to: processor, load, bandwidth, versions, commit; on a Jetson its power mode."""
 
 from __future__ import annotations
 
@@ -12,36 +9,32 @@ import platform
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
-from edge_client.cli.device import Reader, device_facts
+from edge_client.cli.doctor import Board
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
 COPIES = 7
-GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "faiss-cpu")
 
 
 def describe(threads: int) -> dict[str, Any]:
     """Everything about the machine as JSON; measures its bandwidth, which takes about a second."""
+    found = importlib.metadata.packages_distributions().values()
+    installed = {name for names in found for name in names}
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "load_average": [round(x, 2) for x in os.getloadavg()],
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "copy_gb_per_s": round(copy_gb_per_s(threads), 2),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := installed(name))},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES if name in installed},
         **power_mode(),
     }
 
@@ -65,56 +58,27 @@ def copy_gb_per_s(threads: int = 1) -> float:
 
 def cpu_model() -> str:
     """The processor's name as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
-    return names[0] if names else platform.processor() or platform.machine()
+    return names[0] if names else platform.machine()
 
 
 def commit() -> str:
-    """The commit of the working tree, with a plus if files differ from it; empty without git."""
+    """The commit of the working tree, with a plus if files differ from it; "unknown" without git."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
     try:
-        name = _git("rev-parse", "--short=12", "HEAD")
-        return name + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short=12", "HEAD") + "+" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return "unknown"
 
 
-def commits_since(name: str) -> int | None:
-    """How many commits this one is after another; None if that is not in its history."""
-    try:
-        _git("merge-base", "--is-ancestor", name, "HEAD")
-        return int(_git("rev-list", "--count", f"{name}..HEAD"))
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed package, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def power_mode(reader: Reader | None = None) -> dict[str, Any]:
-    """The frequency governor; on a Jetson board, JetPack, power mode and clocks."""
-    reader = reader or Reader()
-    found: dict[str, Any] = {}
-    if governor := reader.file(GOVERNOR):
-        found["governor"] = governor
-    facts = device_facts(reader)
-    if facts.l4t:
-        found |= {
-            "board": facts.model, "l4t": facts.l4t, "jetpack": facts.jetpack.version if facts.jetpack else "",
-            "power_mode": facts.power_mode, "clocks": [asdict(c) for c in facts.clocks],
-            "clocks_locked": all(c.locked for c in facts.clocks) if facts.clocks else None,
-        }  # fmt: skip
-    return found
+def power_mode() -> dict[str, Any]:
+    """Of a Jetson board its name, release and power mode; of another machine nothing."""
+    board = Board.here()
+    return {} if board is None else {"board": board.model, "l4t": board.l4t, "power_mode": board.power_mode}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,9 @@ def fill_apart(label: str, total: int, fill: Callable[..., None], *arguments: An
 
     Whatever it leaves in memory goes with its process.
     """
-    receive, send = _SPAWN.Pipe(duplex=False)
-    process = _SPAWN.Process(target=_fill, args=(send, fill, arguments))
-    process.start()
-    send.close()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"filling {label}", total=total)
-        try:
-            while isinstance(news := receive.recv(), int):
-                progress.advance(task, news)
-        except EOFError:
-            process.join()
-            news = f"its process ended with exit code {process.exitcode}"
-        finally:
-            process.join()
-    if news is not None:
-        raise ScenarioFailed(f"{label} could not be filled: {news}")
+    with ProcessPoolExecutor(1, _SPAWN) as pool:
+        if error := pool.submit(_fill, label, total, fill, arguments).exception():
+            raise ScenarioFailed(f"{label} could not be filled: {error!r}") from error
 
 
 def go_first_when_memory_ends() -> None:
@@ -76,10 +64,7 @@ def _serve(serve: Callable[..., None], send: Any, arguments: tuple[Any, ...]) ->
     serve(send.send, *arguments)
 
 
-def _fill(send: Any, fill: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _fill(label: str, total: int, fill: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     go_first_when_memory_ends()
-    try:
-        fill(*arguments, send.send)
-        send.send(None)
-    except BaseException:
-        send.send(traceback.format_exc())
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        fill(*arguments, partial(progress.advance, progress.add_task(f"filling {label}", total=total)))

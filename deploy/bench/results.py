@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy.bench import machine
-from deploy.bench.scenario import Direction, Keys, Scenario, ScenarioFailed, Settings, Sheet, find_scenario
+from deploy.bench.scenario import Keys, Scenario, ScenarioFailed, Settings, Sheet, find_scenario
 
 RESULTS = Path(__file__).with_name("results")
 FORMAT_VERSION = 3
 TOLERANCE = 0.03
 """Relative changes smaller than this are no change, however narrow the intervals are."""
-ROW_IS_ABOUT = {
-    "store": "", "model": "", "rtt_ms": "ms", "bandwidth_mbit": "Mbit/s", "loss": "lost", "references": "references",
-}  # fmt: skip
+ROW_IS_ABOUT = {"rtt_ms": "ms", "bandwidth_mbit": "Mbit/s", "loss": "lost"}
 """Keys that tell a table's rows apart, with their units."""
 
 
@@ -49,10 +47,8 @@ def read(path: Path) -> Keys:
     """A result; raises ScenarioFailed for a file that is none, or one of another version."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ScenarioFailed(f"no result at {path}: run `make bench-{path.stem}`") from None
     except (OSError, ValueError) as error:
-        raise ScenarioFailed(f"{path} cannot be read: {error}") from error
+        raise ScenarioFailed(f"{path} cannot be read: {error}; run `make bench-{path.stem}`") from error
     if not isinstance(result, dict) or result.get("format_version") != FORMAT_VERSION:
         raise ScenarioFailed(f"{path} is no result of this version: run `make bench-{path.stem}` again")
     return result
@@ -67,14 +63,12 @@ class Verdict:
     after: float
     word: str
 
-    @property
-    def change(self) -> float:
-        """Relative change, positive for more; 0 where the figure was 0."""
-        return (self.after - self.before) / abs(self.before) if self.before else 0.0
+
+Figure = tuple[float, tuple[float, float] | None]
 
 
 def compare(before: Keys, after: Keys, tolerance: float = TOLERANCE) -> list[Verdict]:
-    """A verdict on every figure that both results have with a direction.
+    """A verdict on every figure that both results have.
 
     Worse or better: the intervals do not touch and the change is larger than `tolerance`. Unclear: the change is
     larger, but the intervals overlap or a result has too few rounds for one. Raises ScenarioFailed for results of
@@ -83,15 +77,18 @@ def compare(before: Keys, after: Keys, tolerance: float = TOLERANCE) -> list[Ver
     if before["scenario"] != after["scenario"]:
         raise ScenarioFailed(f"results of {before['scenario']} and {after['scenario']} cannot be compared")
     directions = find_scenario(before["scenario"]).directions
+
+    def word(name: str, old: Figure, new: Figure) -> str:
+        (one, bounds), (other, others) = old, new
+        if abs(other - one) <= tolerance * abs(one):
+            return "same"
+        if bounds is None or others is None or (others[0] <= bounds[1] and bounds[0] <= others[1]):
+            return "unclear"
+        better = directions.get(name.rpartition(": ")[2], "none")
+        return "changed" if better == "none" else "better" if (other > one) == (better == "more") else "worse"
+
     old, new = figures(before), figures(after)
-    return [
-        _judge(name, old[name], new[name], directions.get(name.rpartition(": ")[2], "none"), tolerance)
-        for name in old
-        if name in new
-    ]
-
-
-Figure = tuple[float, tuple[float, float] | None]
+    return [Verdict(n, old[n][0], new[n][0], word(n, old[n], new[n])) for n in old if n in new]
 
 
 def figures(keys: Any, place: str = "") -> dict[str, Figure]:
@@ -105,24 +102,12 @@ def figures(keys: Any, place: str = "") -> dict[str, Figure]:
                 found |= figures(below, f"{place}{name}: " if isinstance(below, Mapping) else place)
     elif isinstance(keys, list):
         for row in filter(lambda row: isinstance(row, Mapping), keys):
-            about = [f"{row[name]} {unit}".strip() for name, unit in ROW_IS_ABOUT.items() if name in row]
+            about = [f"{row[name]} {unit}" for name, unit in ROW_IS_ABOUT.items() if name in row]
             found |= figures(row, f"{place}{', '.join(about)}: ")
     return found
 
 
 def sheet(verdicts: list[Verdict]) -> Sheet:
     """The verdicts as a table."""
-    rows = [(v.name, f"{v.before:.4g}", f"{v.after:.4g}", f"{v.change:+.1%}", v.word) for v in verdicts]
-    return Sheet("before and after", ("figure", "before", "after", "change", "verdict"), rows)
-
-
-def _judge(name: str, before: Figure, after: Figure, better: Direction, tolerance: float) -> Verdict:
-    (one, old), (other, new) = before, after
-    verdict = Verdict(name, one, other, "same")
-    if abs(verdict.change) <= tolerance:
-        return verdict
-    if old is None or new is None or (new[0] <= old[1] and old[0] <= new[1]):
-        return Verdict(name, one, other, "unclear")
-    if better == "none":
-        return Verdict(name, one, other, "changed")
-    return Verdict(name, one, other, "better" if (other > one) == (better == "more") else "worse")
+    rows = [(v.name, f"{v.before:.4g}", f"{v.after:.4g}", v.word) for v in verdicts]
+    return Sheet("before and after", ("figure", "before", "after", "verdict"), rows)

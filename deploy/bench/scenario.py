@@ -17,9 +17,8 @@ from deploy.bench.machine import ROOT
 BUILD = ROOT / "build" / "bench"
 """What scenarios keep from run to run: a store with memories, trained codecs."""
 ADDRESS = r"^(unix:.+|dns:.+|(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5})$"
-FOLDER = Path(__file__).with_name("scenarios")
-ORDER = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest")
-"""Of the report; scenarios that are not named here follow by their names."""
+SCENARIOS = ("decode", "shape", "network", "rag", "local-server", "codec", "service", "ingest", "remember")
+"""Files of `scenarios/`, in the order of the report."""
 Keys = dict[str, Any]
 Direction = Literal["more", "less", "none"]
 
@@ -44,10 +43,10 @@ class Settings(BaseModel):
     bundle: Path = Path("build/bundle")
     target: str | None = Field(default=None, pattern=ADDRESS)
 
-    @field_validator("bundle")
+    @field_validator("bundle", "model", check_fields=False)
     @classmethod
     def _from_the_repository(cls, path: Path) -> Path:
-        return path if path.is_absolute() else ROOT / path
+        return ROOT / path
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,7 @@ class Scenario(Generic[Chosen]):
             return self.settings.model_validate(given)
         except ValidationError as error:
             wrong = (
-                f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})"[:300]
-                for e in error.errors()
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})" for e in error.errors()
             )
             raise ScenarioFailed(f"settings of {self.name}: {'; '.join(wrong)}") from None
 
@@ -109,16 +107,10 @@ def directions(more: str = "", less: str = "", none: str = "") -> dict[str, Dire
     return {name: direction for direction, names in words.items() for name in names.split()}
 
 
-def scenario_names() -> list[str]:
-    """All scenarios, in the order of the report."""
-    names = {path.stem.replace("_", "-") for path in FOLDER.glob("[a-z]*.py")}
-    return [n for n in ORDER if n in names] + sorted(names - set(ORDER))
-
-
 def find_scenario(name: str) -> Scenario[Any]:
     """The scenario of a name; raises ScenarioFailed if there is none."""
-    if name not in scenario_names():
-        raise ScenarioFailed(f"no scenario {name!r}: there are {', '.join(scenario_names())}")
+    if name not in SCENARIOS:
+        raise ScenarioFailed(f"no scenario {name!r}: there are {', '.join(SCENARIOS)}")
     found = importlib.import_module(f"deploy.bench.scenarios.{name.replace('-', '_')}").SCENARIO
     assert isinstance(found, Scenario)
     return found

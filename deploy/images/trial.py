@@ -3,12 +3,11 @@
 The service's is started, probed, ingests and backs up to an S3; the device's pulls the bundle from it, and asks.
 Needs root, buildah and debootstrap (Debian packages), and some 20 GB. No image registry is asked: the base is a
 Debian made by debootstrap. pip's own settings of this machine (mirrors, certificates) hold in the build too. The
-images are kept under build/image for the next run.
+images are kept under build/image; delete it to build them again.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -38,29 +37,15 @@ QUESTION, EXPECTED = "How high is the lighthouse of Mirren?", "47"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Build, start, probe, ingest, ask, stop; exit code 1 and the reason when a step fails."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rebuild",
-        choices=["all", *IMAGES],
-        nargs="?",
-        const="all",
-        help="make images anew although they are there",
-    )
-    rebuild = parser.parse_args(arguments).rebuild
     missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        print(
-            f"needs root and {' and '.join(missing or ['nothing else'])}: apt-get install buildah debootstrap",
-            file=sys.stderr,
-        )
+        print("needs root, buildah and debootstrap: apt-get install buildah debootstrap", file=sys.stderr)
         return 1
     try:
         for side, image in IMAGES.items():
-            if rebuild in ("all", side) or not _exists(image):
+            if not _exists(image):
                 _base()
                 _build(side)
             _say(f"{side}: {_size(image)} unpacked")
@@ -69,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"failed: {error}", file=sys.stderr)
         return 1
     _say(
-        "the service's image serves, ingests and stops as it should; the device's fetches its bundle and answers"
+        "the service serves, ingests, backs up and stops as it should; the device fetches its bundle and answers"
     )
     return 0
 
@@ -158,7 +143,6 @@ def _try() -> None:
                 )
             _say(f"{container} lists {kinds[0]} packages of Python and {kinds[1]} of Debian")
         with _serving(service, address):
-            _inside(service, "memory-service", "kb", "list", "--address", address)
             put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"
             _inside(service, "sh", "-c", put)
             ask = ("edge-client", "ask", QUESTION, "--service", address, "--require-memory")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import io
 import ipaddress
 import os
 import secrets
 import socket
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,20 +25,19 @@ FROM_MACHINE = "8.8.8.8"
 
 @dataclass(frozen=True)
 class Access:
-    """key: opens everything. made: whether this server made it. to_read: whether reading needs it too."""
+    """key: opens everything; None: nobody needs one. made: whether this server made it."""
 
-    key: str
-    made: bool
-    to_read: bool
+    key: str | None
+    made: bool = False
 
     @classmethod
     def of(cls, settings: ServeSettings) -> Access:
-        """Your own key is needed by every call; one that was made by writers, and by all who come from a network."""
+        """Your own key, or one that is made for those who come from a network; this machine alone needs none."""
         if settings.api_key is not None:
-            return cls(settings.api_key.get_secret_value(), made=False, to_read=True)
-        return cls(
-            _kept("serve-key", secrets.token_urlsafe(18)), made=True, to_read=not is_own(settings.host)
-        )
+            return cls(settings.api_key.get_secret_value())
+        if is_own(settings.host):
+            return cls(None)
+        return cls(_kept("serve-key", secrets.token_urlsafe(18)), made=True)
 
 
 def is_own(host: str) -> bool:
@@ -113,12 +114,8 @@ def own_certificate() -> tuple[Path, Path]:
 
 def fingerprint(certificate: Path) -> str:
     """SHA-256 of a certificate, as browsers show it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
-    return (
-        x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex(":").upper()
-    )
+    der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+    return hashlib.sha256(der).digest().hex(":").upper()
 
 
 def state_folder() -> Path:

@@ -1,28 +1,25 @@
-"""From a checked request to an answer's events: the queue before the decoder, its conversation, how it ends."""
+"""From a checked request to an answer's events: the queue before the decoder, its knowledge bases, how it ends."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from functools import lru_cache
 
 import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from edge_client.events import Event, Finished
+from edge_client.events import Event
 from edge_client.model import EdgeModel
 from edge_client.serve.errors import ApiError
-from edge_client.serve.metrics import Metrics
-from edge_client.serve.requests import ChatRequest, CompletionRequest, JsonGrammars
+from edge_client.serve.grammar import JsonGrammars
+from edge_client.serve.requests import ChatRequest, CompletionRequest
 from edge_client.stream import AnswerStream
-from memory_model.errors import Memory3Error
 
 MOST_KNOWLEDGE_BASES = 4
+"""Other than the server's own, whose connections are kept."""
 RETRY_AFTER_S = 2.0
-Begin = Callable[[], AnswerStream]
-"""Starts an answer that was checked."""
 
 
 class Queue:
@@ -62,63 +59,34 @@ class Answering:
     """Answers requests with one model, and with the same model over the knowledge bases they name. One event loop's."""
 
     def __init__(self, model: EdgeModel, knowledge_base: str, queue: Queue) -> None:
-        self.bundle, self.queue = model.bundle, queue
-        self.metrics = Metrics(lambda: queue.running, lambda: queue.waiting, model.decoder.batch_sizes)
-        self._grammars = JsonGrammars(model.bundle)
-        self._model, self._knowledge_base = model, knowledge_base
-        self._others: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
-        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(self._with_knowledge_base)
+        self.model, self.queue = model, queue
+        self._grammars, self._knowledge_base = JsonGrammars(model.bundle), knowledge_base
+        self._reading = lru_cache(MOST_KNOWLEDGE_BASES)(model.with_knowledge_base)
 
-    def _with_knowledge_base(self, name: str) -> EdgeModel:
-        model = self._model.with_knowledge_base(name)
-        self._others.add(model)
-        return model
-
-    def close(self) -> None:
-        """End all answers and connections."""
-        for model in (self._model, *self._others):
-            with suppress(Memory3Error):  # the others are to be closed all the same
-                model.close()
-
-    async def prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
-        """Check everything that can be checked before the request's turn; raises ApiError and Memory3Error."""
+    async def prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
+        """An answer of which nothing is computed yet; raises ApiError and Memory3Error for all that can be checked."""
         return await anyio.to_thread.run_sync(self._prepare, request)
 
-    def _prepare(self, request: ChatRequest | CompletionRequest) -> Begin:
+    def _prepare(self, request: ChatRequest | CompletionRequest) -> AnswerStream:
         options, memory = request.sampling(self._grammars), request.memory
-        own = memory.bases in (None, self._knowledge_base)
-        model = self._model if own else self._reading(memory.bases)
-        mode, lead_tokens = memory.mode, memory.lead_tokens
+        name = memory.knowledge_base or self._knowledge_base
+        model = self.model if name == self._knowledge_base else self._reading(name)
         if isinstance(request, CompletionRequest):
-            text = request.text
-            model.check_text(text, **options)
-            return lambda: model.complete(text, memory=mode, lead_tokens=lead_tokens, **options)
-        messages = request.conversation()
-        model.check(messages, **options)
-        return lambda: model.generate(messages, memory=mode, lead_tokens=lead_tokens, **options)
+            return model.complete(request.text, memory=memory.mode, **options)
+        return model.generate(request.conversation(), memory=memory.mode, **options)
 
-    async def events(self, begin: Begin) -> AsyncGenerator[Event, None]:
+    async def events(self, stream: AnswerStream) -> AsyncGenerator[Event, None]:
         """The answer's events, when it is its turn. Closing this, or cancelling its task, ends the answer in a step."""
-        async with self.queue.turn:
-            stream = await anyio.to_thread.run_sync(begin)
-            over = False
-            try:
+        try:
+            async with self.queue.turn:
                 async for event in stream:
-                    if isinstance(event, Finished):
-                        over = True
-                        self.metrics.answered(event)
                     yield event
-            except Exception:
-                over = True
-                raise
-            finally:
-                with anyio.CancelScope(shield=True):
-                    stream.cancel()
-                    await anyio.to_thread.run_sync(stream.close)
-                if not over:
-                    self.metrics.left()
+        finally:
+            with anyio.CancelScope(shield=True):
+                stream.cancel()
+                await anyio.to_thread.run_sync(stream.close)
 
-    async def all_events(self, begin: Begin, request: Request) -> list[Event]:
+    async def all_events(self, stream: AnswerStream, request: Request) -> list[Event]:
         """The whole answer; where the client hangs up, what there is of it."""
         found: list[Event] = []
         failed: Exception | None = None
@@ -131,7 +99,7 @@ class Answering:
 
             tasks.start_soon(hung_up)
             try:
-                async with aclosing(self.events(begin)) as events:
+                async with aclosing(self.events(stream)) as events:
                     async for event in events:
                         found.append(event)
             except Exception as error:  # leaves the group as it is, not inside an ExceptionGroup

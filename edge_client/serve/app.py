@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import anyio
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as PathParameter
+from starlette.concurrency import iterate_in_threadpool
+from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from edge_client.decoder.batch import Decoder
 from edge_client.errors import RetrievalError
+from edge_client.local.folder import DEFAULT_NAME
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.serve import errors
 from edge_client.serve.access import Access
 from edge_client.serve.answering import Answering, Queue
 from edge_client.serve.completions import completion_routes, event_stream
-from edge_client.serve.errors import ApiError
-from edge_client.serve.guard import Guard
-from edge_client.serve.metrics import CONTENT_TYPE
-from edge_client.serve.requests import BASE_NAME, EmbeddingRequest, NewKnowledgeBase
+from edge_client.serve.guard import DOCUMENTS, Guard
+from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
-from edge_client.wire.admin import OwnDocument, ServiceLink, text_of
-from edge_client.wire.bases import names_of
-from memory_model.bundle import Bundle
-from memory_model.embedder import Embedder
+from edge_client.wire.admin import ServiceLink
+from edge_client.wire.retrieval import names_of
 from memory_model.errors import InvalidInput
+from memory_model.formats import SUFFIXES, read_documents
 
 PAGE = Path(__file__).parent / "page"
-BaseName = Annotated[str, PathParameter(pattern=BASE_NAME)]
-ROOM_FOR_TITLE = 16
-"""Tokens that a reference's title takes, roughly: only the progress bar depends on it."""
+FILE_NAME = r"^[^/\x00]{1,200}$"
 
 
 def make_app(model: EdgeModel, edge: EdgeSettings, settings: ServeSettings, access: Access) -> ASGIApp:
-    """The server of an opened model, which it closes when it ends; raises InvalidInput for one without a service."""
-    if not isinstance(model.recaller, Recaller):
-        raise InvalidInput("the server needs a model made by EdgeModel.open")
+    """The server of a model made by EdgeModel.open, which raises InvalidInput for another; close it afterwards."""
     answering = Answering(model, edge.knowledge_base, Queue(edge.parallel, settings.waiting))
-    reading, key = edge.channel, settings.upload_api_key
-    link = ServiceLink(reading, dataclasses.replace(reading, api_key=key) if key else reading)
+    recaller = model.recaller
+    if not isinstance(recaller, Recaller):
+        raise InvalidInput("the server needs a model made by EdgeModel.open")
+    link = None if recaller.client is None else ServiceLink(edge.channel)
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await link.close()
-        await anyio.to_thread.run_sync(answering.close)
+        if link is not None:
+            await link.close()
 
     app = FastAPI(title="Memory³ Edge", docs_url=None, redoc_url=None, openapi_url=None, lifespan=running)
     errors.install(app)
     app.include_router(completion_routes(answering))
-    app.include_router(model_routes(answering, model.decoder, model.recaller.embedder, int(time.time())))
-    app.include_router(knowledge_routes(link, model.bundle, edge.knowledge_base, uploads=settings.uploads))
+    app.include_router(model_routes(answering, recaller))
+    app.include_router(knowledge_routes(link, edge))
+    app.include_router(local_routes(model))
     app.mount("/", _Page(directory=PAGE, html=True))
-    return Guard(app, settings, access, answering.metrics)
+    guarded = Guard(app, settings, access)
+    if not settings.allowed_origins:
+        return guarded
+    any_: Any = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
+    return CORSMiddleware(guarded, allow_origins=settings.allowed_origins, **any_)
 
 
 class _Page(StaticFiles):
@@ -74,11 +76,11 @@ class _Page(StaticFiles):
         return response
 
 
-def model_routes(answering: Answering, decoder: Decoder, embedder: Embedder, created: int) -> APIRouter:
-    """/v1/models, /v1/embeddings, /health and /metrics. embedder: the one that recall uses."""
+def model_routes(answering: Answering, recaller: Recaller) -> APIRouter:
+    """/v1/models, /v1/embeddings and /health."""
     router = APIRouter()
-    bundle, queue = answering.bundle, answering.queue
-    manifest, memory = bundle.manifest, bundle.config.memory
+    model, embedder, queue = answering.model, recaller.embedder, answering.queue
+    manifest, memory, created = model.bundle.manifest, model.bundle.config.memory, int(time.time())
 
     def described(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": created, "owned_by": "local"}
@@ -89,22 +91,17 @@ def model_routes(answering: Answering, decoder: Decoder, embedder: Embedder, cre
         return {"object": "list", "data": [described(manifest.name), described(embedder.name)]}
 
     @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def one_model(name: str) -> dict[str, Any]:
         """The model, under whatever name a client knows it."""
         return described(name)
 
     @router.post("/v1/embeddings")
     async def embeddings(body: EmbeddingRequest) -> dict[str, Any]:
         """Vectors of texts, of unit length, as the service's index has them."""
-        if body.dimensions not in (None, embedder.dim):
-            raise ApiError(
-                400, f"the vectors have {embedder.dim} numbers, not {body.dimensions}",
-                code="invalid_value", param="dimensions",
-            )  # fmt: skip
         vectors = (await anyio.to_thread.run_sync(embedder.embed, body.texts)).astype("<f4")
         packed = body.encoding_format == "base64"
         sent = [base64.b64encode(v.tobytes()).decode() if packed else v.tolist() for v in vectors]
-        tokens = sum(bundle.tokenizer.count(text) for text in body.texts)
+        tokens = sum(model.bundle.tokenizer.count(text) for text in body.texts)
         return {
             "object": "list", "model": embedder.name,
             "data": [{"object": "embedding", "index": n, "embedding": v} for n, v in enumerate(sent)],
@@ -113,89 +110,90 @@ def model_routes(answering: Answering, decoder: Decoder, embedder: Embedder, cre
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
-        """Whether answers are given; does not call the service, without which they are given too."""
+        """Whether answers are given, and how many; does not call the service, without which they are given too."""
         return {
             "status": "ok",
             "model": {
-                "name": manifest.name, "precision": manifest.precision, "context": decoder.context,
+                "name": manifest.name, "precision": manifest.precision, "context": model.decoder.context,
                 "chunk_tokens": memory.chunk_tokens, "memories_per_chunk": memory.memories_per_chunk,
             },
             "answers": {"running": queue.running, "waiting": queue.waiting},
+            "steps_by_batch_size": dict(model.decoder.batch_sizes),
         }  # fmt: skip
-
-    @router.get("/metrics")
-    async def metrics() -> Response:
-        """Counts for Prometheus."""
-        return Response(answering.metrics.text(), media_type=CONTENT_TYPE)
 
     return router
 
 
-def knowledge_routes(link: ServiceLink, bundle: Bundle, default_base: str, *, uploads: bool) -> APIRouter:
-    """/v1/service and /v1/knowledge_bases. uploads: whether any of them may write."""
+def knowledge_routes(link: ServiceLink | None, edge: EdgeSettings) -> APIRouter:
+    """/v1/knowledge_bases: the service's, which are only read here. link: None where no service is called."""
     router = APIRouter()
-
-    def check_writing() -> None:
-        if not uploads:
-            raise ApiError(
-                403, "this server does not write into the service: start it without EDGE_CLIENT_SERVE_UPLOADS=0",
-                code="uploads_off", kind="permission_error",
-            )  # fmt: skip
-
-    @router.get("/v1/service")
-    async def service() -> dict[str, Any]:
-        """Whether the service answers now; itself always answers."""
-        found: dict[str, Any] = {"address": link.address, "uploads": uploads}
-        try:
-            return {**found, "reachable": True, **await link.describe()}
-        except RetrievalError as error:
-            return {**found, "reachable": False, "error": str(error)}
 
     @router.get("/v1/knowledge_bases")
     async def listed() -> dict[str, Any]:
-        """All knowledge bases of the service."""
-        first, *also = names_of(default_base)
-        return {"default": first, "also": also, "data": await link.knowledge_bases()}
-
-    @router.post("/v1/knowledge_bases", status_code=201)
-    async def create(body: NewKnowledgeBase) -> dict[str, Any]:
-        """Make an empty one."""
-        check_writing()
-        await link.create(body.name, body.description)
-        return {"name": body.name}
-
-    @router.post("/v1/knowledge_bases/{name}/documents", response_model=None)
-    async def upload(name: BaseName, request: Request, key: str, title: str = "") -> Response:
-        """Write a document, the body as UTF-8 text or a PDF; the answer streams how far it is."""
-        check_writing()
-        try:
-            text = await anyio.to_thread.run_sync(text_of, await request.body())
-        except InvalidInput as error:
-            raise ApiError(415, str(error), code="not_text") from error
-        document = OwnDocument(key, title, text)
-        tokens = await anyio.to_thread.run_sync(bundle.tokenizer.count, text)
-        each = max(bundle.config.memory.reference_tokens - ROOM_FOR_TITLE, 1)
-
-        async def steps() -> AsyncGenerator[dict[str, Any], None]:
-            yield {"state": "sent", "references_expected": max(1, math.ceil(tokens / each))}
-            async for step in link.ingest(name, document):
-                yield step
-                if step["state"] == "done":
-                    return
-
-        return event_stream(steps())
+        """All of the service, or why it does not answer; itself always answers."""
+        first, *also = names_of(edge.knowledge_base)
+        found: dict[str, Any] = {"default": first, "also": also, "address": "", "error": "", "data": []}
+        if link is not None:
+            found["address"] = edge.service
+            try:
+                found["data"] = await link.knowledge_bases()
+            except RetrievalError as error:
+                found["error"] = str(error)
+        return found
 
     @router.get("/v1/knowledge_bases/{name}/documents")
     async def documents(
-        name: BaseName, page: str = "", count: Annotated[int, Query(ge=1, le=100)] = 20
+        name: Annotated[str, PathParameter(pattern=rf"^{BASE_NAME}$")],
+        page: str = "",
+        count: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> dict[str, Any]:
         """A page of its documents, by key."""
-        return await link.documents(name, page, count)
+        return {"data": [], "next": ""} if link is None else await link.documents(name, page, count)
 
-    @router.delete("/v1/knowledge_bases/{name}/documents")
-    async def delete(name: BaseName, key: str) -> dict[str, Any]:
-        """Remove a document."""
-        check_writing()
-        return {"deleted": await link.delete_document(name, key)}
+    return router
+
+
+def local_routes(model: EdgeModel) -> APIRouter:
+    """/v1/local: the documents that this device remembers. Nothing of them is sent to the service."""
+    router, one_at_a_time = APIRouter(), anyio.Lock()
+
+    @router.get(DOCUMENTS)
+    async def listed() -> dict[str, Any]:
+        """All documents of all knowledge bases of this device."""
+        bases = await anyio.to_thread.run_sync(model.local.documents)
+        return {
+            "data": [
+                {"knowledge_base": name, "key": one.key, "title": one.title, "references": one.references}
+                for name, documents in bases.items()
+                for one in documents
+            ]
+        }
+
+    @router.post(DOCUMENTS, response_model=None)
+    async def remember(request: Request, key: Annotated[str, Query(pattern=FILE_NAME)]) -> Response:
+        """Remember a file, the body, under its name; the answer streams how far it is."""
+        body = await request.body()
+
+        async def steps() -> AsyncGenerator[dict[str, Any], None]:
+            with TemporaryDirectory() as folder:
+                suffix = PurePath(key).suffix.lower()
+                kind = suffix if suffix in SUFFIXES else ".txt"
+                file = Path(folder) / f"{PurePath(key).stem[:60]}{kind}"
+                file.write_bytes(body)
+                async with one_at_a_time:
+                    remembered = model.remember_documents(read_documents(file, Path(key)))
+                    async for one in iterate_in_threadpool(remembered):
+                        yield {
+                            "outcome": one.outcome, "key": one.key, "done": one.done,
+                            "references": one.references, "message": one.message,
+                        }  # fmt: skip
+
+        return event_stream(steps())
+
+    @router.delete(DOCUMENTS)
+    async def forget(key: str, knowledge_base: str = DEFAULT_NAME) -> dict[str, Any]:
+        """Forget a document."""
+        forgotten = await anyio.to_thread.run_sync(lambda: model.forget(key, knowledge_base=knowledge_base))
+        return {"deleted": forgotten}
 
     return router

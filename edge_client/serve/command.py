@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from edge_client.cli.options import BundleOption, ServiceOption
+from edge_client.cli.options import with_options
 from edge_client.model import EdgeModel
 from edge_client.recall.policy import RecallMode
 from edge_client.serve.access import Access, fingerprint, network_address, own_certificate, qr_code
@@ -17,42 +16,20 @@ from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
 
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
+
+@with_options("bundle", "service", "knowledge_base", "local", "offline")
 def serve(
-    bundle: BundleOption = None,
-    service: ServiceOption = None,
-    knowledge_base: Annotated[
-        str | None,
-        typer.Option(
-            "--knowledge-base",
-            "--kb",
-            help="Read unless a request names another; several as a,b. [default: default]",
-        ),
-    ] = None,
-    memory: Annotated[
-        RecallMode | None,
-        typer.Option("--memory", help="Unless a request says otherwise. [default: overlap]"),
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")
-    ] = None,
-    lan: Annotated[
-        bool, typer.Option("--lan", help="Let the network in, with a key; prints the address as a QR code.")
-    ] = False,
-    tls: Annotated[
-        bool | None,
-        typer.Option("--tls", help="HTTPS with a certificate that is made for it.", show_default=False),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", min=1, help="Answers computed at a time. [default: 4]")
-    ] = None,
-    port_file: Annotated[
-        Path | None, typer.Option("--port-file", help="Write the port there once the server listens.")
-    ] = None,
-) -> None:
+    given: dict[str, Any],
+    memory: Annotated[RecallMode | None, typer.Option("--memory", help="Unless a request says otherwise.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on, else this machine's own.")] = None,
+    lan: Annotated[bool, typer.Option("--lan", help="Let the network in, with a key; prints a QR code.")] = False,
+    tls: Annotated[bool | None, typer.Option("--tls", help="HTTPS with a certificate that is made for it.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, help="0 takes a free one. [default: 8080]")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Answers computed at a time. [default: 4]")] = None,
+    port_file: Annotated[Path | None, typer.Option(help="Write the port there once the server listens.")] = None,
+) -> None:  # fmt: skip
     """Serve the model on this device: OpenAI's interface under /v1, and a page to chat on at /.
 
     More settings are environment variables EDGE_CLIENT_SERVE_*, such as EDGE_CLIENT_SERVE_API_KEY.
@@ -68,11 +45,9 @@ def serve(
 
     settings = ServeSettings(**_given(host="0.0.0.0" if lan else host, port=port, tls=tls))
     access = Access.of(settings)
-    edge = EdgeSettings(
-        **_given(
-            bundle=bundle, service=service, knowledge_base=knowledge_base, memory=memory, parallel=parallel
-        )
-    )
+    edge = EdgeSettings(**given, **_given(memory=memory, parallel=parallel))
+    # Called also where this device has knowledge bases of its own: what the page adds must not switch it off.
+    edge = edge.model_copy(update={"service": edge.service})
     certificate, key = own_certificate() if settings.tls else (None, None)
     listening = _listen(settings.host, settings.port)
     with EdgeModel.open(settings=edge) as model:
@@ -80,11 +55,8 @@ def serve(
             make_app(model, edge, settings, access), log_level="warning", access_log=False, server_header=False,
             timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
-        shown, number = listening.getsockname()[:2]
-        if not ipaddress.ip_address(shown).is_unspecified:
-            shown = f"[{shown}]" if ":" in shown else shown
-        else:
-            shown = network_address()
+        number = listening.getsockname()[1]
+        shown = network_address() if settings.host in EVERYWHERE else settings.host
         url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
         page = f"{url}/#key={access.key}" if access.made else f"{url}/"
         typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)

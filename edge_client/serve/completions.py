@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -20,13 +19,14 @@ from edge_client.recall.recaller import MemoryRead
 from edge_client.serve.answering import Answering
 from edge_client.serve.errors import body_of
 from edge_client.serve.requests import ChatRequest, CompletionRequest
-from memory_model.tokenizer import Tokenizer
+from memory_model.bundle import Bundle
 
 IGNORED = "X-Ignored-Fields"
 """The response's header that names the request's fields that mean nothing here."""
 MOST_IGNORED = 1024
 PING_S = 15
 """A stream without an event for so long sends a comment, so that no proxy takes it for dead."""
+TIMINGS = ("first_token_ms", "tokens_per_s", "decoder_ms", "overhead_ms", "recall_ms", "blocked_ms_per_chunk")
 
 
 def completion_routes(answering: Answering) -> APIRouter:
@@ -37,14 +37,14 @@ def completion_routes(answering: Answering) -> APIRouter:
             yield
 
     router = APIRouter(dependencies=[Depends(place)])
-    name, tokenizer = answering.bundle.manifest.name, answering.bundle.tokenizer
+    bundle = answering.model.bundle
 
-    async def answer(form: _Form, request: Request) -> Response:
-        begin = await answering.prepare(form.body)
+    async def answer(form: _Text, request: Request) -> Response:
+        stream = await answering.prepare(form.body)
         if form.body.stream:
-            response: Response = event_stream(form.chunks(answering.events(begin)))
+            response: Response = event_stream(form.chunks(answering.events(stream)))
         else:
-            response = JSONResponse(form.whole(await answering.all_events(begin, request)))
+            response = JSONResponse(form.whole(await answering.all_events(stream, request)))
         if ignored := form.body.ignored():
             response.headers[IGNORED] = ", ".join(ignored)[:MOST_IGNORED].encode("ascii", "replace").decode()
         return response
@@ -52,12 +52,12 @@ def completion_routes(answering: Answering) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
-        return await answer(_Chat(body, name, tokenizer), request)
+        return await answer(_Chat(body, bundle), request)
 
     @router.post("/v1/completions", response_model=None)
     async def complete(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
-        return await answer(_Text(body, name, tokenizer), request)
+        return await answer(_Text(body, bundle), request)
 
     return router
 
@@ -80,93 +80,69 @@ def event_stream(values: AsyncGenerator[dict[str, Any], None]) -> EventSourceRes
     return EventSourceResponse(sent(), ping=PING_S, sep="\n")
 
 
-class _Form(ABC):
-    """How one of the two routes spells an answer."""
+class _Text:
+    """How /v1/completions spells an answer, and what both routes have in common."""
 
-    body: ChatRequest | CompletionRequest
-    prefix: str
-    whole_object: str
-    chunk_object: str
+    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+    opening: dict[str, Any] | None = None
+    """What the first chunk holds; None: there is no such chunk."""
 
-    def __init__(self, body: ChatRequest | CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
-        self.body, self._tokenizer = body, tokenizer
-        self._head: dict[str, Any] = {
-            "id": f"{self.prefix}-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
-        }
-        self._with_logprobs = body.top_tokens() is not None
+    def __init__(self, body: ChatRequest | CompletionRequest, bundle: Bundle) -> None:
+        self.body, self.tokenizer = body, bundle.tokenizer
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "created": int(time.time()), "model": bundle.manifest.name}
 
-    def opening(self) -> dict[str, Any] | None:
-        """What the first chunk holds; None: there is no such chunk."""
-        return None
-
-    @abstractmethod
     def piece(self, text: str | None) -> dict[str, Any]:
         """The text of a chunk's choice; None: the chunk is about something else."""
-
-    @abstractmethod
-    def message(self, finished: Finished) -> dict[str, Any]:
-        """What a whole answer's choice holds."""
+        return {"text": text or ""}
 
     def last_piece(self, finished: Finished) -> dict[str, Any]:
         """What the chunk holds that ends the answer."""
         return self.piece(None)
 
+    def message(self, finished: Finished) -> dict[str, Any]:
+        """What a whole answer's choice holds."""
+        return {"text": finished.text}
+
     def reason(self, finished: Finished) -> str:
         """Why the answer ended, in OpenAI's words."""
         return "length" if finished.reason in ("length", "context") else "stop"
 
-    @abstractmethod
-    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any] | None:
-        """Log-probabilities of tokens, the first of which is `offset` characters into the answer."""
+    def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        """Log-probabilities of tokens, where the request has them."""
+        return None
 
     async def chunks(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[dict[str, Any], None]:
         """The values of a stream. Memories are told on chunks without text, which other clients pass over."""
-        if (opening := self.opening()) is not None:
-            yield self._chunk(opening)
-        shown = 0
+        if self.opening is not None:
+            yield self._chunk(self.opening)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Recalled):
-                    if self.body.memory.provenance:
-                        read = [chunk_json(event, texts=self.body.memory.texts)]
-                        yield self._chunk(self.piece(None), memory={"chunks": read})
+                    yield self._chunk(self.piece(None), memory={"chunks": [self._memories(event)]})
                 elif isinstance(event, Token):
-                    logprobs = self._logprobs([event], shown)
+                    logprobs = self.logprobs([event])
                     if event.text or logprobs:
                         yield self._chunk(self.piece(event.text), logprobs=logprobs)
-                    shown += len(event.text)
                 elif isinstance(event, Finished):
-                    last = {
-                        "memory": {"without_memory": event.without_memory, "refused": event.refused},
-                        "timings": timings_json(event),
-                    }
-                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **last)
-                    if self.body.stream_options and self.body.stream_options.include_usage:
-                        yield {
-                            **self._head,
-                            "object": self.chunk_object,
-                            "choices": [],
-                            "usage": usage_json(event),
-                        }
+                    yield self._chunk(self.last_piece(event), finish=self.reason(event), **_outcome(event))
+                    if self.body.stream_options.get("include_usage"):
+                        usage = {"choices": [], "usage": _usage(event)}
+                        yield {**self._head, "object": self.chunk_object, **usage}
 
     def whole(self, events: Sequence[Event]) -> dict[str, Any]:
         """The response without a stream; empty where the client has hung up, because nobody reads it."""
         finished = events[-1] if events else None
         if not isinstance(finished, Finished):
             return {}
-        memory: dict[str, Any] = {"without_memory": finished.without_memory, "refused": finished.refused}
-        if self.body.memory.provenance:
-            last = {event.chunk: event for event in events if isinstance(event, Recalled)}
-            memory["chunks"] = [chunk_json(event, texts=self.body.memory.texts) for event in last.values()]
-        choice = {
-            "index": 0, **self.message(finished), "finish_reason": self.reason(finished),
-            "logprobs": self._logprobs([event for event in events if isinstance(event, Token)], 0),
-        }  # fmt: skip
+        outcome = _outcome(finished)
+        last = {event.chunk: event for event in events if isinstance(event, Recalled)}
+        outcome["memory"]["chunks"] = [self._memories(event) for event in last.values()]
+        logprobs = self.logprobs([event for event in events if isinstance(event, Token)])
+        ending = {"finish_reason": self.reason(finished), "logprobs": logprobs}
+        choice = {"index": 0, **self.message(finished), **ending}
         return {
-            **self._head, "object": self.whole_object, "choices": [choice], "usage": usage_json(finished),
-            "memory": memory, "timings": timings_json(finished),
+            **self._head, "object": self.whole_object, "choices": [choice], "usage": _usage(finished), **outcome,
         }  # fmt: skip
 
     def _chunk(
@@ -175,36 +151,40 @@ class _Form(ABC):
         choice = {"index": 0, **text, "logprobs": logprobs, "finish_reason": finish}
         return {**self._head, "object": self.chunk_object, "choices": [choice], **more}
 
-    def _logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any] | None:
-        """Of all tokens but the one that ends the turn, if the request has them."""
-        shown = [token for token in tokens if token.id not in self._tokenizer.stop_ids]
-        return self.logprobs(shown, offset) if shown and self._with_logprobs else None
+    def _memories(self, recalled: Recalled) -> dict[str, Any]:
+        """One chunk's memories. A late chunk is told twice: the second one, of the same number, counts."""
+        found = recalled.recall
+        return {
+            **{name: getattr(recalled, name) for name in ("chunk", "generated", "position", "state", "kept")},
+            **{name: getattr(found, name) for name in ("error", "service_error", "query")},
+            "read": [_memory(memory, texts=self.body.memory.texts) for memory in found.read],
+            "times": {name: round(value, 3) for name, value in asdict(found.times).items()},
+            "blocked_ms": round(recalled.blocked_ms, 3),
+        }
 
 
-class _Chat(_Form):
+class _Chat(_Text):
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, body: ChatRequest, model: str, tokenizer: Tokenizer) -> None:
-        super().__init__(body, model, tokenizer)
-        self._calls = bool(body.callable_tools())
-
-    def opening(self) -> dict[str, Any]:
-        return {"delta": {"role": "assistant", "content": None if self._calls else ""}}
+    def __init__(self, body: ChatRequest, bundle: Bundle) -> None:
+        super().__init__(body, bundle)
+        self._calls, self._with_logprobs = bool(body.callable_tools()), body.logprobs
+        self.opening = {"delta": {"role": "assistant", "content": None if self._calls else ""}}
 
     def piece(self, text: str | None) -> dict[str, Any]:
         return {"delta": {} if text is None or self._calls else {"content": text}}
-
-    def message(self, finished: Finished) -> dict[str, Any]:
-        said: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
-        if calls := self._called(finished):
-            said |= {"content": None, "tool_calls": calls}
-        return {"message": said}
 
     def last_piece(self, finished: Finished) -> dict[str, Any]:
         if not self._calls:
             return self.piece(None)
         calls = [{"index": 0, **call} for call in self._called(finished)]
         return {"delta": {"tool_calls": calls} if calls else {"content": finished.text}}
+
+    def message(self, finished: Finished) -> dict[str, Any]:
+        said: dict[str, Any] = {"role": "assistant", "content": finished.text, "refusal": None}
+        if calls := self._called(finished):
+            said |= {"content": None, "tool_calls": calls}
+        return {"message": said}
 
     def reason(self, finished: Finished) -> str:
         return "tool_calls" if self._called(finished) else super().reason(finished)
@@ -215,9 +195,9 @@ class _Chat(_Form):
             return []
         call = json.loads(finished.text)
         function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
-        return [{"id": f"call_{self._head['id'][-24:]}", "type": "function", "function": function}]
+        return [{"id": f"call_{self.id[-24:]}", "type": "function", "function": function}]
 
-    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+    def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         def entry(text: str, logprob: float | None) -> dict[str, Any]:
             # A token may be part of a character; then its bytes are not known here.
             return {
@@ -228,68 +208,33 @@ class _Chat(_Form):
 
         entries = [
             {
-                **entry(self._tokenizer.piece(token.id), token.logprob),
+                **entry(self.tokenizer.piece(token.id), token.logprob),
                 "top_logprobs": [entry(t.text, t.logprob) for t in token.top_logprobs],
             }
             for token in tokens
+            if token.id not in self.tokenizer.stop_ids
         ]
-        return {"content": entries, "refusal": None}
+        return {"content": entries, "refusal": None} if entries and self._with_logprobs else None
 
 
-class _Text(_Form):
-    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
-
-    def piece(self, text: str | None) -> dict[str, Any]:
-        return {"text": text or ""}
-
-    def message(self, finished: Finished) -> dict[str, Any]:
-        return {"text": finished.text}
-
-    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-        texts = [self._tokenizer.piece(token.id) for token in tokens]
-        return {
-            "tokens": texts,
-            "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{t.text: t.logprob for t in token.top_logprobs} for token in tokens],
-            "text_offset": [offset + sum(map(len, texts[:number])) for number in range(len(texts))],
-        }
-
-
-def chunk_json(recalled: Recalled, *, texts: bool) -> dict[str, Any]:
-    """One chunk's memories. A late chunk is told twice: the second one, of the same number, counts."""
-    found = recalled.recall
-    return {
-        **{name: getattr(recalled, name) for name in ("chunk", "generated", "position", "state", "kept")},
-        **{name: getattr(found, name) for name in ("error", "service_error", "query")},
-        "read": [_memory_json(memory, texts=texts) for memory in found.read],
-        "times": {name: round(value, 3) for name, value in asdict(found.times).items()},
-        "blocked_ms": round(recalled.blocked.total_ms, 3),
-    }
-
-
-def _memory_json(memory: MemoryRead, *, texts: bool) -> dict[str, Any]:
+def _memory(memory: MemoryRead, *, texts: bool) -> dict[str, Any]:
     found = {**asdict(memory), "memory_id": f"{memory.memory_id:016x}", "score": round(memory.score, 4)}
     if not texts:
         del found["text"]
     return found
 
 
-def timings_json(finished: Finished) -> dict[str, Any]:
-    """The answer's statistics; times in milliseconds."""
+def _outcome(finished: Finished) -> dict[str, Any]:
+    """What memory did for the whole answer, and its statistics; times in milliseconds."""
     s = finished.statistics
-    names = (
-        "first_token_ms",
-        "tokens_per_s",
-        "decoder_ms",
-        "overhead_ms",
-        "recall_ms",
-        "blocked_ms_per_chunk",
-    )
-    rounded = {name: round(getattr(s, name), 3) for name in names}
-    return {**rounded, "recalls": s.recalls, "states": dict(s.states)}
+    timings = {name: round(getattr(s, name), 3) for name in TIMINGS}
+    return {
+        "memory": {"without_memory": finished.without_memory, "refused": finished.refused},
+        "timings": {**timings, "recalls": s.recalls, "states": dict(s.states)},
+    }
 
 
-def usage_json(finished: Finished) -> dict[str, Any]:
+def _usage(finished: Finished) -> dict[str, Any]:
     """Token counts; the cached ones are those whose key-values were still there."""
     s = finished.statistics
     return {

@@ -31,15 +31,11 @@ _REASONS: Mapping[str, tuple[int, str]] = {
     "SCOPE_TOO_SMALL": (403, "permission_error"),
     "INVALID_REQUEST": (400, INVALID),
     "KNOWLEDGE_BASE_NOT_FOUND": (404, INVALID),
-    "DOCUMENT_NOT_FOUND": (404, INVALID),
-    "KNOWLEDGE_BASE_EXISTS": (409, INVALID),
     "INCOMPATIBLE": (409, "service_error"),
     "DEADLINE_EXCEEDED": (504, "service_error"),
 }
 """RetrievalError by its reason; of the others 503 where the service gave no answer."""
-_CODES = {"CONTEXT_FULL": "context_length_exceeded"}
-"""OpenAI's code where it has one; else the reason in lower case."""
-_ROUTING = {404: "not_found", 405: "method_not_allowed", 408: "body_too_slow", 413: "body_too_large"}
+_ROUTING = {404: "not_found", 405: "method_not_allowed"}
 
 
 class ApiError(Exception):
@@ -54,8 +50,7 @@ class ApiError(Exception):
         self.code, self.param, self.kind = code, param, kind
 
 
-def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> dict[str, Any]:
-    """The body that every error has."""
+def _body(message: str, *, kind: str, code: str, param: str | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -64,23 +59,24 @@ def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {} if retry_after_s is None else {"Retry-After": f"{retry_after_s:.0f}"}
     if isinstance(error, ApiError):
-        body = error_body(str(error), kind=error.kind, code=error.code, param=error.param)
+        body = _body(str(error), kind=error.kind, code=error.code, param=error.param)
         return error.status, body, headers
     if isinstance(error, Memory3Error):
         status, kind = next((s, k) for cls, s, k in _CLASSES if isinstance(error, cls))
         if isinstance(error, RetrievalError):
             status, kind = _REASONS.get(error.reason, (503 if error.unavailable else status, kind))
-        code = _CODES.get(error.reason, error.reason.lower())
-        return status, error_body(str(error), kind=kind, code=code), headers
+        # OpenAI's code where it has one.
+        code = "context_length_exceeded" if error.reason == "CONTEXT_FULL" else error.reason.lower()
+        return status, _body(str(error), kind=kind, code=code), headers
     if isinstance(error, RequestValidationError):
         message, param = _first_problem(error.errors())
-        return 400, error_body(message, kind=INVALID, code="invalid_value", param=param), {}
+        return 400, _body(message, kind=INVALID, code="invalid_value", param=param), {}
     if isinstance(error, HTTPException):
         code = _ROUTING.get(error.status_code, "http_error")
-        return error.status_code, error_body(str(error.detail), kind=INVALID, code=code), error.headers or {}
+        return error.status_code, _body(str(error.detail), kind=INVALID, code=code), error.headers or {}
     log.error("a request failed", exc_info=error)
     message = "the server failed on this request; its log has the cause"
-    return 500, error_body(message, kind="server_error", code="internal_error"), {}
+    return 500, _body(message, kind="server_error", code="internal_error"), {}
 
 
 def response_of(error: Exception) -> JSONResponse:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, field_validator
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
@@ -11,16 +13,14 @@ from edge_client.settings import CheckedSettings
 class ServeSettings(CheckedSettings):
     """Where to listen and what to permit. How memories are recalled is in EdgeSettings.
 
-    host, port: port 0 takes a free one. api_key: required by every call under /v1 and by /metrics; see `Access` for
-    what holds without one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's
-    names and addresses under which the server may be reached. allowed_origins: other sites whose pages may call it,
-    e.g. http://127.0.0.1:5173; none by default.
-
-    waiting: answers that may wait while EdgeSettings' `parallel` are computed; one more is refused.
-    body_limit_bytes: of a request; upload_limit_bytes: of a document; body_timeout_s: until either has arrived.
-    upload_api_key: for writing into the service, where the device's own key only reads; uploads: whether at all.
+    host, port: port 0 takes a free one. api_key: required by every call under /v1; see `Access` for what holds without
+    one. tls: with a certificate that the server makes. allowed_hosts: names beside this machine's names and addresses
+    under which the server may be reached. allowed_origins: other sites whose pages may call it, e.g.
+    http://127.0.0.1:5173; none by default. waiting: answers that may wait while EdgeSettings' `parallel` are computed;
+    one more is refused.
     """
 
+    wanted: ClassVar[dict[str, str]] = {"allowed_origins": "origins, such as http://127.0.0.1:5173"}
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_SERVE_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
@@ -28,21 +28,5 @@ class ServeSettings(CheckedSettings):
     api_key: SecretStr | None = Field(default=None, min_length=1)
     tls: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-
+    allowed_origins: tuple[Annotated[str, Field(pattern=r"^https?://[^/*]+$")], ...] = ()
     waiting: int = Field(default=16, ge=0, le=4096)
-    body_limit_bytes: int = Field(default=1 << 20, ge=1024)
-    upload_limit_bytes: int = Field(default=4 << 20, ge=1024)
-    body_timeout_s: float = Field(default=60.0, gt=0)
-    uploads: bool = True
-    upload_api_key: SecretStr | None = None
-
-    @field_validator("allowed_origins")
-    @classmethod
-    def _no_star(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if "*" in origin or "://" not in origin or origin.endswith("/"):
-                raise ValueError(
-                    f"{origin!r} is no origin: name scheme, host and port, as http://127.0.0.1:5173"
-                )
-        return origins

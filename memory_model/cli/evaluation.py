@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, VECTORS, open_embedder, progress_bar, use_threads
+from memory_model.cli.options import FACTBOOK, open_embedder, progress_bar, use_threads, write_json
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -177,13 +176,7 @@ def open_knowledge_base(subject: Subject, documents: Path, embedder: Embedder) -
     limit = subject.loaded.config.memory.reference_tokens
     references = references_of(documents, subject.loaded.tokenizer, limit)
     with progress_bar(f"embedding {documents.name}", len(references)) as advance:
-        return KnowledgeBase.of(references, embedder, VECTORS, advance)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A file with its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        return KnowledgeBase.of(references, embedder, advance)
 
 
 def show(conditions: Mapping[str, Mapping[str, float]], title: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from memory_model.cli import options
-from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads
+from memory_model.cli.options import FACTBOOK, console, progress_bar, progress_bars, use_threads, write_json
 from memory_model.cli.training_data import codec_texts, fact_batches
 
 _SHOWN = 16
@@ -19,7 +19,7 @@ def rank_heads(
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     data: options.DataOption = FACTBOOK,
-    out: Annotated[Path, typer.Option(help="JSON; what was measured is kept.")] = Path("build/heads.json"),
+    out: Annotated[Path, typer.Option(help="JSON of all losses.")] = Path("build/heads.json"),
     batches: Annotated[int, typer.Option(help="Batches to measure on.")] = 3,
     select: Annotated[int, typer.Option(help="Heads to choose, one by one, for the budget.")] = 6,
     threads: options.ThreadsOption = 0,
@@ -31,7 +31,7 @@ def rank_heads(
     """
     from memory_model.data.conversations import Sizes
     from memory_model.models.load import load_model
-    from memory_model.train.head_ranking import HeadRuler, Ranking, rank
+    from memory_model.train.head_ranking import HeadRuler, rank
 
     use_threads(threads)
     loaded = load_model(model, adapter)
@@ -39,13 +39,11 @@ def rank_heads(
     sizes = Sizes(turns=1, conversations=14, unanswerable=0.0, as_text=0.0, taught=0.0)
     maker = fact_batches(loaded, data, seed=77, sizes=sizes)
     ruler = HeadRuler(loaded.model, [maker.next() for _ in range(batches)], loaded.writer.prefix)
-    found = Ranking.begun(out, loaded.model_id, batches)
-    with progress_bar("heads") as advance:
-        for _ in rank(ruler, found, select):
-            found.save(out)
-            advance()
+    with progress_bar("heads", len(ruler.heads) + select) as advance:
+        found = rank(ruler, select, advance)
+    write_json(out, vars(found))
     show = Table("layer.head", "loss without it", title=f"with all heads: {found.loss_whole:.3f}")
-    for name, loss in found.ranked()[:_SHOWN]:
+    for name, loss in list(found.losses.items())[:_SHOWN]:
         show.add_row(name, f"{loss:.3f}")
     console.print(show)
     for name, loss in found.chosen.items():
@@ -63,13 +61,13 @@ def fit_codec(
     factory: Annotated[
         str,
         typer.Option(
-            help="'tokens:PARTSxBITS' codes all vectors of a token together, 'heads:…' a head's key and value, "
-            "'groups:…' each vector alone; or a FAISS factory string for one table. Default: tokens, 8 bytes a vector, "
-            "where every memory head keeps all tokens, else the paper's 14 bytes."
+            help="'tokens:PARTSxBITS' codes all vectors of a token together; a FAISS factory string, such as "
+            "'PQ16x8', each alone. Default: tokens, 8 bytes a vector, where every memory head keeps all tokens, else "
+            "the paper's 14 bytes."
         ),
     ] = "",
     references: Annotated[int, typer.Option(help="References to write; a tenth of them measures.")] = 700,
-    points: Annotated[int, typer.Option(help="Vectors of each block that are kept to fit to.")] = 40000,
+    points: Annotated[int, typer.Option(help="Codes' vectors that are kept to fit to.")] = 40000,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = 0,
 ) -> None:
@@ -97,7 +95,8 @@ def fit_codec(
     )
     for number, share in enumerate(lost):
         head = memory.heads[number // 2]
-        show.add_row(f"{head.layer}.{head.head}", ("keys", "values")[number % 2], f"{share:.3%}")
+        whose = f"{head.layer}.{head.head}" if len(lost) > 1 else "all"
+        show.add_row(whose, ("keys", "values")[number % 2] if len(lost) > 1 else "both", f"{share:.3%}")
     console.print(show)
     size = memory.vectors // codec.together * codec.code_bytes
     console.print(f"{size:,} bytes of codes in a full memory; codec in [bold]{out}[/bold]")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 console = Console(stderr=True)
 FACTBOOK = Path("data/factbook.jsonl")
-EMBEDDER, VECTORS = Path("build/embedder"), Path("build/embeddings")
+EMBEDDER = Path("build/embedder")
 
 DataOption = Annotated[
     Path, typer.Option("--data", help="Knowledge base to tune on: JSONL of {key, title, text}.")
@@ -88,3 +89,9 @@ def open_embedder(folder: Path | None, name: str = "minilm", *, threads: int = 1
         if not (folder / CONFIG).is_file():
             export_embedder(name, folder)
     return Embedder(folder, threads=threads)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A file with its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -39,32 +39,29 @@ def training_documents(data: Path) -> list[dict[str, Any]]:
 
 
 def fact_batches(
-    loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, alike: Any = None
+    loaded: Any, data: Path, seed: int, sizes: Any = None, *, distil: bool = True, hard: bool = False
 ) -> Any:
-    """Conversations about a knowledge base of facts, the held-out documents left out; with `alike` the hard ones."""
+    """Conversations about a knowledge base of facts, the held-out documents left out; or the hard ones."""
     from memory_model.data.alike import HardFacts
     from memory_model.data.conversations import FactConversations, references_of
 
     limit = loaded.config.memory.reference_tokens
     references = references_of(training_documents(data), loaded.tokenizer, limit)
-    if alike is not None:
-        return HardFacts(references, loaded.chat, seed, sizes, distil=distil, longest=limit, shares=alike)
-    return FactConversations(references, loaded.chat, seed, sizes, distil=distil, longest=limit)
+    kind = HardFacts if hard else FactConversations
+    return kind(references, loaded.chat, seed, sizes, distil=distil, longest=limit)
 
 
 def mixture_of(
     weights: str, loaded: Any, data: Path, corpus: Path | None, seed: int, *, distil: bool, sizes: Any = None,
-    sequence: int = 512, rows: int = 2, embedder: Path | None = None, alike: Any = None,
-    questions: Path = QUESTIONS,
+    sequence: int = 512, rows: int = 2, embedder: Path | None = None, questions: Path = QUESTIONS,
 ) -> Any:  # fmt: skip
     """The mixture that `--mixture facts:4,hard:3,…` says; raises InvalidInput for a task that is none.
 
     sizes: of the batches of conversations (`memory_model.data.conversations.Sizes`). sequence, rows, embedder: of the
-    tasks continual and warmup. alike: shares of the tasks hard, articles and dialogue
-    (`memory_model.data.alike.AlikeShares`); questions: of articles.
+    tasks continual and warmup. questions: of articles.
     """
     from memory_model.data import factbook
-    from memory_model.data.alike import AlikeShares, Articles, read_questions
+    from memory_model.data.alike import Articles, read_questions
     from memory_model.data.batches import Mixture, parse_weights
     from memory_model.data.conversations import AskedConversations, Sizes
     from memory_model.data.dialogue import Dialogues
@@ -73,7 +70,7 @@ def mixture_of(
     from memory_model.errors import InvalidInput
 
     shares = parse_weights(weights, TASKS.split(", "))
-    alike, sizes, passages = alike or AlikeShares(), sizes or Sizes(), []
+    sizes, passages = sizes or Sizes(), []
     if needing := [task for task in shares if task not in _WITHOUT_CORPUS]:
         if corpus is None:
             raise InvalidInput(f"task {needing[0]} needs --corpus: docs/data.md says what it is")
@@ -84,12 +81,12 @@ def mixture_of(
 
     def source(task: str) -> Any:
         if task in ("facts", "hard"):
-            hard = alike if task == "hard" else None
-            return fact_batches(loaded, data, seed + 5 * (task == "hard"), sizes, distil=distil, alike=hard)
+            hard = task == "hard"
+            return fact_batches(loaded, data, seed + 5 * hard, sizes, distil=distil, hard=hard)
         if task == "articles":
-            return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, shares=alike, **options)
+            return Articles(read_questions(questions), loaded.chat, seed + 6, sizes, **options)
         if task == "dialogue":
-            return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, shares=alike, **options)
+            return Dialogues(training_documents(data), loaded.chat, seed + 7, sizes, **options)
         if task == "keeping":
             small_talk = factbook.read_jsonl(REQUESTS) if REQUESTS.is_file() else []
             talk = [(row["request"], row["answer"]) for row in small_talk]

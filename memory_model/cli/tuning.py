@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +108,6 @@ def adapt(
     paper's first stage), keeping (plain text without memory, so that the model stays what it was). On several GPUs:
     torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
-    from memory_model.data.alike import AlikeShares
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput
     from memory_model.models.folder import ModelFolder
@@ -132,12 +132,14 @@ def adapt(
             distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(),
         )  # fmt: skip
-        sizes = Sizes(written=conversations, conversations=conversations, unanswerable=unanswerable)
+        sizes = Sizes(
+            written=conversations, conversations=conversations, unanswerable=unanswerable, refused=refused,
+            refused_articles=refused_articles, all_as_text=all_as_text, ramp=ramp,
+        )  # fmt: skip
         with first_process_first():
             source = mixture_of(
                 mixture, loaded, data, corpus, seed, distil=distillation > 0, sizes=sizes,
                 sequence=sequence, rows=rows, embedder=embedder, questions=questions,
-                alike=AlikeShares(refused, refused_articles, all_as_text, ramp),
             )  # fmt: skip
         tuner = Tuner(
             loaded.model, loaded.writer.prefix, source, plan, run, loaded.base_id, start=begun, device=device,
@@ -171,7 +173,7 @@ def install(adapter: Any, folder: Any) -> None:
     """Make a finished adapter, and the budget that it was tuned for, those of a model folder."""
     adapter.save(folder.path / "adapter.safetensors")
     if adapter.memory != folder.memory:
-        folder.with_memory(adapter.memory)
+        replace(folder, memory=adapter.memory).save()
     console.print(f"[bold]{folder.path}[/bold] reads memories with {len(adapter.memory.heads)} heads now")
     if folder.codec:
         console.print(f"its codec was fitted before: memory-model fit-codec --model {folder.path}")

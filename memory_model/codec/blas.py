@@ -6,7 +6,8 @@ OpenBLAS spreads a product over all cores, and its threads spin for milliseconds
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy  # noqa: F401  # loaded, so that its library is there to be found
@@ -15,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 _NAMES = tuple(
     f"{before}openblas_%s_num_threads{after}" for before in ("", "scipy_") for after in ("", "64_", "_64")
 )
+_products = threading.Lock()
 
 
 @cache
@@ -28,29 +30,15 @@ def _libraries() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
     return [(getattr(library, name % "get"), getattr(library, name % "set")) for library, name in pairs]
 
 
-class _OneThread:
-    """A context for any number of threads at a time: the first in sets one thread, the last out what was before."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[int] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = [threads() for threads, _ in _libraries()]
-                for _, set_threads in _libraries():
-                    set_threads(1)
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                for (_, set_threads), before in zip(_libraries(), self._before, strict=True):
-                    set_threads(before)
-
-
-ON_ONE_THREAD = _OneThread()
-"""`with ON_ONE_THREAD: a @ b`."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For `a @ b` within: it takes one thread, one thread of the program at a time; all is then as it was before."""
+    with _products:
+        before = [threads() for threads, _ in _libraries()]
+        for _, set_threads in _libraries():
+            set_threads(1)
+        try:
+            yield
+        finally:
+            for (_, set_threads), number in zip(_libraries(), before, strict=True):
+                set_threads(number)

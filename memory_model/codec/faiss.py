@@ -24,7 +24,7 @@ def _codewords(quantizer: Any) -> np.ndarray:
 
 
 def fit_factory(vectors: np.ndarray, factory: str) -> ProductCodec:
-    """One table for all groups from a FAISS factory string, such as `OPQ20_80,Residual2x14,PQ8x10`.
+    """A codec of single vectors from a FAISS factory string, such as `OPQ20_80,Residual2x14,PQ8x10`.
 
     vectors: float32 [n, d]. Raises InvalidInput as `check_factory` does.
     """
@@ -77,13 +77,13 @@ def tables_of_index(index: Any) -> ProductTables:
     basis = np.eye(d, dtype=np.float32)
     if transform is not None:
         basis = faiss.vector_to_array(transform.A).reshape(transform.d_out, transform.d_in).astype(np.float32)
-    coarse = None if first is None else _codewords(first.pq)[None]
-    return ProductTables(np.zeros((1, d), np.float32), basis[None], _codewords(last.pq)[None], coarse)
+    coarse = None if first is None else _codewords(first.pq)
+    return ProductTables(np.zeros(d, np.float32), basis, _codewords(last.pq), coarse)
 
 
-def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray, block: int) -> np.ndarray:
-    """Share of the variance of a block's vectors [n, together * d] that the codec loses: [together], by group."""
-    error = vectors - codec.decode(codec.encode(vectors, block), block)
+def unexplained_variance(codec: MemoryCodec, vectors: np.ndarray) -> np.ndarray:
+    """Share of the variance of vectors [n, together * d] that the codec loses: [together], one for each in a code."""
+    error = vectors - codec.decode(codec.encode(vectors))
     centred = vectors - vectors.mean(0)
     lost, whole = ((x**2).sum(0).reshape(codec.together, -1).sum(1) for x in (error, centred))
     return np.asarray(lost / whole)

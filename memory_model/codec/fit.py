@@ -1,8 +1,8 @@
-"""Fit a product codec's tables to vectors, block by block, where an error counts.
+"""Fit a product codec's tables to vectors where an error counts.
 
-An error e in a group's vector (memory head, key or value) counts e^T metric e: keys have the metric of the
-queries that will meet them, values that of the output projection. A block of several groups is coded as one long
-vector, so groups whose errors count more get more of the bits (decision 0009).
+An error e in a vector (of a memory head's keys or values) counts e^T metric e: keys have the metric of the queries that
+will meet them, values that of the output projection. The vectors of a token are coded as one long vector, so those
+whose errors count more get more of the bits (decision 0009).
 """
 
 from __future__ import annotations
@@ -20,42 +20,24 @@ from memory_model.errors import InvalidInput
 _FLOOR = 0.02  # every direction counts for this share of the metric's mean: none is free
 
 
-def fit_groups(
-    vectors: Sequence[np.ndarray], parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
+def fit_tables(
+    vectors: np.ndarray, parts: int, bits: int, metrics: Sequence[np.ndarray] | None = None,
     *, together: int = 1, iterations: int = 12, points: int = 65536, seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> ProductCodec:  # fmt: skip
-    """A codec with own tables for each block of `together` groups: `parts` codes of `bits` bits for a block.
+    """A codec whose code has `parts` codes of `bits` bits.
 
-    vectors[b]: float32 [n, together * d], the vectors of the block's groups side by side. metrics[g]:
-    symmetric positive [d, d] of each group; within a block their scales say what an error in one group is
-    worth beside an error in another. Without metrics all directions count the same. At most `points`
-    vectors of a block are used. progress: called with the number of subspaces fitted since its last call.
+    vectors: float32 [n, together * d], the vectors of a code side by side, of which at most `points` are used.
+    metrics: symmetric positive [d, d] of each of them, in one unit; without, all directions count the same. progress:
+    called with the number of subspaces fitted since its last call. Tables are rounded to the half precision of files.
     """
-    rng = np.random.default_rng(seed)
-    d = vectors[0].shape[1] // together
-    fitted = []
-    for number, block in enumerate(vectors):
-        if len(block) < 1 << bits:
-            raise InvalidInput(
-                f"{len(block)} vectors are too few for {1 << bits} codewords: use more references"
-            )
-        sample = block[np.sort(rng.permutation(len(block))[:points])].astype(np.float32)
-        own = [np.eye(d)] * together if metrics is None else metrics[number * together :][:together]
-        fitted.append(_fit_block(sample, square_root(own), parts, bits, iterations, seed, progress))
-    means, bases, intos, codewords = zip(*fitted, strict=True)
-    wide = _padded(bases, 1, parts), _padded(codewords, 2), None, _padded(intos, 2, parts)
-    return ProductCodec(ProductTables(np.stack(means), *wide, together))
-
-
-def _fit_block(
-    sample: np.ndarray, root: np.ndarray, parts: int, bits: int, iterations: int, seed: int,
-    progress: Callable[[int], None] | None,
-) -> tuple[np.ndarray, ...]:  # fmt: skip
-    """Mean [d], basis [parts, width, d], into [d, parts, width] and codewords [parts, 2^bits, width].
-
-    All are rounded to the half precision that files store, so that what is fitted is what will be decoded.
-    """
+    if len(vectors) < 1 << bits:
+        raise InvalidInput(
+            f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references"
+        )
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:points])
+    sample = vectors[chosen].astype(np.float32)
+    root = square_root(metrics or [np.eye(vectors.shape[1] // together)] * together)
     mean = _half(sample.mean(0, dtype=np.float64))
     axes = dealt_axes((sample - mean) @ root.astype(np.float32), parts, bits)
     d, _, width = axes.shape
@@ -68,7 +50,7 @@ def _fit_block(
         codewords[part, :, :used] = _codewords(projected[:, part, :used], bits, iterations, seed)
         if progress is not None:
             progress(1)
-    return mean, basis.reshape(parts, width, d), into.reshape(d, parts, width), _half(codewords)
+    return ProductCodec(ProductTables(mean, basis, _half(codewords), None, into, together))
 
 
 def _codewords(points: np.ndarray, bits: int, iterations: int, seed: int) -> np.ndarray:
@@ -102,10 +84,9 @@ def square_root(metrics: Sequence[np.ndarray]) -> np.ndarray:
 def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
     """Principal axes of centred [n, d], dealt out to `parts` subspaces of equal width: [d, parts, width].
 
-    A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on
-    each of them (rate-distortion of a Gaussian). Axes are dealt from the strongest to the weakest, each to
-    where it adds least to the sum of these losses; one that is weaker than D everywhere would earn no
-    bits and is left out. Columns that are left over are zero.
+    A subspace of k axes that spends `bits` loses about D = (product of variances)^(1/k) * 2^(-2 bits / k) on each of
+    them (rate-distortion of a Gaussian). Axes are dealt from the strongest on, each to where it adds least to the sum
+    of these losses; one that is weaker than D everywhere is left out. Columns that are left over are zero.
     """
     variances, axes = np.linalg.eigh(np.asarray(centred.T @ centred, np.float64) / len(centred))
     logs = np.log(variances.clip(1e-12 * variances.max()))
@@ -137,15 +118,3 @@ def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
 def _half(array: np.ndarray) -> np.ndarray:
     """Rounded to half precision, as float32."""
     return array.astype(np.float16).astype(np.float32)
-
-
-def _padded(arrays: Sequence[np.ndarray], axis: int, parts: int = 0) -> np.ndarray:
-    """Arrays of different width along one axis, stacked; with `parts` that axis is joined with the one before."""
-    most = max(a.shape[axis] for a in arrays)
-    padded = [np.pad(a, [(0, most - n if i == axis else 0) for i, n in enumerate(a.shape)]) for a in arrays]
-    stacked = np.stack(padded)
-    if not parts:
-        return stacked
-    shape = list(stacked.shape)
-    shape[axis : axis + 2] = [parts * most]
-    return stacked.reshape(shape)

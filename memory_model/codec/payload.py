@@ -2,9 +2,9 @@
 
     magic b"M3EM" | version u16 | tokens u16 | model_id[:16] | codec_id[:16] | memory_format_id[:16] | codes
 
-Little-endian. Codes are uint8 [codes, code_bytes], block after block of the codec, in each the codes of the block's
-tokens; with blocks of one group: head by head in the order of the budget table, a head's keys, then its values. The
-number of codes follows from `tokens` and the table (decision 0003).
+Little-endian. Codes are uint8 [codes, code_bytes]: one for each vector, head by head in the order of the budget table,
+a head's keys, then its values; or one for each token, which holds the vectors of all heads in this order. The number
+of codes follows from `tokens` and the table (decision 0003).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from memory_model.codec.codec import MemoryCodec
-from memory_model.codec.tables import PlacedCodes
 from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, ModelMismatch
 
@@ -48,11 +47,15 @@ class ExplicitMemory:
     tokens: int
 
 
-def block_vectors(written: ExplicitMemory, memory: MemoryConfig, groups: Sequence[int]) -> np.ndarray:
-    """The vectors of some groups side by side, float32 [tokens kept, len(groups) * d]."""
-    count = min(written.tokens, memory.heads[groups[0] // 2].tokens)
-    sides = (written.keys, written.values)
-    return np.concatenate([sides[g % 2][memory.offsets[g // 2] :][:count] for g in groups], axis=1)
+def vector_rows(memory: MemoryConfig, tokens: int, together: int) -> np.ndarray:
+    """For each vector of a memory in the order of its codes, its row in [keys; values] of 2 * budget rows, int64."""
+    rows = []
+    for first in range(0, 2 * len(memory.heads), together):
+        groups = range(first, first + together)  # 2i: the keys of head i, 2i + 1: its values
+        kept = min(tokens, memory.heads[first // 2].tokens)
+        firsts = [memory.offsets[g // 2] + g % 2 * memory.budget for g in groups]
+        rows.append((np.arange(kept)[:, None] + np.array(firsts)).ravel())
+    return np.concatenate(rows)
 
 
 class MemoryFormat:
@@ -63,29 +66,25 @@ class MemoryFormat:
             raise InvalidInput(
                 f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}"
             )
-        if codec.groups not in (1, 2 * len(config.memory.heads)):
+        heads, full = len(config.memory.heads), config.memory.reference_tokens
+        if codec.together > 1 and (codec.together % 2 or 2 * heads % codec.together):
             raise InvalidInput(
-                f"codec has {codec.groups} groups, a budget of {len(config.memory.heads)} heads needs 1 or two a head"
+                f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so"
             )
-        all_tokens = all(h.tokens == config.memory.reference_tokens for h in config.memory.heads)
-        if codec.together > 2 and not all_tokens:
+        if codec.together > 2 and any(h.tokens != full for h in config.memory.heads):
             raise InvalidInput(
                 f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep every"
-                f" token of a reference ({config.memory.reference_tokens}): fit one for each head"
-            )
-        if codec.together > 1 and (codec.together % 2 or 2 * len(config.memory.heads) % codec.together):
-            raise InvalidInput(
-                f"codec holds {codec.together} vectors in a code, {len(config.memory.heads)} heads do not divide so"
+                f" token of a reference ({full}): fit a codec of single vectors"
             )
         self.config = config
         self.codec = codec
         self.identity = Identity(model_id, codec.codec_id, config.memory_format_id)
         self._ids = tuple(bytes.fromhex(i)[:16] for i in (model_id, codec.codec_id, config.memory_format_id))
-        self._plans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._rows: dict[int, np.ndarray] = {}
 
     def payload_bytes(self, tokens: int) -> int:
         """Size in bytes of the payload of a reference of `tokens` tokens."""
-        return HEADER.size + len(self._plan(tokens)[0]) * self.codec.code_bytes
+        return HEADER.size + len(self._places(tokens)) // self.codec.together * self.codec.code_bytes
 
     @property
     def full_bytes(self) -> int:
@@ -107,46 +106,31 @@ class MemoryFormat:
                 raise InvalidInput("a memory holds NaN or infinity; the model that wrote it is broken")
         if not memories:
             return []
-        # Each block is encoded once for all memories: the codec's tables are loaded into cache once.
-        parts: list[list[bytes]] = [[] for _ in memories]
-        for number, groups in enumerate(self._blocks()):
-            vectors = [block_vectors(m, memory, groups) for m in memories]
-            codes = self.codec.encode(np.concatenate(vectors), number)
-            ends = np.cumsum([len(v) for v in vectors])
-            for part, end, own in zip(parts, ends, vectors, strict=True):
-                part.append(codes[end - len(own) : end].tobytes())
+        vectors = [np.concatenate((m.keys, m.values))[self._places(m.tokens)] for m in memories]
+        width = self.codec.together * self.config.head_dim
+        codes = self.codec.encode(np.concatenate(vectors).reshape(-1, width))
+        ends = np.cumsum([len(own) // self.codec.together for own in vectors])[:-1]
         return [
-            HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, m.tokens, *self._ids) + b"".join(part)
-            for m, part in zip(memories, parts, strict=True)
+            HEADER.pack(MAGIC, MEMORY_FORMAT_VERSION, m.tokens, *self._ids) + own.tobytes()
+            for m, own in zip(memories, np.split(codes, ends), strict=True)
         ]
 
     def decode(self, payloads: Sequence[bytes | memoryview]) -> list[ExplicitMemory]:
-        """Memories of payloads, all decoded in one call of the codec.
+        """Memories of payloads; raises what `check` raises."""
+        return [self._decoded(payload) for payload in payloads]
 
-        Raises CorruptFile for bytes that are no payload and ModelMismatch, CodecMismatch or FormatMismatch
-        for a payload that something else wrote.
-        """
-        budget, d = self.config.memory.budget, self.config.head_dim
-        memories, pieces = [], []
-        for payload in payloads:
-            tokens, codes, blocks, places = self.codes(payload)
-            rows = (np.empty if len(places) == 2 * budget else np.zeros)((2 * budget, d), np.float32)
-            pieces.append(PlacedCodes(codes, blocks, places, rows))
-            memories.append(ExplicitMemory(rows[:budget], rows[budget:], tokens))
-        self.codec.decode_into(pieces)
-        return memories
-
-    def codes(self, payload: bytes | memoryview) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        """A payload's tokens; its codes, uint8 [n, code_bytes]; the block of each; each vector's row in [keys; values].
-
-        Raises what `decode` raises.
-        """
-        tokens = self.check(payload)
+    def _decoded(self, payload: bytes | memoryview) -> ExplicitMemory:
+        tokens, budget = self.check(payload), self.config.memory.budget
+        places = self._places(tokens)
         codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
-        return tokens, codes, *self._plan(tokens)
+        rows = (np.empty if len(places) == 2 * budget else np.zeros)(
+            (2 * budget, self.config.head_dim), np.float32
+        )
+        self.codec.decode_into(codes, places, rows)
+        return ExplicitMemory(rows[:budget], rows[budget:], tokens)
 
     def check(self, payload: bytes | memoryview) -> int:
-        """The payload's number of tokens, after its header was found to be ours and its length right."""
+        """The payload's number of tokens, if it is ours; raises CorruptFile, {Model,Codec,Format}Mismatch."""
         if len(payload) < HEADER.size:
             raise CorruptFile(
                 f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})"
@@ -173,22 +157,8 @@ class MemoryFormat:
             )
         return int(tokens)
 
-    def _blocks(self) -> list[range]:
-        """For each block of the codec its groups: 2i for the keys of head i, 2i + 1 for its values."""
-        groups, together = 2 * len(self.config.memory.heads), self.codec.together
-        return [range(first, first + together) for first in range(0, groups, together)]
-
-    def _plan(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each code of a payload its block, for each vector its row in [keys; values]. Cached by length."""
-        plan = self._plans.get(tokens)
-        if plan is None:
-            memory = self.config.memory
-            blocks, places = [], []
-            for number, groups in enumerate(self._blocks()):
-                n = min(tokens, memory.heads[groups[0] // 2].tokens)
-                firsts = [memory.offsets[g // 2] + g % 2 * memory.budget for g in groups]
-                blocks.append(np.full(n, number, np.int64))
-                places.append((np.arange(n)[:, None] + np.array(firsts)).ravel())
-            plan = np.concatenate(blocks), np.concatenate(places)
-            self._plans[tokens] = plan
-        return plan
+    def _places(self, tokens: int) -> np.ndarray:
+        """See `vector_rows`; kept by length."""
+        if tokens not in self._rows:
+            self._rows[tokens] = vector_rows(self.config.memory, tokens, self.codec.together)
+        return self._rows[tokens]

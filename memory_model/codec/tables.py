@@ -1,7 +1,8 @@
-"""`ProductTables`: the arrays of a product codec, their shapes checked; `PlacedCodes`: codes and where they go."""
+"""`ProductTables`: the arrays of a product codec, their shapes checked; bit strings."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,11 @@ COARSE_SUBSPACES = 2
 
 @dataclass(frozen=True)
 class ProductTables:
-    """Tables of the blocks of a product codec, float32 unless said otherwise; d is a block's width.
+    """Tables of a product codec, float32; d = together * head_dim is the width of what one code holds.
 
-    mean [b, d], basis [b, d_out, d] (rows orthonormal for OPQ, identity without), codewords
-    [b, M, 2^bits, d_out/M], coarse [b, 2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage).
-    together: groups in a block, d = together * head_dim. into [b, d, d_out]: the map that encoding
-    projects with, None where it is the basis' inverse.
+    mean [d], basis [d_out, d] (rows orthonormal for OPQ, identity without), codewords [M, 2^bits, d_out/M], coarse
+    [2, 2^coarse_bits, d_out/2] or None (the `Residual2x14` stage). together: vectors in a code. into [d, d_out]: the
+    map that encoding projects with, None where it is the basis' inverse.
     """
 
     mean: np.ndarray
@@ -28,15 +28,35 @@ class ProductTables:
     into: np.ndarray | None = None
     together: int = 1
 
+    def __post_init__(self) -> None:
+        """Raise InvalidInput when the shapes do not belong together or a number is not finite."""
+        (d,), out, (parts, words, width) = self.mean.shape, len(self.basis), self.codewords.shape
+        expected: dict[str, tuple[int, ...]] = {
+            "mean": (d,), "basis": (out, d), "codewords": (parts, words, out // parts), "into": (d, out)
+        }  # fmt: skip
+        if self.coarse is not None:
+            expected["coarse"] = (COARSE_SUBSPACES, self.coarse.shape[1], out // COARSE_SUBSPACES)
+        if self.together < 1 or d % self.together:
+            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
+        for name, array in self.arrays().items():
+            if array.shape != expected[name] or not np.isfinite(array).all():
+                raise InvalidInput(
+                    f"codec table {name} has shape {array.shape}, expected finite {expected[name]}"
+                )
+        if words & (words - 1) or parts * width != out or not 1 <= self.bits <= 16:
+            raise InvalidInput(
+                f"codec tables of {parts} x {words} codewords of {width} do not make {out} dimensions"
+            )
+
     @property
     def bits(self) -> int:
         """Bits of one product code."""
-        return int(self.codewords.shape[2]).bit_length() - 1
+        return int(self.codewords.shape[1]).bit_length() - 1
 
     @property
     def coarse_bits(self) -> int:
         """Bits of one of the two coarse codes; 0 without a coarse stage."""
-        return 0 if self.coarse is None else int(self.coarse.shape[2]).bit_length() - 1
+        return 0 if self.coarse is None else int(self.coarse.shape[1]).bit_length() - 1
 
     @property
     def coarse_bytes(self) -> int:
@@ -45,8 +65,8 @@ class ProductTables:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of one vector's code."""
-        return self.coarse_bytes + (self.codewords.shape[1] * self.bits + 7) // 8
+        """Bytes of one code."""
+        return self.coarse_bytes + (len(self.codewords) * self.bits + 7) // 8
 
     def arrays(self) -> dict[str, np.ndarray]:
         """By name, as they are saved."""
@@ -54,40 +74,39 @@ class ProductTables:
         optional = {"coarse": self.coarse, "into": self.into}
         return {**named, **{name: array for name, array in optional.items() if array is not None}}
 
-    def check(self) -> None:
-        """Raise InvalidInput when the shapes do not belong together or a number is not finite."""
-        g, d = self.mean.shape
-        out = self.basis.shape[1]
-        _, M, words, width = self.codewords.shape
-        expected: dict[str, tuple[int, ...]] = {
-            "mean": (g, d), "basis": (g, out, d), "codewords": (g, M, words, out // M)
-        }  # fmt: skip
-        if self.coarse is not None:
-            expected["coarse"] = (g, COARSE_SUBSPACES, self.coarse.shape[2], out // COARSE_SUBSPACES)
-        if self.into is not None:
-            expected["into"] = (g, d, out)
-        if self.together < 1 or d % self.together:
-            raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
-        for name, array in self.arrays().items():
-            if array.shape != expected[name] or not np.isfinite(array).all():
-                raise InvalidInput(
-                    f"codec table {name} has shape {array.shape}, expected finite {expected[name]}"
-                )
-        if words & (words - 1) or M * width != out or not 1 <= self.bits <= 16:
-            raise InvalidInput(
-                f"codec tables of {M} x {words} codewords of {width} do not make {out} dimensions"
-            )
+    @property
+    def codec_id(self) -> str:
+        """SHA-256 over what decodes; how a codec encodes does not change what its codes mean."""
+        digest = hashlib.sha256(f"together {self.together}".encode() if self.together > 1 else b"")
+        for name, array in sorted(self.arrays().items()):
+            if name != "into":
+                digest.update(f"{name}{(1, *array.shape)}".encode())  # files count sets of tables, always one
+                digest.update(np.ascontiguousarray(array, "<f4").tobytes())
+        return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class PlacedCodes:
-    """codes uint8 [n, code_bytes], blocks int64 [n], places int64 [n * together], rows float32 [m, head_dim].
+def pack_bits(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers int64 [n, count] of `bits` bits each as little-endian bit strings uint8 [n, bytes]."""
+    if bits == 8:
+        return numbers.astype(np.uint8)
+    spread = (numbers[:, :, None] >> np.arange(bits)) & 1
+    return np.packbits(spread.astype(np.uint8).reshape(len(numbers), -1), axis=1, bitorder="little")
 
-    The `together` vectors of code i are written to the rows that places[i * together:][:together] number; the other
-    rows are left as they are. All C-contiguous.
-    """
 
-    codes: np.ndarray
-    blocks: np.ndarray
-    places: np.ndarray
-    rows: np.ndarray
+def unpack_bits(codes: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """`count` numbers of `bits` bits each, int64 [n, count], from little-endian bit strings uint8 [n, bytes]."""
+    if bits == 8:
+        return codes[:, :count].astype(np.int64)
+    # Words of 64 bits that begin at a byte, as few as hold every number whole.
+    n, size = codes.shape
+    padded = np.zeros((n, size + 8), np.uint8)
+    padded[:, :size] = codes
+    result = np.empty((n, count), np.int64)
+    word, first = np.empty(n, np.int64), -64
+    for number in range(count):
+        if (number + 1) * bits > first + 63:  # 63: a sign bit would be shifted in
+            first = number * bits // 8 * 8
+            word[:] = padded[:, first // 8 : first // 8 + 8].copy().view("<i8")[:, 0]
+        np.right_shift(word, number * bits - first, out=result[:, number])
+    result &= (1 << bits) - 1
+    return result

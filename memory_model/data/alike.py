@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +31,14 @@ _WHOLE = 0.25  # share of the references of facts that are read as they are spli
 _LEAST_FAMILIES = 12  # documents that hold a topic
 
 
-@dataclass(frozen=True)
-class AlikeShares:
-    """How conversations about references that are alike are mixed.
-
-    refused, refused_articles: share of the conversations of each kind that nothing read answers; as many more are
-    their twins. all_as_text: share that has everything it reads as text. ramp: batches until all the memories of a
-    chunk are read; 0 from the first.
-    """
-
-    refused: float = 0.12
-    refused_articles: float = 0.12
-    all_as_text: float = 0.2
-    ramp: int = 150
-
-
-@dataclass(frozen=True)
-class Unanswered:
-    """A question that none of the references `read` (places in the batch) answers."""
-
-    read: tuple[int, ...]
-    question: str
+Unanswered = tuple[list[int], str]
+"""References that are read (places in the batch), and a question that none of them answers."""
 
 
 class AlikeConversations(Conversations):
     """The conversations of both kinds; a subclass draws references and says what nothing answers."""
 
-    shares = AlikeShares()
     refused_share = 0.0
-    drawn = 0
 
     @abstractmethod
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
@@ -76,17 +54,10 @@ class AlikeConversations(Conversations):
                 read = rng.sample(self._places(written), min(self._reads(), len(self._places(written))))
                 rows.append(self._asking(written, read, rng.randint(1, min(2, len(read)))))
                 continue
-            rows += [self._refusing(written, none), self._asking(written, list(none.read), 1)]
+            read, question = none
+            rows.append(self._said(written, read, [(question, REFUSAL)], []))
+            rows.append(self._asking(written, read, 1))
         return rows[: self.sizes.conversations]
-
-    def state(self) -> Any:
-        """The random generator's state and the number of batches so far."""
-        return {"random": super().state(), "drawn": self.drawn}
-
-    def restore(self, state: Any) -> None:
-        """Go on from a state."""
-        super().restore(state["random"])
-        self.drawn = state["drawn"]
 
     def _places(self, written: Sequence[Reference]) -> list[int]:
         """References that may be read by a conversation about what is asked for."""
@@ -95,8 +66,8 @@ class AlikeConversations(Conversations):
     def _reads(self) -> int:
         """How many references a conversation reads: two at first, up to all a chunk has, more batch by batch."""
         most = self.sizes.memories
-        if self.drawn < self.shares.ramp:
-            most = min(most, 2 + self.drawn * (most - 1) // self.shares.ramp)
+        if self.drawn < self.sizes.ramp:
+            most = min(most, 2 + self.drawn * (most - 1) // self.sizes.ramp)
         return self.random.randint(max(2, most - 1), most)
 
     def _asking(self, written: Sequence[Reference], read: Sequence[int], turns: int) -> Conversation:
@@ -104,30 +75,33 @@ class AlikeConversations(Conversations):
         asked = rng.sample([n for n in read if written[n].questions], turns)
         chosen = [self.ask(written[number]) for number in asked]
         said = [(question.question, question.answer) for question in chosen]
-        if rng.random() < self.shares.all_as_text:
-            return self._as_text(written, read, said[:1])
-        return self._row(written, read, said, asked)
+        return self._said(written, read, said, asked)
 
-    def _refusing(self, written: Sequence[Reference], none: Unanswered) -> Conversation:
-        turns = [(none.question, REFUSAL)]
-        if self.random.random() < self.shares.all_as_text:
-            return self._as_text(written, none.read, turns)
-        return self._row(written, none.read, turns, [])
+    def _said(
+        self,
+        written: Sequence[Reference],
+        read: Sequence[int],
+        turns: list[tuple[str, str]],
+        asked: list[int],
+    ) -> Conversation:
+        if self.random.random() < self.sizes.all_as_text:
+            return self._as_text(written, read, turns[:1])
+        return self._row(written, read, turns, asked)
 
 
 class HardFacts(AlikeConversations, FactConversations):
     """Facts of one field of different countries; what is refused asks for a country that is read without the field."""
 
     task = "hard"
+    on_topic = 1.0
 
     def __init__(
         self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         """Raises InvalidInput for a knowledge base in which no field is held by a dozen documents."""
         super().__init__(references, chat, seed, sizes, distil=distil, whole=_WHOLE, longest=longest)
-        self.shares = shares or AlikeShares()
-        self.refused_share = self.shares.refused
+        self.refused_share = self.sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:
             raise InvalidInput(
@@ -139,7 +113,6 @@ class HardFacts(AlikeConversations, FactConversations):
     def draw(self) -> list[Reference]:
         """References that hold the topic, of different documents, and two of another document without it."""
         rng, size = self.random, self.sizes.written
-        self.drawn += 1
         self.topic = rng.choice(self.topics)
         of_family = self._holders(self.topic)
         families = rng.sample(sorted(of_family), min(size - 1, len(of_family)))
@@ -152,11 +125,6 @@ class HardFacts(AlikeConversations, FactConversations):
         self.lacking = tuple(range(len(drawn), len(drawn) + len(without)))
         return drawn + without
 
-    def ask(self, reference: Reference) -> Question:
-        """For the batch's topic, where the reference holds it."""
-        on_topic = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
-        return self.random.choice(self.random.choice(on_topic or reference.questions))
-
     def unanswered(self, written: Sequence[Reference]) -> Unanswered | None:
         """The topic of the document that is read without it, beside others that hold it."""
         if self.absent is None:
@@ -166,7 +134,7 @@ class HardFacts(AlikeConversations, FactConversations):
         others = [n for n in others if not refers_to(written[n].text, self.absent)]
         read = [*self.lacking, *self.random.sample(others, min(count, len(others)))]
         self.random.shuffle(read)
-        return Unanswered(tuple(read), self.absent.question)
+        return read, self.absent.question
 
     def _places(self, written: Sequence[Reference]) -> list[int]:
         return [n for n in range(len(written)) if n not in self.lacking]
@@ -196,12 +164,11 @@ class Articles(AlikeConversations):
 
     def __init__(
         self, rows: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         """rows: {knowledge, question, right_answer, title, answerable}, as `split-questions` writes them."""
         super().__init__(chat, seed, sizes, distil=distil)
-        self.shares = shares or AlikeShares()
-        self.refused_share = self.shares.refused_articles
+        self.refused_share = self.sizes.refused_articles
         asked: dict[tuple[str, str], tuple[list[list[Question]], list[str]]] = {}
         for row in rows:
             answers, refused = asked.setdefault((row["title"], row["knowledge"]), ([], []))
@@ -223,7 +190,6 @@ class Articles(AlikeConversations):
     def draw(self) -> list[Reference]:
         """Runs of up to five paragraphs of an article."""
         rng, size = self.random, self.sizes.written
-        self.drawn += 1
         chosen: dict[str, tuple[Reference, list[str]]] = {}
         names = rng.sample(sorted(self.articles), min(size, len(self.articles)))
         for name in names:
@@ -245,7 +211,7 @@ class Articles(AlikeConversations):
         number = rng.choice(having)
         others = rng.sample([n for n in range(len(written)) if n != number], min(4, len(written) - 1))
         read = rng.sample([number, *others], len(others) + 1)
-        return Unanswered(tuple(read), rng.choice(self.refused[number]))
+        return read, rng.choice(self.refused[number])
 
 
 def read_questions(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,8 +45,10 @@ class Reference:
 class Sizes:
     """How big a batch is and how its conversations are mixed.
 
-    Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead
-    of a memory; taught, that is compared with a teacher (whose longer texts cost a third of a step).
+    Shares of the conversations (or questions): unanswerable by what is read; with the reference as text instead of a
+    memory; taught, that is compared with a teacher. Of references that are alike (`data.alike`): refused and
+    refused_articles, which nothing read answers, beside as many twins; all_as_text, with everything that is read as
+    text. ramp: batches until all the memories of a chunk are read, 0 from the first.
     """
 
     written: int = 10
@@ -56,6 +58,10 @@ class Sizes:
     unanswerable: float = 0.02
     as_text: float = 0.12
     taught: float = 0.5
+    refused: float = 0.12
+    refused_articles: float = 0.12
+    all_as_text: float = 0.2
+    ramp: int = 150
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,8 @@ class Conversation:
     ids: list[int]
     labels: list[int]
     slots: list[int]
-    teacher: list[int]
-    pairs: list[tuple[int, int]]
+    teacher: list[int] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Conversations(ABC):
@@ -78,7 +84,7 @@ class Conversations(ABC):
         self, chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *, distil: bool = True
     ) -> None:
         self.chat, self.sizes, self.distil = chat, sizes or Sizes(), distil
-        self.random = random.Random(seed)
+        self.random, self.drawn = random.Random(seed), 0
 
     @abstractmethod
     def draw(self) -> list[Reference]:
@@ -90,6 +96,7 @@ class Conversations(ABC):
 
     def next(self) -> Batch:
         """One batch."""
+        self.drawn += 1
         written = self.draw()
         rows = self.conversations(written)
         reference_ids, lengths = pad_ids([r.ids for r in written])
@@ -101,12 +108,13 @@ class Conversations(ABC):
         )  # fmt: skip
 
     def state(self) -> Any:
-        """The random generator's state."""
-        return self.random.getstate()
+        """The random generator's state and the number of batches so far."""
+        return {"random": self.random.getstate(), "drawn": self.drawn}
 
     def restore(self, state: Any) -> None:
         """Go on from a state."""
-        self.random.setstate(state)
+        self.random.setstate(state["random"])
+        self.drawn = state["drawn"]
 
     def conversations(self, written: Sequence[Reference]) -> list[Conversation]:
         """The conversations of one batch."""
@@ -129,20 +137,14 @@ class Conversations(ABC):
                     continue
             turns.append((question.question, question.answer))
             asked.append(number)
-        if as_text:
-            return self._as_text(written, asked, turns)
-        return self._row(written, read, turns, asked)
+        return self._as_text(written, asked, turns) if as_text else self._row(written, read, turns, asked)
 
     def _as_text(
         self, written: Sequence[Reference], shown: Sequence[int], turns: Sequence[tuple[str, str]]
     ) -> Conversation:
         """A conversation that reads no memory: the references stand in its first question."""
-        return Conversation(
-            *conversation_tokens(self.chat, _with_texts(written, shown, turns)),
-            [-1] * self.sizes.memories,
-            [],
-            [],
-        )
+        ids, labels = conversation_tokens(self.chat, _with_texts(written, shown, turns))
+        return Conversation(ids, labels, [-1] * self.sizes.memories)
 
     def _row(
         self, written: Sequence[Reference], read: Sequence[int], turns: Sequence[tuple[str, str]],
@@ -152,7 +154,7 @@ class Conversations(ABC):
         ids, labels = conversation_tokens(self.chat, turns)
         slots = [*read, *[-1] * (self.sizes.memories - len(read))]
         if not self.distil or not asked or self.random.random() >= self.sizes.taught:
-            return Conversation(ids, labels, slots, [], [])
+            return Conversation(ids, labels, slots)
         teacher, teacher_labels = conversation_tokens(self.chat, _with_texts(written, asked, turns))
         shift = len(teacher) - len(ids)  # the text stands before everything that is matched
         known = [a != REFUSAL for _, a in turns]
@@ -217,15 +219,14 @@ def references_of(
 class FactConversations(Conversations):
     """Questions for facts, among references of the same document and of the same field.
 
-    A batch has a topic, a field that some of its references hold for different documents, and most questions ask
-    for it: retrieval by a question finds just those, and only the document's name tells them apart. Some batches
-    have one such reference, some many: from many alone the model does not learn to look at the name (docs/log.md).
-    whole: the share of references that are read as they are
-    split; the others keep some of their lines, the topic's among them, half of them as prose, because a user's
-    reference may be short and need not be a list. longest: in tokens.
+    A batch has a topic, a field that one to many of its references hold for different documents, and most questions
+    ask for it: only the document's name tells them apart. whole: the share of references that are read as they are
+    split; the others keep some of their lines, half of them as prose. longest: in tokens.
     """
 
     task = "facts"
+    on_topic = 0.75
+    """Share of the questions that ask for the batch's field, where the reference holds it."""
 
     def __init__(
         self, references: Sequence[Reference], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
@@ -262,9 +263,9 @@ class FactConversations(Conversations):
 
     def ask(self, reference: Reference) -> Question:
         """Mostly for the batch's topic, where the reference holds it."""
-        on_topic = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
-        if on_topic and self.random.random() < 0.75:
-            return self.random.choice(on_topic[0])
+        held = [ways for ways in reference.questions if field_of(ways[0]) == self.topic]
+        if held and self.random.random() < self.on_topic:
+            return self.random.choice(held[0])
         return super().ask(reference)
 
     def _varied(self, reference: Reference) -> Reference:

@@ -14,7 +14,7 @@ from typing import Any
 
 from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
-from memory_model.data.alike import AlikeConversations, AlikeShares, Unanswered
+from memory_model.data.alike import AlikeConversations, Unanswered
 from memory_model.data.conversations import Reference, Sizes
 from memory_model.data.questions import Question
 from memory_model.errors import InvalidInput
@@ -56,12 +56,11 @@ class Dialogues(AlikeConversations):
 
     def __init__(
         self, documents: Sequence[dict[str, Any]], chat: ChatTemplate, seed: int, sizes: Sizes | None = None,
-        *, distil: bool = True, longest: int = 128, shares: AlikeShares | None = None,
+        *, distil: bool = True, longest: int = 128,
     ) -> None:  # fmt: skip
         """longest: in tokens, at least some 40. Raises InvalidInput where no field has a dozen short values."""
         super().__init__(chat, seed, sizes, distil=distil)
-        self.shares, self.longest = shares or AlikeShares(), longest
-        self.refused_share = self.shares.refused
+        self.longest, self.refused_share = longest, self.sizes.refused
         self.documents = [d for d in documents if factbook.questions(d["title"], d["text"])]
         values: dict[str, dict[str, None]] = {field: {} for field in _FIELDS}
         for document in documents:
@@ -76,7 +75,6 @@ class Dialogues(AlikeConversations):
     def draw(self) -> list[Reference]:
         """Runs of turns about one field of different people, and some in which the assistant answered."""
         rng, size = self.random, self.sizes.written
-        self.drawn += 1
         self.topic = rng.choice(sorted(self.values))
         self.people = _people(size, rng)
         told = rng.sample(self.values[self.topic], min(size, len(self.values[self.topic])))
@@ -91,7 +89,7 @@ class Dialogues(AlikeConversations):
         rng = self.random
         person = next(p for p in _people(4 * len(self.people), rng) if p not in self.people)
         read = rng.sample(range(len(written)), min(self.sizes.memories, len(written)))
-        return Unanswered(tuple(read), rng.choice(_ASKING).format(q=_question(self.topic, person)))
+        return read, rng.choice(_ASKING).format(q=_question(self.topic, person))
 
     def _told(self, number: int, person: str, value: str) -> Reference:
         """What a user said of a person: the topic, and at times another field before or after it."""

@@ -33,8 +33,7 @@ class HeldOutTitles(Collection[str]):
     """Titles of other texts about held-out documents, such as an article about the country: `title in titles`.
 
     A title is one of them when it has all words of a name of such a document ("History of Burma"), or when a name has
-    all of its words ("Myanmar" of "Republic of the Union of Myanmar"), if one of these says more than a kind of
-    state or a quarter of the compass. Names are the documents' titles and their fields `Country name - …`.
+    all of its words ("Myanmar"), kinds of state apart. Names are titles and the fields `Country name - …`.
     """
 
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:

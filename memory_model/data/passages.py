@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def _placed_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
 
 def _missing(path: Path) -> MissingFile:
     return MissingFile(
-        f"no corpus at {path}: `python -m experiments prepare-data --questions` makes one, docs/data.md says what it is"
+        f"no corpus at {path}: `python -m experiments prepare-data` makes one, docs/data.md says what it is"
     )
 
 
@@ -116,13 +116,7 @@ class PassageFiles(Sequence[Passage]):
     def __len__(self) -> int:
         return len(self._start)
 
-    @overload
-    def __getitem__(self, number: int) -> Passage: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Passage]: ...
-    def __getitem__(self, number: int | slice) -> Passage | list[Passage]:
-        if isinstance(number, slice):
-            return [self[n] for n in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Passage:  # type: ignore[override]
         handle, start = self._handles[self._file[number]], int(self._start[number])
         line = b""
         while b"\n" not in line and (more := os.pread(handle, 8192, start + len(line))):

@@ -195,9 +195,8 @@ def overlap(sequence: Tokens, reference: Tokens, threshold: float | None = None)
 
         overlap(t, r) = LCS of t and r, the tokens taken from t at most 2 |r| apart, over |r|
 
-    Both are token ids. With a threshold the result is exact only where it exceeds it, which is cheaper: most
-    references are ruled out by how many tokens of any order they share with the sequence. Raises InvalidInput for
-    an empty reference.
+    Both are token ids. With a threshold the result is exact only where it exceeds it, which is cheaper. Raises
+    InvalidInput for an empty reference.
     """
     target, size = np.asarray(reference).tolist(), len(reference)
     if not size:

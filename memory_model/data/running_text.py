@@ -76,10 +76,8 @@ class ContinualBatches:
 class KeepingBatches:
     """Windows of running text and of small talk in which the student predicts what the original model predicts.
 
-    Passages are joined in their order to windows of `window` tokens, requests with their answers in any order; half of
-    the windows hold requests where there are any, so that a model which learns to refuse goes on greeting back. Only
-    `matched` positions of each window are compared: logits over a whole vocabulary are dear, and neighbouring
-    positions say the same.
+    Windows of `window` tokens; half of them hold requests where there are any, so that a model which learns to refuse
+    goes on greeting back. Only `matched` positions of each window are compared: neighbouring ones say the same.
     """
 
     task = "keeping"

@@ -23,7 +23,7 @@ from typing import Any
 from memory_model.errors import InvalidInput
 from memory_model.eval.retrieval import CANDIDATES, KnowledgeBase, query_of
 from memory_model.eval.rows import Row
-from memory_model.eval.scores import Mean, Paired, exact_match, exact_values, token_f1
+from memory_model.eval.scores import Mean, Paired, exact_match, token_f1
 from memory_model.eval.subject import Subject
 from memory_model.nn.decoder import MemoryBatch
 from memory_model.nn.generate import answer_nll, greedy
@@ -44,16 +44,14 @@ PAIRS = (
 class Scores:
     """What was measured under one condition: one number a row, or none where a score does not apply.
 
-    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. exact_values: share of numbers
-    and names. two_way: the right answer is likelier than the hallucinated one. refused: says that it does
-    not know; refused_rightly, refused_wrongly: of the rows that nothing answers, and of the others.
-    recall_at_5: the right reference was retrieved.
+    nll: nats an answer token. exact_match, f1: SQuAD's, of the nearest right answer. two_way: the right answer is
+    likelier than the hallucinated one. refused: says that it does not know; refused_rightly, refused_wrongly: of the
+    rows that nothing answers, and of the others. recall_at_5: the right reference was retrieved.
     """
 
     nll: list[float] = field(default_factory=list)
     exact_match: list[float] = field(default_factory=list)
     f1: list[float] = field(default_factory=list)
-    exact_values: list[float] = field(default_factory=list)
     two_way: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     refused_rightly: list[float] = field(default_factory=list)
@@ -76,9 +74,6 @@ class Scores:
         self.f1.append(max(token_f1(answer, right) for right in row.right_answers))
         self.refused.append(float(is_refusal(answer)))
         (self.refused_wrongly if row.answerable else self.refused_rightly).append(self.refused[-1])
-        shares = [exact_values(answer, right) for right in row.right_answers] if row.answerable else []
-        if known := [share for share in shares if share is not None]:
-            self.exact_values.append(max(known))
 
     def means(self) -> dict[str, Mean]:
         """Of the scores that apply; refused_rightly and refused_wrongly where there are rows of both kinds."""

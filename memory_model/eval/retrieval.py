@@ -1,13 +1,8 @@
-"""A whole knowledge base in memory, searched by question: what the service would find, without the service.
-
-Vectors are kept on disk in blocks named by what they were made from, so that an interrupted run goes on where it
-stopped and a changed document costs only its own block.
-"""
+"""A whole knowledge base in memory, searched by question: what the service would find, without the service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -33,23 +28,16 @@ class KnowledgeBase:
 
     @classmethod
     def of(
-        cls, references: Sequence[str], embedder: Embedder, cache: Path,
-        progress: Callable[[int], None] | None = None,
-    ) -> KnowledgeBase:  # fmt: skip
-        """Embed all references, or read their vectors from `cache` where they were embedded before.
-
-        progress: called with the number of references that are done since its last call.
-        """
-        folder = cache / embedder.vectors_id[:16]
-        folder.mkdir(parents=True, exist_ok=True)
+        cls, references: Sequence[str], embedder: Embedder, progress: Callable[[int], None] | None = None
+    ) -> KnowledgeBase:
+        """Embed all references; progress: called with the number that are done since its last call."""
         if not references:
             raise InvalidInput("a knowledge base of no references")
         blocks = []
         for start in range(0, len(references), _BLOCK_REFERENCES):
-            texts = list(references[start : start + _BLOCK_REFERENCES])
-            blocks.append(_block(texts, embedder, folder))
+            blocks.append(embedder.embed(references[start : start + _BLOCK_REFERENCES]))
             if progress is not None:
-                progress(len(texts))
+                progress(len(blocks[-1]))
         return cls(references, np.concatenate(blocks), embedder)
 
     def nearest(self, queries: Sequence[str], k: int = 5, *, candidates: int = CANDIDATES) -> list[list[int]]:
@@ -82,17 +70,3 @@ def references_of(documents: Path, tokenizer: Tokenizer, limit: int) -> list[str
 def query_of(question: str, tokenizer: Tokenizer, chunk_tokens: int) -> str:
     """What a device asks with: the text of the last `chunk_tokens` content tokens (decision 0005)."""
     return tokenizer.decode(tokenizer.encode(question)[-chunk_tokens:]).strip()
-
-
-def _block(texts: list[str], embedder: Embedder, folder: Path) -> np.ndarray:
-    digest = sha256(b"".join(sha256(text.encode()).digest() for text in texts)).hexdigest()
-    path = folder / f"{digest[:32]}.npy"
-    if path.is_file():
-        vectors = np.load(path)
-        if vectors.ndim == 2 and len(vectors) == len(texts):
-            return np.asarray(vectors, np.float32)
-    vectors = embedder.embed(texts)
-    partial = path.with_suffix(".partial.npy")
-    np.save(partial, vectors)
-    partial.replace(path)  # a block is there whole or not at all
-    return vectors

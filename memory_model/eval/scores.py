@@ -16,8 +16,6 @@ import numpy as np
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”")
-# A number with its inner separators (28,748; 4.5; 2010-15; 12:30), or a word that begins with a capital letter.
-_VALUE = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W\d_][\w'’]*(?:-[\w'’]+)*")
 
 
 def normalise(text: str) -> str:
@@ -40,22 +38,6 @@ def token_f1(answer: str, right: str) -> float:
         return 0.0
     precision, recall = same / len(found), same / len(wanted)
     return 2 * precision * recall / (precision + recall)
-
-
-def values(text: str) -> list[str]:
-    """The numbers of a text, with their inner separators (`28,748`, `2010-15`), and its capitalised words, in order."""
-    return [m for m in _VALUE.findall(text) if m[0].isdigit() or m[0].isupper()]
-
-
-def exact_values(answer: str, right: str) -> float | None:
-    """Share of the right answer's values that stand in the answer, letter for letter; None if it has none.
-
-    Repeated values must be repeated. What else the answer says costs nothing here: that is F1's work.
-    """
-    wanted = Counter(values(right))
-    if not wanted:
-        return None
-    return (wanted & Counter(values(answer))).total() / wanted.total()
 
 
 _DRAWS = 2000

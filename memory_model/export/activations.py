@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from memory_model.cache_layout import cache_layout
-from memory_model.chat import prefix_ids, text_start
+from memory_model.chat import prefix_ids
 from memory_model.data.factbook import read_jsonl
 from memory_model.errors import CorruptFile
+from memory_model.nn.generate import read
 from memory_model.nn.writing import stack_memories
 
 if TYPE_CHECKING:
@@ -88,14 +89,9 @@ def second_moments(
 
 def _read(loaded: LoadedModel, text: Sequence[int], memories: Sequence[ExplicitMemory]) -> None:
     """Read text behind the prefix, where the device reads it, with memories in the slots or none."""
-    memory = loaded.config.memory
-    prefix = prefix_ids(loaded.tokenizer, memory)
-    first = text_start(prefix, memory)
-    ids = torch.tensor([[*prefix, *text]])
-    positions = torch.tensor([[*range(len(prefix)), *range(first, first + len(text))]])
-    chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)]) if memories else None
-    read = stack_memories([memories], loaded.config) if memories else None
-    loaded.model.hidden(ids, positions, memory=read, chunk_BT=chunk)
+    ids = torch.tensor([text])
+    memory = stack_memories([memories], loaded.config) if memories else None
+    read(loaded.model, ids, prefix_ids(loaded.tokenizer, loaded.config.memory), memory, torch.zeros_like(ids))
 
 
 def _answer(loaded: LoadedModel, row: Row, memories: Sequence[ExplicitMemory]) -> None:

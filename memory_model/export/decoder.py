@@ -54,9 +54,8 @@ def export_decoder(
 ) -> list[Path]:  # fmt: skip
     """Write the decoder of `loaded` to `path` (weights in `<path>.data`) and return the files.
 
-    Beside it lies `writer.onnx` (`memory_model.export.writer`), where the model has memory heads. precision: of the
-    weights. progress: called with (layers done, layers). moments: for int4, as `Weights` takes them. Raises
-    InvalidInput.
+    Beside it lies `writer.onnx`, where the model has memory heads. precision: of the weights. progress: called with
+    (layers done, layers). moments: for int4, as `Weights` takes them. Raises InvalidInput.
     """
     path = Path(path)
     graphs = decoder_graphs(
@@ -74,8 +73,7 @@ def decoder_graphs(
 ) -> dict[str, Graph]:  # fmt: skip
     """Graphs of weights with Hugging Face Llama names (without `model.`), by spelling; see `export_decoder`.
 
-    There is no fused spelling of a graph that computes with halves, which is for accelerators, nor of
-    heads whose dimension the node does not take.
+    There is no fused spelling of a graph that computes with halves, nor of a head dimension the node does not take.
     """
     if isinstance(precision, str):
         precision = Precision(precision)

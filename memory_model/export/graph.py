@@ -26,9 +26,8 @@ PAGE_BYTES = 4096
 class Graph:
     """Collects nodes, constants, inputs and outputs; `save` writes the model.
 
-    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method
-    returns tensor names (str), which other methods take. A graph made `beside` another shares its
-    constants; its file lists those that its nodes read.
+    Equal constants are stored once. `metadata` becomes the file's key-value properties. Every method returns names of
+    tensors. A graph made `beside` another shares its constants; its file lists those that its nodes read.
     """
 
     def __init__(self, name: str, beside: Graph | None = None) -> None:

@@ -29,10 +29,9 @@ Head = Callable[[str, str], None]
 class Precision:
     """What the file holds and what the device computes with.
 
-    weights: float32, float16, int8 or int4. table: the same for the token table and the head, by default
-    that of the weights. block: inputs that share a scale. compute: float32, or float16 for accelerators
-    that are faster with it: matrix products and caches then, norms, softmax and the sum over layers stay
-    float32.
+    weights: float32, float16, int8 or int4. table: the same for the token table and the head, by default that of the
+    weights. block: inputs that share a scale. compute: float32, or float16 for matrix products and caches on
+    accelerators; norms, softmax and the sum over layers stay float32.
     """
 
     weights: str = "int4"
@@ -73,11 +72,7 @@ class Precision:
 
 
 class Weights:
-    """Lays the weights of one graph.
-
-    moments: second moments of the inputs by layer name (`export.activations`), for int4; layers without are rounded
-    to the nearest.
-    """
+    """Lays the weights of one graph; moments: of the inputs by layer name (`export.activations`), for int4."""
 
     def __init__(
         self, graph: Graph, precision: Precision, moments: Mapping[str, np.ndarray] | None = None, prefix: str = ""

@@ -80,12 +80,6 @@ def read_jsonl(source: Path) -> Iterator[FileDocument]:
                 yield FileDocument.failed(source, error, place)
 
 
-def count_jsonl(source: Path) -> int:
-    """Lines that are not blank."""
-    with source.open("rb") as file:
-        return sum(1 for line in file if line.strip())
-
-
 csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that are meant for cells
 
 
@@ -137,11 +131,3 @@ def read_parquet(source: Path) -> Iterator[FileDocument]:
                     yield from_record(source, f"row {number}", row, others_are_metadata=True)
     except (arrow.ArrowException, ValueError) as error:
         yield FileDocument.failed(source, error, f"after row {number}" if number else "")
-
-
-def count_parquet(source: Path) -> int:
-    """Rows, from the file's footer."""
-    try:
-        return int(imported("pyarrow.parquet").read_metadata(source).num_rows)
-    except imported("pyarrow").ArrowException as error:
-        raise ValueError(str(error)) from error

@@ -39,34 +39,22 @@ _log = logging.getLogger(__name__)
 class Encoder:
     """An encoder's shape, as config.json says, and its tensors, read when they are needed.
 
-    first_position: row of the position table of a text's first token, 2 for XLM-R, 0 for BERT. prefix: what the
-    files put before every name ("roberta.", "0.auto_model."). digests: SHA-256 of each tensor that was read.
+    positions: tokens of the longest text. first_position: row of the position table of its first token, 2 for XLM-R, 0
+    for BERT. prefix: what the files put before every name ("roberta."). digests: SHA-256 of each tensor that was read.
     """
 
     name: str
     tensors: Weights
     prefix: str
+    vocabulary: int
+    dim: int
+    positions: int
     layers: int
     heads: int
     epsilon: float
     first_position: int
     pooling: str
     digests: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def vocabulary(self) -> int:
-        """Rows of the word table."""
-        return self.tensors.shapes[self.prefix + WORDS][0]
-
-    @property
-    def positions(self) -> int:
-        """Tokens of the longest text."""
-        return self.tensors.shapes[self.prefix + POSITIONS][0] - self.first_position
-
-    @property
-    def dim(self) -> int:
-        """Width of a hidden state, and of the vector."""
-        return self.tensors.shapes[self.prefix + WORDS][1]
 
     def read(self, name: str) -> np.ndarray:
         """A tensor as float32."""
@@ -114,7 +102,19 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
             problem = f"has the shape {list(found)}" if found else "is missing"
             raise CorruptFile(f"{folder}: {prefixes[0]}{name} {problem}, config.json says {list(shape)}")
     pooling = pooling_of(folder, str(kind))
-    return Encoder(called, tensors, prefixes[0], layers, heads, epsilon, first, pooling)
+    return Encoder(
+        called,
+        tensors,
+        prefixes[0],
+        vocabulary,
+        dim,
+        positions - first,
+        layers,
+        heads,
+        epsilon,
+        first,
+        pooling,
+    )
 
 
 def first_position(config: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -128,12 +128,6 @@ class ModelFolder:
         partial = self.path / f"{MANIFEST}.partial"
         partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         partial.replace(self.path / MANIFEST)
-
-    def with_memory(self, memory: MemoryConfig) -> ModelFolder:
-        """The same folder with another budget, saved."""
-        changed = replace(self, memory=memory)
-        changed.save()
-        return changed
 
     @property
     def packaged(self) -> bool:

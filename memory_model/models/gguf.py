@@ -58,7 +58,7 @@ class GgufFile:
             raise CorruptFile(f"{path} is not a readable GGUF file: {error}") from error
         if path.stat().st_size < end:
             raise CorruptFile(f"{path} is truncated: {path.stat().st_size} bytes, its tensors end at {end}")
-        self.path = path
+        self.path, self.files = path, [path]
 
     def field(self, key: str) -> Any:
         """A metadata value; raises CorruptFile when the file lacks it."""
@@ -83,11 +83,6 @@ class GgufFile:
             norm_epsilon=round(float(self.field("llama.attention.layer_norm_rms_epsilon")), 9),
             tied_embeddings="output.weight" not in names,
         )  # fmt: skip
-
-    @property
-    def files(self) -> list[Path]:
-        """Everything that the model follows from."""
-        return [self.path]
 
     def weights(self) -> Weights:
         """The weights, float32, as Hugging Face's Llama has them; raises CorruptFile, InvalidInput."""

@@ -60,8 +60,7 @@ def load_model(
     """Base weights plus adapter, merged in float32, on the CPU, ready for inference.
 
     model: a model folder, by default the packaged one. adapter: a file in place of the folder's. memory: another
-    budget (for measurements). Weights are float32 up to 4 GB and of the checkpoint's own type beyond.
-    Raises MissingFile, CorruptFile, InvalidInput, or BaseMismatch when the adapter was made for another base.
+    budget (for measurements). Raises MissingFile, CorruptFile, InvalidInput, BaseMismatch.
     """
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
     path = Path(adapter) if adapter else folder.adapter

@@ -177,8 +177,7 @@ def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dic
 def checkpoint_layers(model: Decoder) -> None:
     """Keep only the inputs of every attention and MLP for the backward pass, and compute the rest again there.
 
-    Takes a third more time, and memory for two hidden states a layer in place of all that a layer computes. Merged
-    weights are not kept either.
+    Takes a third more time, and memory for two hidden states a layer. Merged weights are not kept either.
     """
     for module in model.modules():
         if isinstance(module, LowRankLinear):

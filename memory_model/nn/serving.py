@@ -50,13 +50,10 @@ class BatchedDecoder:
     """int64 [B] on the device: rows of each sequence's text, prefix included."""
 
     @torch.inference_mode()
-    def __init__(
-        self, model: Decoder, prefix: Sequence[int], sequences: int, capacity: int, *, compiled: bool = False
-    ) -> None:
+    def __init__(self, model: Decoder, prefix: Sequence[int], sequences: int, capacity: int) -> None:
         """Allocate the caches on the model's device, in the type that it computes products in.
 
-        capacity: most tokens of a sequence, prefix included. compiled: let torch.compile fuse a step's small
-        operations. Raises InvalidInput for a capacity that does not hold the prefix.
+        capacity: most tokens of a sequence, prefix included. Raises InvalidInput where it does not hold the prefix.
         """
         if sequences < 1 or capacity <= len(prefix):
             raise InvalidInput(
@@ -96,7 +93,6 @@ class BatchedDecoder:
                 for x in (cache.keys, cache.values):
                     x[1:] = x[:1]
         self.length.fill_(self.prefix)
-        self._advance = torch.compile(self._advance_once) if compiled else self._advance_once
         self._graph, self._logits = self._captured()
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -211,7 +207,7 @@ class BatchedDecoder:
 
     # The maths
 
-    def _advance_once(self) -> Tensor:
+    def _advance(self) -> Tensor:
         """One step of static tensors only; an idle sequence writes a row that its next token writes again."""
         hidden = self._hidden(self._tokens.clamp_min(0)[:, None], self.length[:, None], None)
         self.length += self._tokens >= 0

@@ -44,9 +44,8 @@ def sparsify(
 ) -> MemoryBatch:  # fmt: skip
     """The sparse tokens of all memory heads of one layer, flat as the budget table lists them: [N, rows, d].
 
-    filled_ht says how many of the t rows each head owns. Rows go in order of position; rows that the
-    reference is too short to fill come last and are not valid. When every head keeps all tokens no weights
-    are computed.
+    filled_ht says how many of the t rows each head owns. Rows go in order of position; those that the reference is too
+    short to fill come last and are not valid.
     """
     R, most = k_NhRd.shape[2], filled_ht.shape[1]
     keep = min(most, R)
@@ -119,8 +118,7 @@ class MemoryWriter:
         """Works on the device that the model is on.
 
         batch_tokens: most tokens of one forward pass, padding included, by default as many as suit the device; halved
-        when it has no memory for so many. precision: of the matrix products; norms, positions and selection stay
-        float32.
+        when it has no memory for so many. precision: of the matrix products only.
         """
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -141,10 +139,9 @@ class MemoryWriter:
         return [memories[place] for place in range(len(references))]
 
     def passes(self, references: Sequence[str]) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:
-        """The places in `references` that one forward pass wrote, and their memories, pass after pass.
+        """The places in `references` that one forward pass wrote, and their memories, short ones first.
 
-        References are sorted by length and batched, so that little padding is computed. Raises InvalidInput
-        for an empty reference or one longer than the configured number of tokens.
+        Raises InvalidInput for an empty reference or one longer than the configured number of tokens.
         """
         limit = self.model.config.memory.reference_tokens
         ids = self.tokenizer.encode_batch(references)

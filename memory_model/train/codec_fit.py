@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from memory_model.chat import text_start
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.faiss import check_factory, fit_factory, unexplained_variance
-from memory_model.codec.fit import fit_groups
-from memory_model.codec.payload import block_vectors
+from memory_model.codec.fit import fit_tables
+from memory_model.codec.payload import vector_rows
 from memory_model.config import MemoryConfig, ModelConfig
 from memory_model.data.batches import IGNORE, Batch, BatchSource
 from memory_model.errors import InvalidInput
@@ -31,36 +30,23 @@ from memory_model.nn.writing import MemoryWriter, write_memories
 
 _WRITTEN_AT_ONCE = 16
 METRIC_BATCHES = 8
-_FORMS = "groups:25x8 (tables for each head's keys and values), heads:26x8 (for each head), tokens:144x8 (one for all)"
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What `--factory` says: `parts` codes of `bits` bits for a block of `together` groups, or a FAISS string."""
-
-    together: int = 1
-    parts: int = 0
-    bits: int = 0
-    faiss: str = ""
-
-    @classmethod
-    def parse(cls, factory: str, memory: MemoryConfig) -> Recipe:
-        """Raises InvalidInput for a form that is none, and for tokens: where heads keep different tokens."""
-        kind, colon, size = factory.partition(":")
-        if not colon:
-            return cls(faiss=factory)
-        blocks = {"groups": 1, "heads": 2, "tokens": 2 * len(memory.heads)}
-        found = re.fullmatch(r"(\d{1,4})x(\d{1,2})", size)
-        if kind not in blocks or not found or not int(found[1]) or not 1 <= int(found[2]) <= 16:
-            raise InvalidInput(
-                f"--factory {factory!r}: write one of {_FORMS}, PARTSxBITS, or a FAISS factory string"
-            )
-        if kind == "tokens" and any(h.tokens != memory.reference_tokens for h in memory.heads):
-            raise InvalidInput(
-                f"--factory {factory!r} codes the heads of a token together, but they keep different tokens:"
-                " use heads:PARTSxBITS"
-            )
-        return cls(blocks[kind], int(found[1]), int(found[2]))
+def recipe(factory: str, memory: MemoryConfig) -> tuple[int, int] | None:
+    """(parts, bits) of `tokens:PARTSxBITS`, None for a FAISS string; raises InvalidInput."""
+    if not factory.startswith("tokens:"):
+        return None
+    found = re.fullmatch(r"tokens:(\d{1,4})x(\d{1,2})", factory)
+    if not found or not int(found[1]) or not 1 <= int(found[2]) <= 16:
+        raise InvalidInput(
+            f"--factory {factory!r}: write tokens:PARTSxBITS, such as tokens:144x8, or a FAISS factory string"
+        )
+    if any(h.tokens != memory.reference_tokens for h in memory.heads):
+        raise InvalidInput(
+            f"--factory {factory!r} codes the heads of a token together, but they keep different tokens:"
+            " give a FAISS factory string, such as OPQ16_64,PQ16x8"
+        )
+    return int(found[1]), int(found[2])
 
 
 def default_factory(config: ModelConfig) -> str:
@@ -75,65 +61,61 @@ def fit(
     loaded: LoadedModel, batches: BatchSource, texts: Sequence[str], factory: str, seed: int, progress: Progress,
     *, points: int = 65536,
 ) -> tuple[ProductCodec, list[float]]:  # fmt: skip
-    """(codec, share of variance lost by each group), the share measured on references it was not fitted to.
+    """(codec, share of variance lost by each vector of a code), measured on references it was not fitted to.
 
-    texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring;
-    batches: what reads memories, for the metric; factory: see `Recipe`. At most `points` vectors of
-    each block are fitted to.
+    texts: references, drawn uniformly as in the paper, of which the last tenth is kept for measuring; batches: what
+    reads memories, for the metric; factory: see `recipe`. At most `points` vectors are fitted to.
     """
-    memory = loaded.config.memory
-    recipe = Recipe.parse(factory, memory)
+    memory, d = loaded.config.memory, loaded.config.head_dim
+    tokens = recipe(factory, memory)
+    together = 2 * len(memory.heads) if tokens else 1
     fitting = len(texts) - max(1, len(texts) // 10)
-    if recipe.faiss:  # before hours of writing
-        check_factory(recipe.faiss, loaded.config.head_dim, fitting * memory.vectors)
+    if not tokens:  # before hours of writing
+        check_factory(factory, d, fitting * memory.vectors)
     task = progress.add_task("writing memories", total=len(texts))
-    samples, fresh = (
-        written_blocks(
-            loaded.writer, memory, part, recipe.together, lambda n: progress.advance(task, n)
-        )
+    sample, fresh = (
+        written_vectors(loaded.writer, memory, part, together, lambda n: progress.advance(task, n))
         for part in (texts[:fitting], texts[fitting:])
-    )  # fmt: skip
-    if recipe.faiss:
+    )
+    if tokens is None:
         task = progress.add_task("training FAISS's index (it reports nothing)", total=1)
-        codec = fit_factory(np.concatenate(samples), recipe.faiss)
+        codec = fit_factory(sample, factory)
         progress.advance(task)
     else:
         steps = progress.track(range(METRIC_BATCHES), description="measuring what errors cost")
         metrics = reading_metrics(loaded.model, (batches.next() for _ in steps), loaded.writer.prefix)
-        task = progress.add_task("fitting tables", total=len(samples) * recipe.parts)
-        codec = fit_groups(
-            samples, recipe.parts, recipe.bits, metrics, together=recipe.together, points=points, seed=seed,
+        task = progress.add_task("fitting tables", total=tokens[0])
+        codec = fit_tables(
+            sample, *tokens, metrics, together=together, points=points, seed=seed,
             progress=lambda n: progress.advance(task, n),
         )  # fmt: skip
-    lost = [unexplained_variance(codec, block, number) for number, block in enumerate(fresh)]
-    return codec, np.concatenate(lost).tolist()
+    return codec, unexplained_variance(codec, fresh).tolist()
 
 
-def written_blocks(
+def written_vectors(
     writer: MemoryWriter, memory: MemoryConfig, texts: Sequence[str], together: int,
     progress: Callable[[int], None] | None = None,
-) -> list[np.ndarray]:  # fmt: skip
-    """For each block of groups the vectors [n, together * d] of the references' memories."""
-    blocks = [range(g, g + together) for g in range(0, 2 * len(memory.heads), together)]
-    parts: list[list[np.ndarray]] = [[] for _ in blocks]
+) -> np.ndarray:  # fmt: skip
+    """The vectors [n, together * d] of the references' memories, in the order of their codes."""
+    found: list[np.ndarray] = []
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
-        for part, groups in zip(parts, blocks, strict=True):
-            part += [block_vectors(m, memory, groups) for m in written]
+        found += [
+            np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written
+        ]
         if progress is not None:
             progress(len(written))
-    return [np.concatenate(part) for part in parts]
+    vectors = np.concatenate(found)
+    return vectors.reshape(-1, together * vectors.shape[1])
 
 
 @torch.no_grad()
 def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[int]) -> list[np.ndarray]:
-    """For each codec group the symmetric matrix [d, d] in which an error counts (keys, values, head by head).
+    """For each vector of a token the symmetric matrix [d, d] in which an error counts (keys, values, head by head).
 
-    They are in one unit, so that errors of different groups compare: the share of its head's memory output
-    that an error changes (squared, at equal attention). An error e of a value moves the output by
-    W_O e; one of a key moves a score by s = q . e / sqrt(d), and the output by about s of its own spread.
-    That holds where attention is soft; the wider the scores of a head vary, the more its attention is settled,
-    so the keys' unit is divided by the scores' standard deviation.
+    They are in one unit, the share of its head's memory output that an error changes (squared, at equal attention). An
+    error e of a value moves the output by W_O e; one of a key moves a score by s = q . e / sqrt(d), and the output by
+    about s of its own spread, the less the wider a head's scores vary: the keys' unit is divided by their deviation.
     """
     config = model.config
     d, group = config.head_dim, config.group

@@ -7,16 +7,13 @@ that helps most.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from memory_model.config import MemoryHead
 from memory_model.data.batches import Batch
-from memory_model.errors import CorruptFile
 from memory_model.nn.decoder import Decoder
 from memory_model.nn.writing import write_memories
 from memory_model.train.losses import read_loss
@@ -52,57 +49,33 @@ class HeadRuler:
 
 @dataclass
 class Ranking:
-    """Losses (nats a token) that were measured so far, heads written `layer.head`.
+    """Losses (nats a token), heads written `layer.head`.
 
-    losses: without each head; chosen: with the heads up to and including this one.
+    losses: without each head, the one that is missed most first; chosen: with the heads up to and including this one.
     """
 
-    model_id: str
-    batches: int
-    loss_whole: float = 0.0
+    loss_whole: float
     losses: dict[str, float] = field(default_factory=dict)
     chosen: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def begun(cls, path: Path, model_id: str, batches: int) -> Ranking:
-        """What `path` holds of the same model and sizes, else an empty ranking; raises CorruptFile."""
-        new = cls(model_id, batches)
-        if not path.is_file():
-            return new
-        try:
-            found = cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise CorruptFile(f"{path} is no file of `memory-model rank-heads`: {error}") from error
-        return found if (found.model_id, found.batches) == (model_id, batches) else new
 
-    def save(self, path: Path) -> None:
-        """Write the file, to a temporary name first."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
-
-    def ranked(self) -> list[tuple[str, float]]:
-        """(head, loss without it), the head that is missed most first."""
-        return sorted(self.losses.items(), key=lambda entry: -entry[1])
+def rank(ruler: HeadRuler, select: int, progress: Callable[[], None] = lambda: None) -> Ranking:
+    """Measure every head, then choose `select` of them one by one; progress: called after each head."""
+    found = Ranking(round(ruler.loss(ruler.heads), 4))
+    without = {}
+    for head in ruler.heads:
+        without[head] = round(ruler.loss([h for h in ruler.heads if h != head]), 4)
+        progress()
+    ranked = sorted(without, key=lambda head: -without[head])
+    found.losses = {_name(head): without[head] for head in ranked}
+    have: list[MemoryHead] = []
+    while len(have) < min(select, len(ranked)):
+        loss, best = min((ruler.loss([*have, head]), head) for head in ranked if head not in have)
+        have.append(best)
+        found.chosen[_name(best)] = round(loss, 4)
+        progress()
+    return found
 
 
-def rank(ruler: HeadRuler, found: Ranking, select: int) -> Iterator[None]:
-    """Measure what `found` has not got yet, into it, yielding after each measurement.
-
-    select: how many heads are chosen one by one.
-    """
-    heads = {f"{h.layer}.{h.head}": h for h in ruler.heads}
-    if not found.losses:
-        found.loss_whole = round(ruler.loss(ruler.heads), 4)
-    for name, head in heads.items():
-        if name not in found.losses:
-            found.losses[name] = round(ruler.loss([h for h in ruler.heads if h != head]), 4)
-            yield
-    ranked = [heads[name] for name, _ in found.ranked()]
-    while len(found.chosen) < min(select, len(ranked)):
-        have = [heads[name] for name in found.chosen]
-        tried = [(ruler.loss([*have, head]), head) for head in ranked if head not in have]
-        loss, best = min(tried)
-        found.chosen[f"{best.layer}.{best.head}"] = round(loss, 4)
-        yield
+def _name(head: MemoryHead) -> str:
+    return f"{head.layer}.{head.head}"

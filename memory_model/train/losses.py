@@ -21,7 +21,7 @@ from torch import Tensor
 
 from memory_model.chat import text_start
 from memory_model.data.batches import IGNORE, Batch, Teacher, buckets
-from memory_model.nn.adapter import original, unchanging
+from memory_model.nn.adapter import original
 from memory_model.nn.decoder import Decoder, MemoryBatch, Rows
 from memory_model.nn.generate import read
 from memory_model.nn.writing import write_memories
@@ -85,17 +85,8 @@ def batch_gradients(
 
     An original model as teacher counts in full whatever `distillation` is: it is the only loss of such a batch.
     coding: gradients pass through it as through the identity. most_tokens: of one pass, padding included. threads:
-    share the rows, each with one core, which takes less time than all cores at every product; the sums of a batch are
-    taken in the same order in every run.
+    share the rows, each with one core, which takes less time than all cores at every product.
     """
-    with unchanging(model):
-        return _batch_gradients(model, batch, prefix, coding, distillation, weight, most_tokens, threads)
-
-
-def _batch_gradients(
-    model: Decoder, batch: Batch, prefix: Sequence[int], coding: Coding | None, distillation: float, weight: float,
-    most_tokens: int, threads: int,
-) -> Pass:  # fmt: skip
     done = Pass()
     parameters = [p for p in model.parameters() if p.requires_grad]
     written: list[tuple[MemoryBatch, list[int]]] = []

@@ -24,7 +24,7 @@ import torch
 from memory_model.config import MemoryConfig
 from memory_model.data.batches import BatchSource
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start
+from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start, unchanging
 from memory_model.nn.decoder import Decoder
 from memory_model.train.distributed import add_up, first_says, locked, processes, rank
 from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
@@ -34,10 +34,9 @@ from memory_model.train.losses import Pass, batch_gradients, with_codec_noise
 class TuningPlan:
     """How long and how hard to tune.
 
-    The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of
-    the steps (warmup-stable-decay, paper 5.1). `codec_noise` is a share of variance; `distillation` is the
-    weight of the divergence from the teacher beside the cross-entropy (0 takes no teacher). A step is the mean of
-    `accumulate` batches' gradients, over all processes.
+    The learning rate rises over `warmup` steps, stays, and falls to a tenth over the last `decay` share of the steps
+    (paper 5.1). codec_noise: a share of variance. distillation: weight of the teacher's divergence, 0 takes no teacher.
+    accumulate: batches of a step, over all processes.
     """
 
     steps: int = 600
@@ -166,16 +165,17 @@ class Tuner:
         self.optimizer.zero_grad(set_to_none=True)
         drawn = [self.batches.next() for _ in range(self.plan.accumulate)]
         parts: list[Pass] = []
-        for number in range(rank(), len(drawn), processes()):
-            # The noise of a batch is the same whoever computes it, and again after a resume.
-            torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
-            done = batch_gradients(
-                self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
-                coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
-                weight=1 / len(drawn), most_tokens=self.most_tokens,
-                threads=torch.get_num_threads() if self.device == "cpu" else 1,
-            )  # fmt: skip
-            parts.append(done)
+        with unchanging(self.model):
+            for number in range(rank(), len(drawn), processes()):
+                # The noise of a batch is the same whoever computes it, and again after a resume.
+                torch.manual_seed((self.plan.seed * 1_000_003 + self.step) * 4096 + number)
+                done = batch_gradients(
+                    self.model, drawn[number].to(self.device), self.prefix, distillation=self.plan.distillation,
+                    coding=lambda written: with_codec_noise(written, self.plan.codec_noise),
+                    weight=1 / len(drawn), most_tokens=self.most_tokens,
+                    threads=torch.get_num_threads() if self.device == "cpu" else 1,
+                )  # fmt: skip
+                parts.append(done)
         n = len(drawn)
         sums = [
             (p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts

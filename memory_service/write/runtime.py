@@ -13,7 +13,7 @@ from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, Store, unknown_knowledge_base
+from memory_service.stores import KnowledgeBase, Store, require_sound, unknown_knowledge_base
 from memory_service.stores.identity import require_same
 from memory_service.write.encoder import Encoder
 
@@ -73,8 +73,9 @@ class Runtime:
         raise unknown_knowledge_base(name, [access.seen_name(base.name) or "" for base in seen])
 
     async def open(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
-        """As `find`; raises the mismatch of the first id in which its writer differs from our encoder, too."""
+        """As `find`; raises KnowledgeBaseDamaged, and the mismatch of the first id in which writer and encoder differ."""
         base = await self.find(access, name, scope)
+        require_sound(base)
         what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
         require_same(base.identity, self.encoder.description.identity, what)
         return base
@@ -87,9 +88,9 @@ class Runtime:
         """Why the knowledge base cannot be used: it is damaged or of another encoder; empty when it can."""
         try:
             require_same(base.identity, self.encoder.description.identity, _REMEDY)
+            return base.problem
         except IdentityMismatch as error:
             return base.problem or str(error)
-        return base.problem
 
     def create(self, access: Access, name: str, description: str = "") -> KnowledgeBase:
         """A new knowledge base of our encoder; raises BadRequest for an invalid name, KnowledgeBaseExists."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Sequence
 
 from playwright.sync_api import Locator, Page, expect
 
 QUESTION = "What is the total area of Benin?"
 ANSWER = "112,622"
-ENDLESS = (Path(__file__).parent / "endless.js").read_text()
+# Never SmolLM2's <|endoftext|> and <|im_end|>.
+ENDLESS = """() => {
+  const asked = window.fetch;
+  window.fetch = (path, options = {}) => {
+    if (path !== "/v1/chat/completions") return asked(path, options);
+    const body = {...JSON.parse(options.body), logit_bias: {0: -100, 2: -100}};
+    return asked(path, {...options, body: JSON.stringify(body)});
+  };
+}"""
 
 
 def question(page: Page) -> Locator:
@@ -61,3 +70,30 @@ def set_settings(page: Page, **values: str) -> None:
         else:
             field.fill(value)
     page.locator("#settings-dialog").get_by_role("button", name="Done").click()
+
+
+def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str = "") -> None:
+    """Import a conversation of alternating turns, the answers with memories of these texts."""
+    chunk = {
+        "chunk": 0, "generated": False, "state": "fetched", "error": "", "service_error": "", "kept": 0,
+        "query": turns[0], "blocked_ms": 1,
+        "times": {"embed_ms": 1, "call_ms": 2, "server_ms": 1, "decompress_ms": 1, "queue_ms": 0},
+        "read": [
+            {"memory_id": str(n), "document_key": text, "title": text, "chunk_number": n, "score": 0.5, "text": text,
+             "refused": text if n else ""}
+            for n, text in enumerate(read)
+        ],
+    }  # fmt: skip
+    messages = [
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": turn,
+            "speed": 10,
+            "chunks": [chunk] if read else [],
+        }
+        for n, turn in enumerate(turns)
+    ]
+    content = json.dumps({"title": title or turns[0], "messages": messages}).encode()
+    file = {"name": "turns.json", "mimeType": "application/json", "buffer": content}
+    page.locator("#import-file").set_input_files([file])  # type: ignore[list-item]
+    expect(answers(page)).to_have_count(len(turns) // 2)

@@ -20,7 +20,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from tests.browser.day import ROOT, Day
 from tests.edge_client.tiny_bundle import tiny_bundle
 
@@ -31,6 +31,8 @@ OPTIONS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TIMEOUT_MS = 90_000
+# What the browser itself says of requests that fail, and of a service worker under a certificate of our own.
+OWN_REPORTS = ("Failed to load resource", "An SSL certificate error occurred when fetching the script")
 # The app computes on the cores that the browser draws with.
 expect.set_options(timeout=30_000)
 
@@ -88,8 +90,7 @@ def pages(browser: Browser, app: AppProcess, url: str = "") -> Iterator[OpenPage
 
     def watch(page: Page) -> None:
         def console(message: ConsoleMessage) -> None:
-            # The browser itself reports requests that fail, which is what some of the tests want.
-            if message.type == "error" and "Failed to load resource" not in message.text:
+            if message.type == "error" and not message.text.startswith(OWN_REPORTS):
                 troubles.append(message.text)
 
         def asked(request: Request) -> None:
@@ -107,7 +108,7 @@ def pages(browser: Browser, app: AppProcess, url: str = "") -> Iterator[OpenPage
             contexts.append(context)
         page = context.new_page()
         watch(page)
-        page.goto(f"{url}/{path or f'#key={app.key}'}")
+        page.goto(f"{url}/{path}")
         return page
 
     yield opened

@@ -8,13 +8,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.app_process import AppProcess
-from deploy.service_process import ServiceProcess
+from deploy.processes import AppProcess, ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
 # Benin, which was held out of tuning, and lines of two other countries, so that there is something else to read.
 LINES = {"bn": slice(0, 40), "to": slice(40, 60), "ng": slice(80, 100)}
+
+RULES = {
+    "key": "rules",
+    "title": "House rules",
+    "text": "Quiet hours: from ten to six.\nBicycles: in the yard.",
+}
 
 
 class Day:
@@ -44,14 +49,15 @@ class Day:
         self.service.kill()
 
     def _ingest(self) -> None:
-        documents = self.folder / "documents.jsonl"
         with (ROOT / "data" / "factbook.jsonl").open(encoding="utf-8") as countries:
             chosen = [country for country in map(json.loads, countries) if country["key"] in LINES]
         for country in chosen:
             country["text"] = "\n".join(country["text"].splitlines()[LINES[country["key"]]])
-        documents.write_text("".join(json.dumps(country) + "\n" for country in chosen), encoding="utf-8")
-        command: Sequence[object] = (
-            PROGRAMS / "memory-service", "ingest", documents, "--address", self.service.address,
-        )  # fmt: skip
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
+        for name, documents in (("default", chosen), ("firm", [RULES])):
+            file = self.folder / f"{name}.jsonl"
+            file.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+            command: Sequence[object] = (
+                PROGRAMS / "memory-service", "ingest", file, "--kb", name, "--address", self.service.address,
+            )  # fmt: skip
+            done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr

@@ -6,10 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.chat_page import answers, ask, ask_and_wait, question, set_settings, wait_until_answered
-from tests.browser.conftest import OpenPage
+from deploy.processes import AppProcess
+from tests.browser.chat_page import (
+    answer_without_end,
+    answers,
+    ask,
+    ask_and_wait,
+    import_turns,
+    question,
+    set_settings,
+    wait_until_answered,
+)
+from tests.browser.conftest import OpenPage, pages
+from tests.edge_client.tiny_bundle import tiny_bundle
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -21,8 +32,8 @@ def short(open_small: OpenPage, **options: object) -> Page:
     return page
 
 
-def said(page: Page) -> list[str]:
-    return page.locator("li.user .said").all_inner_texts()
+def expect_said(page: Page, *texts: str) -> None:
+    expect(page.locator("li.user .said")).to_have_text([*texts])
 
 
 def test_an_edited_question_and_another_answer_are_versions_beside_the_first(open_small: OpenPage) -> None:
@@ -33,16 +44,16 @@ def test_an_edited_question_and_another_answer_are_versions_beside_the_first(ope
     page.get_by_role("button", name="Edit the question").first.click()
     expect(question(page)).to_have_value("first")
     ask_and_wait(page, "changed", 1)
-    assert said(page) == ["changed"]
+    expect_said(page, "changed")
     page.get_by_role("button", name="Version before").click()
-    assert said(page) == ["first", "second"]
+    expect_said(page, "first", "second")
     page.get_by_role("button", name="Again").click()
     wait_until_answered(page, 2)
     expect(page.locator("li.assistant .turner")).to_have_text("2/2")
     page.reload()
-    assert said(page) == ["first", "second"]
+    expect_said(page, "first", "second")
     page.get_by_role("button", name="Next version").first.click()
-    assert said(page) == ["changed"]
+    expect_said(page, "changed")
 
 
 def test_a_cut_answer_goes_on_where_it_ended(open_small: OpenPage) -> None:
@@ -92,9 +103,10 @@ def test_an_export_is_imported_with_its_versions_and_what_is_none_is_refused(
     expect(page.locator(".toast.error")).to_contain_text("Message 1 of the file")
 
 
-def test_an_answer_goes_on_while_another_conversation_is_open(open_small: OpenPage) -> None:
-    page = short(open_small)
-    set_settings(page, max_tokens="400")
+def test_an_answer_goes_on_while_another_conversation_is_open(open_page: OpenPage) -> None:
+    page = short(open_page)
+    answer_without_end(page)
+    set_settings(page, max_tokens="150")
     ask(page, "a long one")
     expect(answers(page)).to_have_attribute("data-status", "writing")
     page.get_by_role("button", name="New chat").click()
@@ -120,14 +132,10 @@ def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_
     assert second == [{"role": "user", "content": "hello"}]
 
 
-def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage, tmp_path: Path) -> None:
+def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage) -> None:
     page = open_small()
-    text = "Look:\n\n```python\nprint('hi')  # there\n```\n\n" + "\n\n".join(f"line {n}" for n in range(60))
-    file = tmp_path / "code.json"
-    file.write_text(
-        json.dumps([{"role": "user", "content": "code?"}, {"role": "assistant", "content": text}])
-    )
-    page.locator("#import-file").set_input_files([file])
+    lines = "\n\n".join(f"line {n}" for n in range(60))
+    import_turns(page, "code?", f"Look:\n\n```python\nprint('hi')  # there\n```\n\n{lines}")
     expect(page.locator("pre .string")).to_have_text("'hi'")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the code").click()
@@ -152,14 +160,21 @@ def test_a_browser_that_keeps_nothing_says_so_and_the_page_works_on(open_small: 
     ask_and_wait(page, "two", 2)
     page.get_by_role("button", name="New chat").click()
     page.get_by_role("button", name="one", exact=True).click()
-    assert said(page) == ["one", "two"]
+    expect_said(page, "one", "two")
 
 
-def test_an_app_that_is_gone_says_how_it_comes_back(open_small: OpenPage) -> None:
-    page = short(open_small)
-    page.context.set_offline(True)
-    answer = ask_and_wait(page, "anybody?")
-    expect(answer.locator(".note")).to_contain_text("start it again with “edge-client serve”")
-    page.context.set_offline(False)
-    page.get_by_role("button", name="Again").click()
-    expect(wait_until_answered(page)).not_to_have_attribute("data-status", "failed")
+def test_an_installed_page_opens_without_the_app(browser: Browser, tmp_path: Path) -> None:
+    app = AppProcess.start(tmp_path, tiny_bundle(tmp_path).folder, "127.0.0.1:1")
+    with pages(browser, app) as open_page:
+        page = short(open_page)
+        ask_and_wait(page, "keep this")
+        page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+        tools = page.context.new_cdp_session(page)
+        problems = tools.send("Page.getInstallabilityErrors")["installabilityErrors"]
+        assert [problem["errorId"] for problem in problems] in ([], ["in-incognito"])
+        app.stop()
+        page.reload()
+        expect_said(page, "keep this")
+        expect(page.locator("#service")).to_have_text("app not running")
+        answer = ask_and_wait(page, "anybody?", 2)
+        expect(answer.locator(".note")).to_contain_text("start it again with “edge-client serve”")

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from deploy.helm_docs import CHART
 from deploy.kube_tools import ROOT
 from memory_service.api import server
 from memory_service.errors import StoreUnavailable
@@ -26,6 +25,7 @@ from memory_service.ops.metrics import REGISTRY
 from memory_service.settings import Settings
 
 SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
+CHART = ROOT / "deploy" / "helm" / "memory-service"
 RULES = CHART / "files" / "alerts.yaml"
 PROMTOOL_CASES = ROOT / "tests" / "deploy" / "alerts.promtool.yaml"
 ADDED = {"instance", "le"}  # by Prometheus, and by histograms

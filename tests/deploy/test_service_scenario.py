@@ -11,12 +11,11 @@ from grpc.aio import AioRpcError, Metadata
 
 from deploy.bench.processes import fill_apart, side_process
 from deploy.bench.scenario import ScenarioFailed
-from deploy.bench.scenarios.service import _if_it_can, sheets
+from deploy.bench.scenarios.service import STAGES, if_it_can, sheets
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.front import serve_echo
 from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
-from deploy.bench.service.measuring import STAGES
 from deploy.bench.service.peers import PEERS, Peer
 
 
@@ -29,15 +28,6 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> N
     exact = np.argsort(-(collection.query_vectors @ vectors.T), axis=1, kind="stable")[:, :K]
     assert recall(collection.neighbours, exact) == 1.0
     assert recall(np.where(collection.neighbours % 2, collection.neighbours, -1), exact) < 1.0
-
-
-def test_the_same_seed_gives_the_same_collection_and_every_payload_is_another() -> None:
-    one, other = Collection(50, 16, 5), Collection(50, 16, 5)
-    assert np.array_equal(one.query_vectors, other.query_vectors)
-    payloads = [one.payload(n) for n in range(50)]
-    assert payloads == [other.payload(n) for n in range(50)]
-    assert len(set(payloads)) == 50
-    assert {len(payload) for payload in payloads} == {PAYLOAD_BYTES}
 
 
 def test_the_echo_answers_every_question_with_five_payloads() -> None:
@@ -60,34 +50,29 @@ def _failing(what: str, progress: object) -> None:
     raise ValueError(f"no {what}")
 
 
-def test_a_peer_that_is_not_installed_is_known_as_such() -> None:
-    absent = Peer("absent", "no_such_module_anywhere", PEERS[0].fill, PEERS[0].opened)
-    assert not absent.installed
-    assert len({peer.name for peer in PEERS}) == len(PEERS)
-
-
 def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
     speed = {"qps": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
-    store = {**speed, "alone": speed, "filtered": {"1/10": speed}, "stages_ms": {s[:-3]: 1.0 for s in STAGES}}
+    store = {**speed, "alone": speed, "filtered": {"1/10": speed}, "stages_ms": dict.fromkeys(STAGES, 1.0)}
+    store["h2load"] = {"h2load": 2.0, "ours": 3.0}
     result = {
         "references": 3, "dim": 4, "k": 5, "payload_bytes": 6, "callers": 7, "echo": speed,
         "stores": {"file": store}, "peers": {"one": store, "other": {"missing": "not installed"}},
     }  # fmt: skip
     for sheet in sheets(result):
         assert {len(row) for row in sheet.rows} == {len(sheet.columns)}, sheet.title
-    assert sheets(result)[0].note.endswith("other: not installed.")
+    note = sheets(result)[0].note
+    assert note.endswith("other: not installed. h2load, one question: 2 from file://, ours 3.")
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(ScenarioFailed("a\nno memory"), "failed: no memory"), (OSError(), "failed: OSError")],
-)
-def test_a_peer_that_fails_is_named_with_the_reason(error: Exception, said: str) -> None:
+def test_a_peer_that_is_not_installed_or_fails_is_named_with_the_reason() -> None:
     def fails() -> dict[str, object]:
-        raise error
+        raise ScenarioFailed("a\nno memory")
 
-    there = Peer("there", "json", PEERS[0].fill, PEERS[0].opened)
-    assert _if_it_can(there, fails) == {"missing": said}
+    absent, there = (
+        Peer(module, PEERS["lancedb"].fill, PEERS["lancedb"].opened) for module in ("no_such", "json")
+    )
+    assert if_it_can(absent, fails) == {"missing": "no_such is not installed: `make bench-peers`"}
+    assert if_it_can(there, fails) == {"missing": "failed: no memory"}
 
 
 async def test_callers_wait_for_their_answers_and_failures_are_counted_not_timed() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.gpu import verify
+from deploy import verify_gpu as verify
 from edge_client.decoder import providers
 from edge_client.decoder.batch import Decoder
 from tests.edge_client.tiny_bundle import tiny_bundle

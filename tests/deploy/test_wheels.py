@@ -13,12 +13,10 @@ import pytest
 import tomllib
 import yaml
 
-from deploy import wheels
-from deploy.wheels import ROOT, Wheel, described, read_pyproject, tracked
+from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, as_toml, described, lay_out, tracked
 
 PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
-PYPROJECT = read_pyproject()
-ALL = {wheel.name: wheel for wheel in wheels.wheels(PYPROJECT["project"])}
+ALL = {wheel.name: wheel for wheel in WHEELS}
 FILES = [path for path in tracked() if path.split("/")[0] in PACKAGES]
 
 
@@ -40,7 +38,7 @@ def file_of(module: str) -> str | None:
 
 
 def requirements(wheel: Wheel) -> list[str]:
-    return list(described(wheel, PYPROJECT)["project"]["dependencies"])
+    return list(described(wheel)["project"]["dependencies"])
 
 
 def test_every_file_of_the_packages_is_in_exactly_one_wheel() -> None:
@@ -67,20 +65,13 @@ def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> N
 
 @pytest.mark.parametrize("wheel", ALL.values(), ids=ALL)
 def test_what_builds_a_wheel_is_read_as_it_was_meant(wheel: Wheel) -> None:
-    table = described(wheel, PYPROJECT)
-    assert tomllib.loads("".join(wheels.as_toml(table))) == table
-
-
-def test_the_wheels_of_a_release_ask_for_each_other_in_the_same_version() -> None:
-    version = wheels.version()
-    for wheel in ALL.values():
-        ours = [r for r in requirements(wheel) if r.startswith("memory3-")]
-        assert ours == [f"{name}=={version}" for name in sorted(wheel.ours)]
+    table = described(wheel)
+    assert tomllib.loads("".join(as_toml(table))) == table
 
 
 def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:
     given = {"edge", "service"} | {extra for wheel in ALL.values() for extra in wheel.optional}
-    assert given | wheels.WORKSHOP == set(PYPROJECT["project"]["optional-dependencies"])
+    assert given | WORKSHOP == set(EXTRAS)
 
 
 def test_what_messages_and_pages_tell_to_install_is_a_wheel_with_that_extra() -> None:
@@ -95,19 +86,8 @@ def test_what_messages_and_pages_tell_to_install_is_a_wheel_with_that_extra() ->
         assert set(extras.split(",")) <= set(ALL[name].optional), f"{path}: {name}[{extras}]"
 
 
-def test_the_build_hook_of_the_repository_is_that_of_one_wheel() -> None:
-    hook = {"custom": {"path": "hatch_build.py"}}
-    build = {**PYPROJECT, "tool": {"hatch": {"build": {"targets": {"wheel": {"hooks": hook}}}}}}
-    having = [
-        w.name
-        for w in ALL.values()
-        if "hooks" in described(w, build)["tool"]["hatch"]["build"]["targets"]["wheel"]
-    ]
-    assert having == ["memory3-formats"]
-
-
 def test_the_package_of_the_contract_has_a_name_of_its_own_in_a_wheel(tmp_path: Path) -> None:
-    wheels._lay_out(ALL["memory3-formats"], PYPROJECT, FILES, tmp_path, ROOT)
+    lay_out(ALL["memory3-formats"], tmp_path)
     assert not (tmp_path / "protos").exists()
     code = "from memory3_protos.memory.v1 import ingestion_pb2, ingestion_pb2_grpc; print(ingestion_pb2.__name__)"
     done = subprocess.run(
@@ -121,4 +101,4 @@ def test_the_package_of_the_contract_has_a_name_of_its_own_in_a_wheel(tmp_path: 
 def test_one_version_stands_everywhere() -> None:
     chart = yaml.safe_load((ROOT / "deploy/helm/memory-service/Chart.yaml").read_text())
     changelog = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
-    assert [chart["appVersion"], chart["version"], changelog] == [wheels.version()] * 3
+    assert [chart["appVersion"], chart["version"], changelog] == [VERSION] * 3

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 
 
 @dataclass(frozen=True)

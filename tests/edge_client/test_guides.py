@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
 

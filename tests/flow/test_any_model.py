@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.service_process import ServiceProcess
+from deploy.processes import ServiceProcess
 from edge_client import EdgeModel, Finished, Recalled
 from memory_model.cli import app
 from memory_model.errors import ModelMismatch
@@ -53,7 +53,7 @@ def make(base: Path, folder: Path, heads: str, embedder: Path, codec: Path | Non
         lines = (ROOT / "data" / "factbook.jsonl").read_text("utf-8").splitlines()
         facts.write_text("\n".join(line for line in lines if json.loads(line)["key"] in COUNTRIES) + "\n")
         memory_model(
-            *("fit-codec", "--model", made.model, "--data", facts, "--factory", "groups:4x4"),
+            *("fit-codec", "--model", made.model, "--data", facts, "--factory", "PQ4x4"),
             *("--references", 80, "--points", 400),
         )
     else:

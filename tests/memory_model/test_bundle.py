@@ -49,20 +49,14 @@ def test_an_exported_bundle_opens_and_gives_what_it_says(made: Bundle) -> None:
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "decoder.onnx.data"])
-def test_a_changed_byte_is_found_and_named(folder: Path, name: str) -> None:
-    data = bytearray((folder / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (folder / name).write_bytes(data)
-    with pytest.raises(CorruptFile, match=name):
-        Bundle.open(folder)
-
-
-@pytest.mark.parametrize("name", [*REQUIRED, "decoder.onnx.data"])
-def test_a_short_or_missing_file_is_named(folder: Path, name: str) -> None:
-    data = (folder / name).read_bytes()
-    (folder / name).write_bytes(data[:-1])
-    with pytest.raises(CorruptFile, match=name):
-        Bundle.open(folder)
+def test_a_changed_short_or_missing_file_is_named(folder: Path, name: str) -> None:
+    whole = (folder / name).read_bytes()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for damaged in (bytes(changed), whole[:-1]):
+        (folder / name).write_bytes(damaged)
+        with pytest.raises(CorruptFile, match=name):
+            Bundle.open(folder)
     (folder / name).unlink()
     with pytest.raises(CorruptFile, match=f"{name} is missing"):
         Bundle.open(folder)
@@ -106,10 +100,8 @@ def test_garbage_is_no_manifest(text: str) -> None:
 def test_a_codec_of_another_model_is_refused_by_name(folder: Path) -> None:
     ExactCodec(tiny_config().head_dim, dtype="float16").save(folder / "codec.npz")
     data = json.loads((folder / MANIFEST).read_text())
-    data["files"]["codec.npz"] = {
-        "sha256": file_sha256(folder / "codec.npz"),
-        "bytes": (folder / "codec.npz").stat().st_size,
-    }
+    size = (folder / "codec.npz").stat().st_size
+    data["files"]["codec.npz"] = {"sha256": file_sha256(folder / "codec.npz"), "bytes": size}
     edit_manifest(folder, files=data["files"])
     with pytest.raises(CodecMismatch):
         _ = Bundle.open(folder).memory_format
@@ -120,14 +112,8 @@ def test_an_older_bundle_is_replaced_and_nothing_is_left(made: Bundle, tmp_path:
     ExactCodec(tiny_config().head_dim).save(codec)
     out = tmp_path / "place" / "bundle"
     for seed in (1, 2):
-        export_bundle(
-            tiny_loaded(seed),
-            out,
-            "float32",
-            codec=codec,
-            embedder=made.folder.parent / "bert",
-            quiet=True,
-        )
+        bert = made.folder.parent / "bert"
+        export_bundle(tiny_loaded(seed), out, "float32", codec=codec, embedder=bert, quiet=True)
         assert Bundle.open(out).manifest.model_id == f"{seed:02x}" * 32
     assert [p.name for p in out.parent.iterdir()] == ["bundle"]
 
@@ -150,10 +136,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, made: Bundle
     (staging / MANIFEST).unlink()
     with pytest.raises(InvalidInput, match="not a bundle"):
         write_bundle(out, staging, made.manifest)
-    assert (out / "diary.txt").read_text() == "keep"
-
-
-def test_a_bundle_without_a_needed_file_is_not_written(made: Bundle, tmp_path: Path) -> None:
-    staging = staging_folder(tmp_path / "bundle")
+    (staging / "decoder.onnx").unlink()
     with pytest.raises(InvalidInput, match=r"needs decoder\.onnx"):
-        write_bundle(tmp_path / "bundle", staging, made.manifest)
+        write_bundle(out, staging, made.manifest)
+    assert (out / "diary.txt").read_text() == "keep"

@@ -38,10 +38,6 @@ def test_a_title_that_leaves_no_room_is_refused() -> None:
         split("text", "a b c d e f g h i", words, limit=10)
 
 
-def test_text_without_words_makes_no_references() -> None:
-    assert split(" \n\t ", "Title", words) == []
-
-
 @given(st.text(max_size=400), st.integers(8, 40))
 def test_nothing_is_lost_and_nothing_is_too_long(text: str, limit: int) -> None:
     pieces = split(text, "T", len, limit=limit)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.words import lexical_scores, named, order, query_words, text_words
+from memory_model.words import lexical_scores, order, query_words, text_words
 
 
 def test_a_word_is_its_lower_case_stem() -> None:
@@ -40,10 +40,6 @@ def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_
     assert order(asked, cosines, counts, titles, drop=0.1) == [1, 2]
     assert order(asked, cosines, counts, titles, drop=0.0) == [1]
     assert order([], [], [], [], drop=0.1) == []
-
-
-def test_an_empty_title_is_not_named() -> None:
-    assert named([1, 2], [[], [1], [1, 3], [2, 1]]).tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
 def _by_definition(words: list[int], candidates: list[list[int]]) -> list[float]:

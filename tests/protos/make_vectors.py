@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import google_crc32c
 import numpy as np
 
 from memory_model.codec.codec import ExactCodec, MemoryCodec
-from memory_model.codec.payload import ExplicitMemory, MemoryFormat
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.words import query_words
 from memory_service.write.content_hash import content_hash_of, text_hash_of
@@ -55,31 +56,33 @@ _PREPARED: tuple[dict[str, Any], ...] = (
 
 
 class _Marked(MemoryCodec):
-    """Codes that can be checked by eye: the block's number, the first number of the keys, that of the values."""
+    """Codes that can be checked by eye: two numbers of the keys and the first one of the values."""
 
-    head_dim, code_bytes, groups, together = 4, 3, 4, 2
+    head_dim, code_bytes, together = 4, 3, 2
     codec_id = hashlib.sha256(b"marked").hexdigest()
 
-    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+    def encode(self, vectors: np.ndarray) -> np.ndarray:
         """See MemoryCodec."""
-        firsts = vectors[:, [0, self.head_dim]].astype(np.uint8)
-        return np.concatenate([np.full((len(vectors), 1), block, np.uint8), firsts], axis=1)
+        return vectors[:, [0, 1, self.head_dim]].astype(np.uint8)
 
-
-class _Recorder(MemoryCodec):
-    """A codec that keeps what it returned for each block, in hexadecimal."""
-
-    def __init__(self, codec: MemoryCodec) -> None:
-        self.head_dim, self.code_bytes, self.groups = codec.head_dim, codec.code_bytes, codec.groups
-        self.together, self.codec_id = codec.together, codec.codec_id
-        self._codec = codec
-        self.blocks: list[list[str]] = []
-
-    def encode(self, vectors: np.ndarray, block: int) -> np.ndarray:
+    def decode(self, codes: np.ndarray) -> np.ndarray:
         """See MemoryCodec."""
-        codes = self._codec.encode(vectors, block)
-        self.blocks.append([code.tobytes().hex() for code in codes])
-        return codes
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """See MemoryCodec."""
+        raise NotImplementedError
+
+
+def _blocks(payload: bytes, tokens: int, heads: Sequence[MemoryHead], codec: MemoryCodec) -> list[list[str]]:
+    """The codes of each block in hexadecimal."""
+    at, blocks = HEADER.size, []
+    for group in range(0, 2 * len(heads), codec.together):
+        size = min(tokens, heads[group // 2].tokens) * codec.code_bytes
+        codes = range(at, at + size, codec.code_bytes)
+        blocks.append([payload[code : code + codec.code_bytes].hex() for code in codes])
+        at += size
+    return blocks
 
 
 def words() -> list[dict[str, Any]]:
@@ -115,20 +118,20 @@ def payloads() -> list[dict[str, Any]]:
         norm_epsilon=1e-5, tied_embeddings=True, memory=memory,
     )  # fmt: skip
     found = []
-    for codec in (_Recorder(ExactCodec(4, dtype="float16")), _Recorder(_Marked())):
+    codecs: tuple[MemoryCodec, ...] = ExactCodec(4, dtype="float16"), _Marked()
+    for codec in codecs:
         form = MemoryFormat(config, hashlib.sha256(b"a model").hexdigest(), codec)
         for tokens in (1, 5):
             rows = np.zeros((memory.budget, 4), np.float32)
             for head, first in zip(heads, memory.offsets, strict=True):
                 valid = min(tokens, head.tokens)
                 rows[first : first + valid] = 10 * head.layer + np.arange(4 * valid).reshape(valid, 4)
-            codec.blocks = []
             (payload,) = form.encode([ExplicitMemory(rows, rows + 100, tokens)])
             found.append({
                 "heads": [[h.layer, h.head, h.tokens] for h in heads], "reference_tokens": 8,
                 "code_bytes": codec.code_bytes, "together": codec.together, **vars(form.identity),
                 "payload": payload.hex(), "crc32c": google_crc32c.value(payload), "tokens": tokens,
-                "blocks": codec.blocks,
+                "blocks": _blocks(payload, tokens, heads, codec),
             })  # fmt: skip
         damaged = {
             "cut": payload[:-1], "longer": payload + b"\0", "magic": b"M3EX" + payload[4:], "empty": b"",

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deploy.service_process import ServiceProcess
+from deploy.processes import ServiceProcess
 from memory_service.stores import open_store
 from tests.memory_service.killed_writer import Writer
 from tests.memory_service.processes import Service

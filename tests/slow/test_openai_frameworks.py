@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from tests.edge_client.tiny_bundle import tiny_bundle
 
 PACKAGES = ("langchain-openai>=1,<2", "llama-index-llms-openai-like>=0.8,<0.9")  # 166 MB

@@ -45,7 +45,7 @@ def measure(settings: Settings) -> Keys:
 def _default_model(settings: Settings) -> Keys | None:
     bundle = Bundle.open(settings.bundle)
     codec = MemoryCodec.load(bundle.folder / "codec.npz")
-    if not isinstance(codec, ProductCodec) or len(codec.tables.codewords) > 1:
+    if not isinstance(codec, ProductCodec):
         return None  # an exact codec has no peer, and FAISS has no index of several tables
     ours = MemoryFormat(bundle.config, bundle.manifest.model_id, ProductCodec(codec.tables))
     return _measure(ours, index_of_tables(codec.tables), settings)
@@ -61,7 +61,7 @@ def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Key
         -1, codec.code_bytes
     )
     ours = ProductCodec(codec.tables, installed())
-    native = ours.native()
+    native = ours.native
     device_format = MemoryFormat(config, memory_format.identity.model_id, ours)
     decoders = {
         "ours": _timed(lambda: device_format.decode(payloads)),
@@ -117,12 +117,12 @@ def paper_index(path: Path) -> Any:
 
 
 def index_of_tables(tables: ProductTables) -> Any:
-    """A FAISS index with one block's tables, without its mean: product codewords, then the transposed basis.
+    """A FAISS index with a codec's tables, without its mean: product codewords, then the transposed basis.
 
     FAISS inverts a linear map by its transpose when it is told that the map is orthonormal, which is what our codec
     does with any basis; so the index decodes to our vectors less the mean, by the same arithmetic.
     """
-    basis, codewords = tables.basis[0], tables.codewords[0]
+    basis, codewords = tables.basis, tables.codewords
     width_out, width = basis.shape
     parts, words, _ = codewords.shape
     quantizer = faiss.IndexPQ(width_out, parts, int(words).bit_length() - 1)
@@ -148,8 +148,8 @@ def _timed(decode: Callable[[], Any]) -> Callable[[int], float]:
 
 def _difference(codec: ProductCodec, codes: np.ndarray, index: Any) -> float:
     """Length of the difference between our vectors and FAISS's over their length: the decoder's own error."""
-    theirs = index.sa_decode(codes) + codec.tables.mean[0]
-    return float(f"{np.linalg.norm(codec.decode(codes, 0) - theirs) / np.linalg.norm(theirs):.1e}")
+    theirs = index.sa_decode(codes) + codec.tables.mean
+    return float(f"{np.linalg.norm(codec.decode(codes) - theirs) / np.linalg.norm(theirs):.1e}")
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:

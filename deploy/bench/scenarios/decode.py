@@ -45,10 +45,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         speed = f"{figure(result, 'llama_cpp_tokens_per_s')} tokens/s"
         rows.append((name, speed, figure(result, "ratio_vs_llama_cpp")))
     note = (
-        f"Without memory; our weights have {result['bits_per_weight']} bits, scales included. A copy counts bytes read"
-        " and bytes written; a token reads the weights and, on average, half of the answer's key-values. llama-bench"
-        " writes as many tokens into an empty context, without sampling or text; ours follow a prompt and are sampled"
-        " and decoded to text." + ("" if llama else f" {result['llama_cpp_missing']}.")
+        "Without memory. A token reads the weights and half of the answer's key-values; a copy counts bytes read and"
+        " written. llama-bench writes into an empty context, without sampling or text."
+        + ("" if llama else f" {result['llama_cpp_missing']}.")
     )
     limits = Sheet("against the limits", ("limit or peer", "", "ours by it"), rows, note)
     return [*decoding_sheets(result), limits]

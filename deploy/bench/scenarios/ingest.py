@@ -7,18 +7,18 @@ import functools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import grpc
+import torch
 from pydantic import Field
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import FACTBOOK
-from deploy.bench.processes import side_process
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -30,12 +30,12 @@ from deploy.bench.scenario import (
     figure,
     with_intervals,
 )
-from deploy.bench.service.stores import serve
+from deploy.processes import ServiceProcess
+from memory_model.formats import FileDocument
+from memory_model.models.folder import ModelFolder
+from memory_model.models.load import load_model
+from memory_model.nn.writing import MemoryWriter
 from memory_model.references import split
-from memory_service.api.server import run
-from memory_service.ops.logs import configure_logs
-from memory_service.settings import Settings as ServiceSettings
-from memory_service.write.encoder import ModelEncoder
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc
 
@@ -54,17 +54,10 @@ class IngestSettings(Settings):
 
 def measure(settings: IngestSettings) -> Keys:
     """Each round takes other documents; services and forward pass get the same ones, in turn."""
-    import torch
-
-    from memory_model.models.folder import ModelFolder
-    from memory_model.models.load import load_model
-    from memory_model.nn.writing import MemoryWriter
-
     torch.set_num_threads(settings.threads)
     loaded = load_model(ModelFolder.open(None))
     writer = MemoryWriter(loaded.model, loaded.tokenizer)
-    tokens = loaded.config.memory.reference_tokens
-    rounds = settings.rounds + settings.warm_up
+    tokens, rounds = loaded.config.memory.reference_tokens, settings.rounds + settings.warm_up
     given = list(islice(portions(loaded.tokenizer.count, tokens, settings.references), rounds))
     if len(given) < rounds:
         raise ScenarioFailed(
@@ -73,110 +66,86 @@ def measure(settings: IngestSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
 
     def through(address: str, number: int) -> float:
-        portion = given[number + settings.warm_up]
-        return _count(portion) / ingest(address, portion)
+        return given[number].count / ingest(address, given[number])
 
     def model_alone(number: int) -> float:
-        texts = [reference for text in given[number + settings.warm_up] for reference in text.references]
         began = time.perf_counter()
-        writer.write(texts)
-        return len(texts) / (time.perf_counter() - began)
+        writer.write(given[number].references)
+        return given[number].count / (time.perf_counter() - began)
 
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=BUILD))).resolve()
         variants: dict[str, Callable[[int], float]] = {"model": model_alone}
         for engine in settings.engines:
-            url = f"{engine}://{folder / engine}"
-            address = stack.enter_context(side_process(serve_model, url, settings.bundle, settings.threads))
-            variants[engine] = functools.partial(through, address)
-        writer.write(given[0][0].references[:1])  # a service has done so before it serves
+            place = folder / engine
+            place.mkdir()
+            service = ServiceProcess.start(
+                place, settings.bundle, store=f"{engine}://{place / 'store'}",
+                environment={"OMP_NUM_THREADS": str(settings.threads)},
+            )  # fmt: skip
+            variants[engine] = functools.partial(through, stack.enter_context(service).address)
+        writer.write(given[0].references[:1])  # a service has done so before it serves
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
     limit = samples.pop("model")
-    keys: Keys = {
-        "engine": settings.engines[0],
-        "threads": settings.threads,
-        "references": sum(map(_count, given[settings.warm_up :])),
-        "batch_tokens": writer.batch_tokens,
-        "stores": {
-            engine: with_intervals(
-                {}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit)
-            )
-            for engine, rates in samples.items()
-        },
+    stores = {
+        engine: with_intervals(
+            {}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit)
+        )
+        for engine, rates in samples.items()
     }
     first = samples[settings.engines[0]]
     return with_intervals(
-        keys,
+        {"engine": settings.engines[0], "threads": settings.threads, "stores": stores},
         references_per_s=median_interval(first),
         model_bound_references_per_s=median_interval(limit),
         ratio=ratio_interval(first, limit),
     )
 
 
-@dataclass(frozen=True)
-class Text:
-    """A document and the references that it is split into."""
+@dataclass
+class Portion:
+    """Documents of a round and the references that they are split into."""
 
-    key: str
-    title: str
-    text: str
-    references: tuple[str, ...]
+    documents: list[FileDocument] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
 
-
-def serve_model(ready: Callable[[int], None], url: str, bundle: Path, threads: int) -> None:
-    """Serves the store with the default model until SIGTERM."""
-    import torch
-
-    torch.set_num_threads(threads)
-    configure_logs("warning")
-    values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "bundle": bundle}
-    settings = ServiceSettings(**values)
-    run(serve(ready, settings, ModelEncoder(settings)))
+    @property
+    def count(self) -> int:
+        """Of the references."""
+        return len(self.references)
 
 
-def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[list[Text]]:
+def portions(count: Callable[[str], int], tokens: int, references: int) -> Iterator[Portion]:
     """Documents of the factbook with about as many references, portion after portion, none twice.
 
     count: tokens of a text. tokens: of a reference, at most.
     """
-    portion: list[Text] = []
-    with FACTBOOK.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines):
-            document = json.loads(line)
-            parts = tuple(split(document["text"], document["title"], count, tokens))
-            portion.append(Text(f"document-{number}", document["title"], document["text"], parts))
-            if sum(len(text.references) for text in portion) >= references:
-                yield portion
-                portion = []
+    portion = Portion()
+    for line in FACTBOOK.read_text("utf-8").splitlines():
+        document = json.loads(line)
+        key, title, text = document["key"], document["title"], document["text"]
+        portion.documents.append(FileDocument(key, key, title, text))
+        portion.references += split(text, title, count, tokens)
+        if portion.count >= references:
+            yield portion
+            portion = Portion()
 
 
-def ingest(address: str, texts: Sequence[Text]) -> float:
-    """Seconds from the first document sent to the last acknowledgement; raises ValueError if one is refused."""
+def ingest(address: str, portion: Portion) -> float:
+    """Seconds from the first document sent to the last acknowledgement; raises ScenarioFailed if one is refused."""
     requests = [pb.IngestRequest(start=pb.IngestStart(knowledge_base="bench", create_if_missing=True))]
-    requests += [
-        pb.IngestRequest(
-            item=pb.IngestItem(
-                sequence=number, document=pb.Document(key=text.key, title=text.title, text=text.text)
-            )
-        )
-        for number, text in enumerate(texts, 1)
-    ]
+    for number, one in enumerate(portion.documents, 1):
+        document = pb.Document(key=one.key, title=one.title, text=one.text)
+        requests.append(pb.IngestRequest(item=pb.IngestItem(sequence=number, document=document)))
     with grpc.insecure_channel(address) as channel:
         grpc.channel_ready_future(channel).result(60)
         began = time.perf_counter()
-        acknowledged = 0
-        for response in ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600):
-            if response.WhichOneof("message") == "failed":
-                raise ValueError(f"document {response.failed.document_key}: {response.failed.status.message}")
-            acknowledged += response.WhichOneof("message") == "acknowledged"
+        answers = list(ingestion_pb2_grpc.IngestionStub(channel).Ingest(iter(requests), timeout=3600))
         took = time.perf_counter() - began
-    if acknowledged != len(texts):
-        raise ValueError(f"{acknowledged} of {len(texts)} documents were acknowledged")
+    acknowledged = sum(answer.WhichOneof("message") == "acknowledged" for answer in answers)
+    if acknowledged != len(portion.documents):
+        raise ScenarioFailed(f"{acknowledged} of {len(portion.documents)} documents were acknowledged")
     return took
-
-
-def _count(texts: list[Text]) -> int:
-    return sum(len(text.references) for text in texts)
 
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
@@ -187,12 +156,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for engine, keys in result["stores"].items()
     ]
     columns = ("store", "references/s", "forward pass alone", "ratio")
-    title = f"ingestion, {result['references']} references, {result['threads']} threads"
-    note = (
-        "From the first document sent to the last acknowledgement of a durable, searchable memory; beside it the same"
-        " references through the model's batched forward pass alone, which no ingestion can exceed."
-    )
-    return [Sheet(title, columns, rows, note)]
+    note = "From the first document sent to the last acknowledgement of a durable, searchable memory."
+    return [Sheet(f"ingestion, {result['threads']} threads", columns, rows, note)]
 
 
 SCENARIO = Scenario(

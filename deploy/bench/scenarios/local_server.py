@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from deploy.app_process import AppProcess
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.llama import HOW_TO_BUILD, LlamaCpp
@@ -34,6 +33,7 @@ from deploy.bench.scenario import (
     subject,
     with_intervals,
 )
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 
 NEVER = -100.0
@@ -97,65 +97,51 @@ class Together:
 
 def measure(settings: LocalServerSettings) -> Keys:
     """Both modes and the peer in turn; every conversation of a round has a prompt of its own."""
-    bundle, llama = Bundle.open(settings.bundle), LlamaCpp.find()
+    bundle, llama = Bundle.open(settings.bundle), LlamaCpp.find() if settings.device == "cpu" else None
     at_once, said = settings.conversations, settings.answer_tokens
     texts = prompts(bundle, at_once * (settings.rounds + settings.warm_up), settings.prompt_tokens)
     bias = dict.fromkeys(bundle.tokenizer.stop_ids, NEVER)
     environment = {"EDGE_CLIENT_THREADS": str(settings.threads), "EDGE_CLIENT_PROVIDER": settings.device}
 
-    def messages(number: int) -> list[list[dict[str, str]]]:
+    def conversations(number: int) -> list[list[dict[str, str]]]:
         """Of the round `number`, negative ones included."""
         first = (number + settings.warm_up) * at_once
         return [[{"role": "user", "content": text}] for text in texts[first : first + at_once]]
 
+    def ours(number: int, mode: str, count: int) -> Together:
+        fixed = {
+            "stream": True, "max_tokens": said, "logit_bias": bias, "memory": {"mode": mode},
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        bodies = [{"messages": messages, **fixed} for messages in conversations(number)[:count]]
+        return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
+
+    def by_llama(number: int) -> Together:
+        fixed = {"stream": True, "n_predict": said, "ignore_eos": True, "temperature": 0}
+        bodies = [{"prompt": bundle.chat.prompt(messages).ids, **fixed} for messages in conversations(number)]
+        return _together(peer_port, "/completion", bodies, _of_llama)
+
+    variants: dict[str, Callable[[int], Together]] = {
+        "without": lambda number: ours(number, "off", at_once),
+        "with": lambda number: ours(number, "overlap", at_once),
+        "alone": lambda number: ours(number, "off", 1),
+    }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         service = stack.enter_context(service_for(settings, bundle))
-        options = ("--parallel", str(at_once))
-        app = stack.enter_context(
-            AppProcess.start(folder, settings.bundle, service, *options, environment=environment)
-        )
-
-        def ours(mode: str, conversations: int) -> Callable[[int], Together]:
-            def run(number: int) -> Together:
-                bodies = [
-                    {
-                        "messages": conversation, "stream": True, "max_tokens": said, "logit_bias": bias,
-                        "memory": {"mode": mode}, "stream_options": {"include_usage": True},
-                    }
-                    for conversation in messages(number)[:conversations]
-                ]  # fmt: skip
-                return _together(app.port, "/v1/chat/completions", bodies, _of_ours)
-
-            return run
-
-        def by_llama(number: int) -> Together:
-            bodies = [
-                {
-                    "prompt": bundle.chat.prompt(conversation).ids, "stream": True, "n_predict": said,
-                    "ignore_eos": True, "temperature": 0,
-                }
-                for conversation in messages(number)
-            ]  # fmt: skip
-            return _together(peer_port, "/completion", bodies, _of_llama)
-
-        variants: dict[str, Callable[[int], Together]] = {
-            "without": ours("off", at_once), "with": ours("overlap", at_once), "alone": ours("off", 1),
-        }  # fmt: skip
-        if llama and settings.device == "cpu":
+        parallel = ("--parallel", str(at_once))
+        app = AppProcess.start(folder, settings.bundle, service, *parallel, environment=environment)
+        stack.enter_context(app)
+        if llama:
             context = settings.prompt_tokens + said + 64
-            peer_port = stack.enter_context(
-                llama.server(
-                    slots=at_once, context=context, threads=settings.threads, log=folder / "llama.log"
-                )
-            )
+            server = llama.server(at_once, context, settings.threads, folder / "llama.log")
+            peer_port = stack.enter_context(server)
             variants[PEER] = by_llama
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up)
-    for name, found in samples.items():
-        for stream in (stream for together in found for stream in together.streams):
-            if stream.tokens != said:
-                raise ScenarioFailed(f"an answer of {name!r} has {stream.tokens} tokens, not {said}")
-    return _keys(bundle, settings, samples, llama if PEER in samples else None)
+    short = {n for n, found in samples.items() for t in found for s in t.streams if s.tokens != said}
+    if short:
+        raise ScenarioFailed(f"answers of {', '.join(short)} have not {said} tokens")
+    return _keys(bundle, settings, samples, llama)
 
 
 def _keys(
@@ -175,6 +161,7 @@ def _keys(
         "threads": settings.threads, "conversations": settings.conversations,
         "memories_per_chunk": round_figure(fmean(read)), "states": dict(Counter(c["state"] for c in chunks)),
         "rounds": {name: [round_figure(speed) for speed in found] for name, found in speeds.items()},
+        "llama_cpp": llama.described() if llama else None, "ratio_vs_llama_cpp": None,
     }  # fmt: skip
     measured = {
         f"{name}_{variant}": median_interval(values[name][variant])
@@ -184,41 +171,35 @@ def _keys(
     measured["ratio"] = ratio_interval(speeds["with"], speeds["without"])
     measured["ratio_end_to_end"] = ratio_interval(whole["with"], whole["without"])
     measured["batching_gain"] = ratio_interval(speeds["without"], speeds["alone"])
-    if llama is None:
-        missing = {"ratio_vs_llama_cpp": None, "llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}
-        return with_intervals({**keys, **missing}, **measured)
-    measured |= {f"llama_cpp_{name}": median_interval(values[name][PEER]) for name in FIGURES}
-    measured["ratio_vs_llama_cpp"] = ratio_interval(speeds["without"], speeds[PEER])
-    return with_intervals({**keys, "llama_cpp": llama.described()}, **measured)
+    if llama:
+        measured |= {f"llama_cpp_{name}": median_interval(values[name][PEER]) for name in FIGURES}
+        measured["ratio_vs_llama_cpp"] = ratio_interval(speeds["without"], speeds[PEER])
+    return with_intervals(keys, **measured)
 
 
-Read = Callable[[Sequence[tuple[float, bytes]]], Stream]
+Read = Callable[[Sequence[tuple[float, Any]]], Stream]
 
 
 def _together(port: int, path: str, bodies: Sequence[Mapping[str, Any]], read: Read) -> Together:
     """Send all at once; what arrives is parsed when the last one is over. Raises ScenarioFailed."""
+
+    def lines(body: Mapping[str, Any]) -> list[tuple[float, bytes]]:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)) as connection:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise ScenarioFailed(f"{path} answered {answer.status}: {answer.read()[:500]!r}")
+            return [(time.perf_counter(), line[6:]) for line in answer if line.startswith(b"data: {")]
+
     with ThreadPoolExecutor(len(bodies)) as pool:
         began = time.perf_counter()
-        lines = list(pool.map(lambda body: _lines(port, path, body), bodies))
-    return Together(began, [read(found) for found in lines])
+        received = list(pool.map(lines, bodies))
+    return Together(began, [read([(moment, json.loads(line)) for moment, line in one]) for one in received])
 
 
-def _lines(port: int, path: str, body: Mapping[str, Any]) -> list[tuple[float, bytes]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise ScenarioFailed(f"{path} answered {answer.status}: {answer.read()[:500]!r}")
-        return [(time.perf_counter(), line[6:]) for line in answer if line.startswith(b"data: {")]
-    finally:
-        connection.close()
-
-
-def _of_ours(lines: Sequence[tuple[float, bytes]]) -> Stream:
+def _of_ours(events: Sequence[tuple[float, Any]]) -> Stream:
     times, chunks, tokens = [], [], 0
-    for moment, line in lines:
-        event = json.loads(line)
+    for moment, event in events:
         if "error" in event:
             raise ScenarioFailed(f"the local server failed: {event['error']}")
         chunks += event.get("memory", {}).get("chunks", [])
@@ -229,8 +210,7 @@ def _of_ours(lines: Sequence[tuple[float, bytes]]) -> Stream:
     return Stream(tuple(times), tokens, tuple(chunks))
 
 
-def _of_llama(lines: Sequence[tuple[float, bytes]]) -> Stream:
-    events = [(moment, json.loads(line)) for moment, line in lines]
+def _of_llama(events: Sequence[tuple[float, Any]]) -> Stream:
     if not events or "tokens_predicted" not in events[-1][1]:
         raise ScenarioFailed(f"llama-server failed: {events[-1][1] if events else 'no event'}")
     times = tuple(moment for moment, event in events if event.get("content"))
@@ -249,15 +229,18 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         name = f"llama.cpp {llama['version']}, {llama['bits_per_weight']} bits a weight"
         whole, first = "llama_cpp_end_to_end_tokens_per_s", "llama_cpp_first_token_ms"
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
-    settings = result["settings"]
     note = (
-        f"{result['conversations']} conversations at once, each with {settings['prompt_tokens']} tokens of prompt and"
-        f" {settings['answer_tokens']} of answer, streamed over HTTP. Decoding counts all from the last one's first"
-        " token to the first one's last. Ratios: with memory over without, all over one alone, without memory over"
-        f" llama.cpp's server. A chunk that read memories had {result['memories_per_chunk']:.2g} of them."
-        + ("" if llama else f" {result.get('llama_cpp_missing', HOW_TO_BUILD)}.")
+        "Decoding counts all from the last one's first token to the first one's last. Ratios: with memory over without,"
+        " all over one alone, without memory over llama.cpp's server."
+        + ("" if llama else f" {HOW_TO_BUILD}.")
     )
-    columns = ("", "tokens/s", "end to end", "first token, ms", "ratio")
+    columns = (
+        f"{result['conversations']} conversations",
+        "tokens/s",
+        "end to end",
+        "first token, ms",
+        "ratio",
+    )
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
     return [Sheet(f"many users: {subject(result)}", columns, shown, note)]
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from deploy.bench.answering import AnswerSettings
-from deploy.bench.decoding import counted, measure_modes, speeds, states, whole_speeds
+from deploy.bench.decoding import COUNTED, measure_modes, speeds, states, whole_speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
 from deploy.bench.scenario import (
@@ -94,15 +94,8 @@ def _row(settings: NetworkSettings, link: Link, service: str, texts: Sequence[st
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row a link."""
     columns = (
-        "round trip, ms",
-        "Mbit/s",
-        "loss",
-        "overlap",
-        "exact",
-        "overlap, end to end",
-        "over text RAG",
-        "late",
-    )
+        "round trip, ms", "Mbit/s", "loss", "overlap", "exact", "overlap, end to end", "over text RAG", "late",
+    )  # fmt: skip
     names = ("ratio_overlap", "ratio_exact", "ratio_end_to_end_overlap", "ratio_to_rag")
     rows = [
         (
@@ -112,10 +105,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         for r in result["rows"]
     ]  # fmt: skip
     note = (
-        f"{counted(result)} Memories of a generated chunk are requested {result['rows'][0]['lead_tokens']} tokens"
-        " before it begins; late ones are read from when they arrive. Text RAG runs on the same runtime and retrieves"
-        " once, behind the same network. The network is a proxy that delays, limits and, for a lost packet, waits for"
-        " TCP's retransmission."
+        f"{COUNTED} Late memories are read from when they arrive. Text RAG runs on the same runtime and retrieves once,"
+        " behind the same network: a proxy that delays, limits and, for a lost packet, waits for TCP's retransmission."
     )
     return [Sheet(subject(result), columns, rows, note)]
 

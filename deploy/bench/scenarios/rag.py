@@ -95,21 +95,13 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         without = figure(result, "ratio_vs_llama_cpp_without_retrieval")
         rows.append(("the same, its retrieval not counted", "", without))
     columns = ("knowledge as", "tokens/s end to end", "memory is faster by")
-    return [Sheet(subject(result), columns, rows, _note(result))]
-
-
-def _note(result: Mapping[str, Any]) -> str:
-    prompt, said = result["settings"]["prompt_tokens"], result["settings"]["answer_tokens"]
-    return (
-        f"Everything from the question ({prompt} tokens) to the last of {said} tokens: retrieval, reading the prompt,"
-        " decoding. Memory is recalled for each chunk of 64 (overlap, nothing cached). RAG embeds the question, asks"
-        f" the same service for {result['references']} references without their memories and reads them as"
-        f" {result['reference_tokens']} tokens of text before the question; every chunk: it asks again after 64"
-        " tokens and reads the new references, the question and what it said."
-        f" llama.cpp reads {prompt + result['reference_tokens']} tokens and writes {said} (llama-bench, without"
-        " sampling or text) after the same retrieval."
-        + ("" if result["llama_cpp"] else f" {result['llama_cpp_missing']}.")
+    note = (
+        "From the question to the last token of the answer: retrieval, reading, decoding. Text RAG reads"
+        f" {result['references']} references of the same service as {result['reference_tokens']} tokens before the"
+        " question; every chunk: anew after 64 tokens. llama.cpp (llama-bench) reads and writes as many."
+        + ("" if llama else f" {result['llama_cpp_missing']}.")
     )
+    return [Sheet(subject(result), columns, rows, note)]
 
 
 SCENARIO = Scenario(

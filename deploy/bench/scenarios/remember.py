@@ -6,22 +6,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from deploy.bench.answering import answer
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
 from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel
 from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
-from memory_model.formats import FileDocument
 from memory_model.words import query_words
 
 TITLE_WORDS = "What is the capital of Norway?"
@@ -42,12 +43,7 @@ def measure(settings: RememberSettings) -> Keys:
     writer = MemoryWriter(bundle)
     head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, writer.embedder.dim)
     tokens, rounds = bundle.config.memory.reference_tokens, settings.rounds + settings.warm_up
-    given = portions(bundle.tokenizer.count, tokens, settings.references)
-    documents = [
-        [FileDocument(text.key, text.key, text.title, text.text) for text in portion]
-        for portion, _ in zip(given, range(rounds), strict=False)
-    ]
-    large = filled(head, settings.stored)
+    given = list(islice(portions(bundle.tokenizer.count, tokens, settings.references), rounds))
     queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
@@ -56,11 +52,12 @@ def measure(settings: RememberSettings) -> Keys:
             bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu"
         ) as model,
     ):
+        large = filled(Path(folder, "large.db"), head, settings.stored)
 
         def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
             base = LocalKnowledgeBase.create(Path(folder, f"{time.monotonic_ns()}.db"), head)
             began, references = time.perf_counter(), 0
-            for one in remember(base, writer, documents[number + settings.warm_up]):
+            for one in remember(base, writer, given[number].documents):
                 references += one.references if one.outcome == "stored" else 0
                 if ended():
                     break
@@ -68,11 +65,7 @@ def measure(settings: RememberSettings) -> Keys:
             return references / (time.perf_counter() - began)
 
         def decoding(number: int) -> float:
-            options: dict[str, Any] = {
-                "max_tokens": settings.answer_tokens,
-                "logit_bias": never_ending(bundle),
-            }
-            return model.ask(f"{number}: tell me a story.", memory="off", **options).statistics.tokens_per_s
+            return answer(model, f"{number}: tell me a story.", "off", settings.answer_tokens).tokens_per_s
 
         def beside(number: int) -> float:
             over = threading.Event()
@@ -105,18 +98,13 @@ def measure(settings: RememberSettings) -> Keys:
     )
 
 
-def never_ending(bundle: Bundle) -> dict[int, float]:
-    """Keeps an answer from ending by itself."""
-    return dict.fromkeys(bundle.tokenizer.stop_ids, -100.0)
-
-
-def filled(head: Head, count: int) -> LocalKnowledgeBase:
-    """A knowledge base in memory of random unit vectors, with texts of a line and payloads of a byte."""
-    base, rng = LocalKnowledgeBase.create(IN_MEMORY, head), np.random.default_rng(0)
+def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
+    """A knowledge base of random unit vectors, with texts of eighty words and payloads of a byte."""
+    base, rng = LocalKnowledgeBase.create(path, head), np.random.default_rng(0)
     for start in range(0, count, 1000):
         rows = rng.standard_normal((min(1000, count - start), head.dimension)).astype(np.float32)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        texts = [f"Reference {start + n} says that {n * 37} is a number." for n in range(len(rows))]
+        texts = [10 * f"Reference {start + n} says that {n * 37} is a number. " for n in range(len(rows))]
         base.add(LocalDocument(f"document {start}"), texts, Written([b"\0"] * len(rows), rows))
     return base
 
@@ -126,16 +114,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     row = tuple(
         figure(result, name) for name in ("references_per_s", "tokens_per_s", "decoder_share", "search_ms")
     )
-    columns = (
-        "references/s",
-        "tokens/s alone",
-        "decoder's share while remembering",
-        f"search of {result['stored']:,}, ms",
-    )
-    note = (
-        "References of factbook documents written, embedded and stored durably by one thread; the decoder's speed while"
-        " they are, as a share of its speed alone; one query by vector and words over random unit vectors."
-    )
+    search = f"search of {result['stored']:,}, ms"
+    columns = ("references/s", "tokens/s alone", "decoder's share while remembering", search)
+    note = "One thread writes, embeds and stores durably; one query by vector and words over random unit vectors."
     return [Sheet(f"remembering on the device, {result['threads']} decoder threads", columns, [row], note)]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
+from shutil import which
+from statistics import median
 from typing import Any
 
 import grpc
 from pydantic import Field
 
-from deploy.bench import results
-from deploy.bench.processes import side_process
+from deploy.bench.intervals import interleave, median_interval, percentile, ratio_interval
+from deploy.bench.processes import fill_apart, side_process
 from deploy.bench.scenario import (
     BUILD,
     Keys,
@@ -23,22 +26,20 @@ from deploy.bench.scenario import (
     directions,
     figure,
     round_figure,
+    with_intervals,
 )
-from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K
+from deploy.bench.service.data import PAYLOAD_BYTES, SHARES, Collection, K
 from deploy.bench.service.front import serve_echo, serve_searcher
-from deploy.bench.service.measuring import STAGES, Asking, Subject, measured
+from deploy.bench.service.load import Load, answers_of, h2load, load, recall_of, requests_of
 from deploy.bench.service.peers import PEERS, Peer
-from deploy.bench.service.stores import fill, serve_store, url_of
+from deploy.bench.service.stores import fill, serve_store
 
-FOLDER, PARTS = BUILD / "service", BUILD / "service-parts"
+FOLDER = BUILD / "service"
+STAGES = ("queue", "search", "rank", "fetch", "total")
 
 
 class ServiceSettings(Settings):
-    """What this scenario can be told.
-
-    stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round.
-    resume: go on where an interrupted run was, with the stores and peers that it has measured.
-    """
+    """stores, peers: which to measure, by name. callers: devices that ask at the same time. seconds: of one round."""
 
     references: int = Field(default=100_000, ge=100)
     dimension: int = Field(default=1024, ge=8)
@@ -46,44 +47,22 @@ class ServiceSettings(Settings):
     callers: int = Field(default=8, ge=1)
     seconds: float = Field(default=2.0, gt=0)
     stores: tuple[str, ...] = ("file", "chdb")
-    peers: tuple[str, ...] = tuple(peer.name for peer in PEERS)
-    resume: bool = False
-
-    @property
-    def collection(self) -> Collection:
-        """What everything is filled with."""
-        return Collection(self.references, self.dimension, self.queries)
+    peers: tuple[str, ...] = tuple(PEERS)
 
 
 def measure(settings: ServiceSettings) -> Keys:
     """Everything one after the other, each in turn with the echo; the best store's keys stand at the top too."""
-    collection = settings.collection
-    asking = Asking(settings.callers, settings.seconds, settings.rounds, settings.warm_up)
-    if not settings.resume:
-        shutil.rmtree(PARTS, ignore_errors=True)
-    # What is taken from an earlier run must have been measured in the same way.
-    size = (
-        f"{collection.references}x{collection.dimension}-{settings.queries}q-{settings.callers}c"
-        f"-{settings.rounds}x{settings.seconds:g}s"
-    )
+    if unknown := {*settings.peers} - {*PEERS}:
+        raise ScenarioFailed(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
     stores: dict[str, Keys] = {}
     peers: dict[str, Keys] = {}
     with side_process(serve_echo) as echo:
         for engine in settings.stores:
-            url = url_of(engine, FOLDER)
-            subject = Subject(
-                engine, collection, FOLDER / engine, fill, (url, collection),
-                partial(side_process, serve_store, url, collection.dimension, {}), is_store=True,
-            )  # fmt: skip
-            stores[engine] = _kept(f"{engine}-{size}", partial(measured, subject, asking, echo))
-        for peer in _peers(settings.peers):
-            folder = FOLDER / peer.name
-            subject = Subject(
-                peer.name, collection, folder, peer.fill, (folder, collection),
-                partial(side_process, serve_searcher, peer.opened, folder, collection),
-            )  # fmt: skip
-            measure_it = partial(measured, subject, asking, echo)
-            peers[peer.name] = _if_it_can(peer, partial(_kept, f"{peer.name}-{size}", measure_it))
+            url = f"{engine}://{FOLDER / 'store'}"
+            serving = partial(side_process, serve_store, url, settings.dimension)
+            stores[engine] = measured(engine, settings, echo, partial(fill, url), serving, is_store=True)
+        for name in settings.peers:
+            peers[name] = if_it_can(PEERS[name], partial(measured_peer, name, settings, echo))
     best = max(stores, key=lambda engine: float(stores[engine]["echo_ratio"]))
     # Each against the echo of its own rounds: a machine that drifts drifts between stores and peers, too.
     ahead = {
@@ -99,26 +78,79 @@ def measure(settings: ServiceSettings) -> Keys:
     }  # fmt: skip
 
 
-def _kept(name: str, measure_it: Callable[[], Keys]) -> Keys:
-    """A store's or peer's keys, from the interrupted run if it has them."""
-    path = PARTS / f"{name}.json"
-    if not path.is_file():
-        results.write(measure_it(), path)
-    found: Keys = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def measured(
+    name: str, settings: ServiceSettings, echo: str, fill: Callable[..., None],
+    serving: Callable[[], AbstractContextManager[str]], *, is_store: bool = False,
+) -> Keys:  # fmt: skip
+    """A store's or peer's keys: filled, asked for recall, then rounds in turn with the echo at this address.
+
+    fill(collection, progress) writes into FOLDER, which is removed at the end. serving: a server that answers from
+    it. is_store: whether it answers filtered requests too, and tells its times.
+    """
+    collection = Collection(settings.references, settings.dimension, settings.queries)
+    with _empty_folder():
+        fill_apart(name, collection.references, fill, collection)
+        with serving() as address:
+            near = answers_of(address, requests_of(collection, words=False))
+            requests = requests_of(collection)
+            answers = answers_of(address, requests)
+
+            def asking(address: str, requests: Sequence[bytes], callers: int) -> Callable[[int], Load]:
+                return lambda _: load(address, requests, callers, settings.seconds)
+
+            variants = {
+                "echo": asking(echo, requests, settings.callers),
+                name: asking(address, requests, settings.callers),
+                "alone": asking(address, requests, 1),
+            }
+            for share in SHARES if is_store else ():
+                variants[f"1/{share}"] = asking(address, requests_of(collection, share), settings.callers)
+            samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label=name)
+            if is_store:  # one question again and again, which is all that h2load can send
+                one = {"ours": asking(address, requests[:1], settings.callers)}
+                if which("h2load"):
+                    one["h2load"] = partial(h2load, address, requests[0], settings.callers, settings.seconds)
+                checked = interleave(one, settings.rounds, label=f"{name}: cross-check")
+    keys: Keys = {
+        "references": collection.references, "dim": collection.dimension,
+        "recall_at_5": round_figure(recall_of(near, collection.neighbours)),
+        "echo": speed_of(samples["echo"]), "alone": speed_of(samples["alone"]),
+        "errors": sum(sum(load.errors.values()) for rounds in samples.values() for load in rounds),
+    }  # fmt: skip
+    if is_store:
+        rates = {of: round_figure(median(s.answered_per_s for s in found)) for of, found in checked.items()}
+        keys["h2load"] = rates if "h2load" in rates else "not installed: Debian's nghttp2-client"
+        keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
+        times = [answer.server_times for answer in answers]
+        keys["stages_ms"] = {
+            s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES
+        }
+    speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
+    return with_intervals({**keys, **speed_of(samples[name])}, echo_ratio=ratio_interval(speeds, echoed))
 
 
-def _peers(names: Sequence[str]) -> list[Peer]:
-    known = {peer.name: peer for peer in PEERS}
-    if unknown := set(names) - set(known):
-        raise ScenarioFailed(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(known)}")
-    return [known[name] for name in names]
+def measured_peer(name: str, settings: ServiceSettings, echo: str) -> Keys:
+    """The same of a peer behind the echo's front."""
+    peer = PEERS[name]
+    serving = partial(side_process, serve_searcher, peer.opened, FOLDER)
+    return measured(name, settings, echo, partial(peer.fill, FOLDER), serving)
 
 
-def _if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
+def speed_of(rounds: Sequence[Load]) -> Keys:
+    """Throughput and the latencies of all rounds together; p99_ms is None with too few answers to tell."""
+    latencies_ms = [1e3 * seconds for load in rounds for seconds in load.latencies_s]
+    p99 = percentile(latencies_ms, 99)
+    return with_intervals(
+        {"p99_ms": p99 and round_figure(p99)},
+        p50_ms=median_interval([1e3 * median(load.latencies_s or [0.0]) for load in rounds]),
+        qps=median_interval([load.answered_per_s for load in rounds]),
+    )
+
+
+def if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
     """A peer that cannot do it is named with the reason, and the others go on."""
     if not peer.installed:
-        return {"missing": f"{peer.module} is not installed: pip install '.[bench-peers]'"}
+        return {"missing": f"{peer.module} is not installed: `make bench-peers`"}
     try:
         return measure_it()
     except (ScenarioFailed, OSError, grpc.RpcError) as error:
@@ -126,44 +158,48 @@ def _if_it_can(peer: Peer, measure_it: Callable[[], Keys]) -> Keys:
         return {"missing": f"failed: {said.splitlines()[-1]}"}
 
 
+@contextmanager
+def _empty_folder() -> Iterator[Path]:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    try:
+        yield FOLDER
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
-    """One row a store or peer, the echo last; then where the service's time goes."""
-    rows = []
-    for kind in ("stores", "peers"):
-        for name, keys in result[kind].items():
-            label = f"{name}://" if kind == "stores" else name
-            figures = (figure(keys, key) for key in ("recall_at_5", "qps", "p50_ms", "p99_ms"))
-            rows.append(
-                (label, *figures, figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"))
-            )
-    echo = result["echo"]
-    rows.append(("echo", "–", *(figure(echo, key) for key in ("qps", "p50_ms", "p99_ms")), "–", "1"))
+    """One row a store or peer, the echo last; then where the service's time goes, and filters."""
+    stores, speeds = result["stores"], ("qps", "p50_ms", "p99_ms")
+    rows = [
+        (name, figure(keys, "recall_at_5"), *(figure(keys, key) for key in speeds),
+         figure(keys.get("alone", {}), "p50_ms"), figure(keys, "echo_ratio"))
+        for name, keys in ({f"{engine}://": keys for engine, keys in stores.items()} | result["peers"]).items()
+    ]  # fmt: skip
+    rows.append(("echo", "–", *(figure(result["echo"], key) for key in speeds), "–", "1"))
     columns = ("", "recall@5", "questions/s", "p50, ms", "p99, ms", "alone p50, ms", "of the echo")
-    title = (
-        f"{result['references']:,} references x {result['dim']}, {result['k']} payloads of"
-        f" {result['payload_bytes']:,} bytes an answer, {result['callers']} callers"
-    )
+    title = f"{result['references']:,} references x {result['dim']}, {result['callers']} callers"
     note = (
-        "The requests that devices send: 50 candidates by vector ordered by words, five returned with text and payload."
-        " Clustered synthetic vectors; recall by vector alone; TCP on loopback, all on the same cores. The"
-        " echo sends the same bytes without looking at the question; peers answer behind the same front. Alone: one"
-        " caller."
+        "As devices ask: 50 candidates by vector are ordered by words, five return with text and payload; recall by"
+        " vector alone, over clustered synthetic vectors. The echo sends as many bytes without looking at the question."
     )
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
-    note = " ".join([note, *absent])
-    stages = [
-        (f"{name}://", *(f"{keys['stages_ms'][s[:-3]]:.3g}" for s in STAGES))
-        for name, keys in result["stores"].items()
+    pairs = {name: keys["h2load"] for name, keys in stores.items() if "h2load" in keys["h2load"]}
+    crossed = [
+        f"h2load, one question: {p['h2load']:g} from {name}://, ours {p['ours']:g}."
+        for name, p in pairs.items()
     ]
-    names = ("", "queue", "search", "rank", "fetch", "total")
+    stages = [
+        (f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()
+    ]
     filtered = [
-        (f"{name}://", share, *(figure(speed, key) for key in ("qps", "p50_ms", "p99_ms")))
-        for name, keys in result["stores"].items()
+        (f"{name}://", share, *(figure(speed, key) for key in speeds))
+        for name, keys in stores.items()
         for share, speed in (("all", keys), *keys["filtered"].items())
     ]
     return [
-        Sheet(title, columns, rows, note),
-        Sheet("Server times of one caller, ms (medians)", names, stages),
+        Sheet(title, columns, rows, " ".join([note, *absent, *crossed])),
+        Sheet("Server times of one caller, ms (medians)", ("", *STAGES), stages),
         Sheet("With a filter", ("", "pass it", "questions/s", "p50, ms", "p99, ms"), filtered),
     ]
 

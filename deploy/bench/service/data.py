@@ -68,6 +68,12 @@ class Collection:
         for block, (start, _) in enumerate(self._blocks):
             yield start, self._embedded(self._latent(block), 2, block)
 
+    def batches(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The same in batches of at most `size`."""
+        for first, vectors in self.vector_blocks():
+            for start in range(0, len(vectors), size):
+                yield first + start, vectors[start : start + size]
+
     @cached_property
     def query_vectors(self) -> np.ndarray:
         """Unit vectors float32 [queries, dimension]."""

@@ -72,12 +72,10 @@ def serve_echo(ready: Callable[[int], None]) -> None:
     run(_serve(retrieve, None, ready))
 
 
-def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path, Collection], Searcher],
-                   folder: Path, collection: Collection) -> None:  # fmt: skip
+def serve_searcher(ready: Callable[[int], None], opened: Callable[[Path], Searcher], folder: Path) -> None:
     """Answers from a peer, its search in threads as the service's is."""
     go_first_when_memory_ends()
-    searcher = opened(folder, collection)
-    threads = ThreadPoolExecutor(_THREADS)
+    searcher, threads = opened(folder), ThreadPoolExecutor(_THREADS)
 
     async def retrieve(request: retrieval_pb2.RetrieveRequest, context: grpc.aio.ServicerContext) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(threads, answer_of, searcher, request)

@@ -29,21 +29,14 @@ _HNSW_M, _HNSW_BUILD, _HNSW_SEARCH = 32, 128, 128
 class Peer:
     """fill: a collection into an empty folder; opened: what searches there. Both are imported by name elsewhere."""
 
-    name: str
     module: str
     fill: Callable[[Path, Collection, Callable[[int], None]], None]
-    opened: Callable[[Path, Collection], Searcher]
+    opened: Callable[[Path], Searcher]
 
     @property
     def installed(self) -> bool:
         """Whether it can be measured here."""
         return importlib.util.find_spec(self.module) is not None
-
-
-def _batches(collection: Collection, size: int = _BATCH) -> Iterator[tuple[int, np.ndarray]]:
-    for first, vectors in collection.vector_blocks():
-        for start in range(0, len(vectors), size):
-            yield first + start, vectors[start : start + size]
 
 
 def _text(raw: bytes) -> str:
@@ -73,7 +66,7 @@ def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int],
     ])  # fmt: skip
 
     def record_batches() -> Iterator[Any]:
-        for first, vectors in _batches(collection):
+        for first, vectors in collection.batches(_BATCH):
             numbers = range(first, first + len(vectors))
             columns = [
                 pa.array([n + 1 for n in numbers], pa.int64()),
@@ -93,7 +86,7 @@ def fill_lancedb(folder: Path, collection: Collection, progress: Callable[[int],
 class LanceDb:
     """Searches with the four-fold refinement that a quantized index wants."""
 
-    def __init__(self, folder: Path, collection: Collection) -> None:
+    def __init__(self, folder: Path) -> None:
         import lancedb
 
         self._table = lancedb.connect(folder).open_table(_TABLE)
@@ -126,7 +119,7 @@ def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], 
     client = _chroma(folder)
     made = client.create_collection(_TABLE, configuration={"hnsw": hnsw})
     payloads = client.create_collection(_PAYLOADS)
-    for first, vectors in _batches(collection):
+    for first, vectors in collection.batches(_BATCH):
         numbers = range(first, first + len(vectors))
         ids = [str(n + 1) for n in numbers]
         made.add(
@@ -148,7 +141,7 @@ def _chroma(folder: Path) -> Any:
 class Chroma:
     """Searches a persistent client's collection."""
 
-    def __init__(self, folder: Path, collection: Collection) -> None:
+    def __init__(self, folder: Path) -> None:
         client = _chroma(folder)
         self._collection, self._payloads = client.get_collection(_TABLE), client.get_collection(_PAYLOADS)
 
@@ -180,7 +173,7 @@ def fill_qdrant(folder: Path, collection: Collection, progress: Callable[[int], 
     vectors_config = qdrant.EdgeVectorParams(size=collection.dimension, distance=qdrant.Distance.Cosine)
     config = qdrant.EdgeConfig(vectors=vectors_config, hnsw_config=hnsw)
     shard = qdrant.EdgeShard.create(str(folder), config)
-    for first, vectors in _batches(collection):
+    for first, vectors in collection.batches(_BATCH):
         points = [
             qdrant.Point(
                 n + 1, vector.tolist(),
@@ -200,7 +193,7 @@ def fill_qdrant(folder: Path, collection: Collection, progress: Callable[[int], 
 class QdrantEdge:
     """Searches the shard."""
 
-    def __init__(self, folder: Path, collection: Collection) -> None:
+    def __init__(self, folder: Path) -> None:
         qdrant: Any = importlib.import_module("qdrant_edge")
 
         self._qdrant = qdrant
@@ -224,8 +217,8 @@ class QdrantEdge:
         return {one.id: (one.payload["text"], base64.b64decode(one.payload["payload"])) for one in found}
 
 
-PEERS = (
-    Peer("lancedb", "lancedb", fill_lancedb, LanceDb),
-    Peer("chroma", "chromadb", fill_chroma, Chroma),
-    Peer("qdrant_edge", "qdrant_edge", fill_qdrant, QdrantEdge),
-)
+PEERS = {
+    "lancedb": Peer("lancedb", fill_lancedb, LanceDb),
+    "chroma": Peer("chromadb", fill_chroma, Chroma),
+    "qdrant_edge": Peer("qdrant_edge", fill_qdrant, QdrantEdge),
+}

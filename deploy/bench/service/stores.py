@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -16,7 +17,7 @@ from memory_model.errors import InvalidInput
 from memory_service.api.server import Server, keep_what_is_loaded, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, NewDocument, NewReference, Store, open_store
+from memory_service.stores import NewDocument, NewReference, open_store
 from memory_service.stores.identity import WriterIdentity
 from memory_service.write.encoder import EncodedReferences, Encoder, EncoderDescription
 
@@ -62,46 +63,27 @@ class NoEncoder:
 
 def fill(url: str, collection: Collection, progress: Callable[[int], None]) -> None:
     """Writes the collection into a new store, a document a reference; memory ids are its number and one."""
-    store = open_store(url)
-    try:
-        identity = NoEncoder(collection.dimension).description.identity
-        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", identity)
-        for first, vectors in collection.vector_blocks():
-            for start in range(0, len(vectors), _BATCH):
-                _write(store, base, collection, first + start, vectors[start : start + _BATCH])
-                progress(len(vectors[start : start + _BATCH]))
-    finally:
-        store.close()
+    with contextlib.closing(open_store(url)) as store:
+        base = store.create(DEFAULT_KNOWLEDGE_BASE, "", NoEncoder(collection.dimension).description.identity)
+        for first, vectors in collection.batches(_BATCH):
+            documents = []
+            for number, vector in enumerate(vectors, first):
+                payload, text = collection.payload(number), collection.text(number)
+                reference = NewReference(number + 1, text, vector, payload, google_crc32c.value(payload))
+                content_hash, metadata = hashlib.sha256(text.encode()).digest(), collection.metadata(number)
+                documents.append(NewDocument(f"d{number}", "", metadata, content_hash, [reference]))
+            store.write(base, documents)
+            progress(len(vectors))
 
 
-def _write(
-    store: Store, base: KnowledgeBase, collection: Collection, first: int, vectors: np.ndarray
-) -> None:
-    documents = []
-    for number, vector in enumerate(vectors, first):
-        payload, text = collection.payload(number), collection.text(number)
-        reference = NewReference(number + 1, text, vector, payload, google_crc32c.value(payload))
-        documents.append(
-            NewDocument(
-                f"d{number}",
-                "",
-                collection.metadata(number),
-                hashlib.sha256(text.encode()).digest(),
-                [reference],
-            )
-        )
-    store.write(base, documents)
-
-
-def serve_store(ready: Callable[[int], None], url: str, dimension: int, more: dict[str, object]) -> None:
+def serve_store(ready: Callable[[int], None], url: str, dimension: int) -> None:
     """Serves the store until SIGTERM."""
     configure_logs("warning")
-    settings = Settings(listen="127.0.0.1:0", store=url, warm_up=False, **more)  # type: ignore[arg-type]
-    run(serve(ready, settings, NoEncoder(dimension)))
+    values: dict[str, Any] = {"listen": "127.0.0.1:0", "store": url, "warm_up": False}
+    run(_serve(ready, Settings(**values), NoEncoder(dimension)))
 
 
-async def serve(ready: Callable[[int], None], settings: Settings, encoder: Encoder) -> None:
-    """The real server until SIGTERM."""
+async def _serve(ready: Callable[[int], None], settings: Settings, encoder: Encoder) -> None:
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
     server = Server(settings)
@@ -110,8 +92,3 @@ async def serve(ready: Callable[[int], None], settings: Settings, encoder: Encod
     ready(server.port)
     await told_to_stop.wait()
     await server.stop()
-
-
-def url_of(engine: str, folder: Path) -> str:
-    """The address of an engine's store in a folder."""
-    return f"{engine}://{folder.resolve() / engine}"

@@ -15,15 +15,10 @@ export function conversationFor(messages, system) {
 }
 
 /** The request for an answer by these settings. */
-export function requestFor(messages, settings, mode, bases) {
-  const body = {
-    messages, temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
-    repetition_penalty: settings.repetition_penalty, memory: { mode, texts: true },
-  };
-  if (bases.length) body.memory.knowledge_bases = bases;
-  if (settings.seed !== "") body.seed = Number(settings.seed);
-  return body;
-}
+export const requestFor = (messages, { temperature, max_tokens }, mode, bases) => ({
+  messages, temperature, max_tokens,
+  memory: { mode, texts: true, ...(bases.length ? { knowledge_base: bases.join(",") } : {}) },
+});
 
 /** Fill `answer` until it is over, whatever ends it; `changed` is called after every step. Never throws. */
 export async function fill(answer, body, signal, changed) {

@@ -88,15 +88,16 @@ export async function* chat(body, signal) {
   yield* events(response);
 }
 
-const place = (base, query) => `/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams(query)}`;
+/** A page of a knowledge base's documents: {data: [{key, title, references}], next: where the next page begins}. */
+export const documents = (base, page = "", count = 20) =>
+  getJson(`/v1/knowledge_bases/${encodeURIComponent(base)}/documents?${new URLSearchParams({ page, count })}`);
 
-/** The steps of writing a document into a knowledge base. */
-export async function* upload(base, file) {
-  const path = place(base, { key: file.name, title: file.name.replace(/\.[^.]*$/, "").slice(0, 200) });
-  yield* events(await call(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }));
+/** The steps of remembering a file on this device. */
+export async function* remember(file) {
+  const headers = { "Content-Type": "application/octet-stream" };
+  const query = new URLSearchParams({ key: file.name.slice(-200) });
+  yield* events(await call(`/v1/local?${query}`, { method: "POST", headers, body: file }));
 }
 
-/** A page of a knowledge base's documents: {data: [{key, title, references}], next: where the next page begins}. */
-export const documents = (base, page = "", count = 20) => getJson(place(base, { page, count }));
-
-export const remove = async (base, key) => (await call(place(base, { key }), { method: "DELETE" })).json();
+export const forget = ({ knowledge_base, key }) =>
+  call(`/v1/local?${new URLSearchParams({ knowledge_base, key })}`, { method: "DELETE" });

@@ -32,7 +32,6 @@ function draw() {
   panel(last()?.role === "assistant" ? last() : null);
   byId("send").hidden = isRunning();
   byId("stop").hidden = !isRunning();
-  byId("speed").textContent = "";
   drawContext();
   list();
 }
@@ -74,13 +73,9 @@ async function open(id) {
   const live = running.get(id)?.conversation;
   const found = live ?? (await store.get(id));
   if (!found) return;
-  found.messages.forEach((message, place) => {
-    message.parent ??= place - 1; // of a page that knew no branches
-    for (const answer of live ? [] : [message, message.plain]) {
-      if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
-    }
-  });
-  found.leaf ??= found.messages.length - 1;
+  for (const answer of live ? [] : found.messages.flatMap((message) => [message, message.plain])) {
+    if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
+  }
   enter(found, `#${id}`);
   toBottom();
 }
@@ -164,6 +159,7 @@ async function answer(parent, question = null, begunOne = null) {
   const mine = conversation;
   const control = new AbortController();
   running.set(mine.id, { conversation: mine, control });
+  draw();
   const ran = await store.alone(mine.id, async () => {
     const known = await store.get(mine.id); // another tab may have gone on meanwhile
     if (known && known.changed > mine.changed) {
@@ -208,12 +204,7 @@ async function run(mine, parent, question, begunOne, signal) {
     if (conversation === mine) {
       const follow = atBottom();
       views.get(answer)?.soon();
-      const now = [answer.status === "waiting", ...answer.chunks.map((chunk) => chunk.state)].join();
-      if (shown.answer === answer && shown.drawn !== now) {
-        shown.drawn = now;
-        timeline.draw(answer, shown.chunk);
-      }
-      if (answer === made && made.speed) byId("speed").textContent = `${made.speed.toFixed(0)} tokens/s`;
+      if (shown.answer === answer) timeline.draw(answer, shown.chunk);
       if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {
@@ -284,7 +275,7 @@ const KEYS = {
   r: retry,
   c: () => byId("compare").click(),
   m: () => (reveal("memories"), byId("timeline").focus()),
-  u: () => byId("upload").hidden || documents.open(),
+  u: () => documents.open(),
   ",": () => byId("settings").click(),
   "?": () => byId("help-dialog").showModal(),
 };
@@ -300,6 +291,12 @@ function key(event) {
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key] || !store.settings().shortcuts) return;
   event.preventDefault();
   KEYS[event.key]();
+}
+
+/** Where the context is secure, the page opens without the app as well. */
+function install() {
+  const policy = window.trustedTypes?.createPolicy("worker", { createScriptURL: () => "worker.js" });
+  navigator.serviceWorker?.register(policy ? policy.createScriptURL("") : "worker.js").catch(() => {}); // a certificate of our own
 }
 
 async function start() {
@@ -336,6 +333,7 @@ async function start() {
   document.addEventListener("keydown", key);
   window.addEventListener("resize", settle);
   settle();
+  install();
   store.onChange(changedElsewhere);
   window.addEventListener("hashchange", () => {
     const id = location.hash.slice(1);

@@ -1,21 +1,22 @@
-// The service behind the memories: whether it answers, and its knowledge bases.
+// What is read: the service's knowledge bases, of which some are chosen, and those of this device, always.
 
 import * as api from "./api.js";
-import { byId, h, plain } from "./dom.js";
+import { byId, h } from "./dom.js";
 import * as store from "./store.js";
 
 const EVERY_MS = 5000;
 const MOST = 8; // that the app reads together
 let bases = [];
-let reachable = null;
+let local = []; // documents that this device remembers
+let usual = { default: "", also: [] }; // what the app reads unless a request says otherwise
+let drawn = "";
 let suggested = () => {};
-let usual = { base: "", also: [] }; // what the app reads unless a request says otherwise
 
 export const chosenBase = () => byId("base").value || store.settings().base;
 
 const alsoWanted = () => store.settings().also ?? usual.also;
 
-/** All that the next question reads: the chosen one first. */
+/** All of the service that the next question reads: the chosen one first. */
 export function chosenBases() {
   const also = alsoWanted().filter((name) => name !== chosenBase() && bases.some((base) => base.name === name));
   return chosenBase() ? [chosenBase(), ...also].slice(0, MOST) : [];
@@ -24,7 +25,7 @@ export function chosenBases() {
 /** Look now, then again and again while the page is seen. ask: called with a suggestion that was chosen. */
 export function watch(ask) {
   suggested = ask;
-  look();
+  remembered().then(look);
   setInterval(() => document.hidden || look(), EVERY_MS);
   document.addEventListener("visibilitychange", () => document.hidden || look());
   byId("base").addEventListener("change", () => {
@@ -33,89 +34,67 @@ export function watch(ask) {
     suggest();
   });
   byId("also").addEventListener("click", () => byId("settings").click());
-  byId("s-reset").addEventListener("click", () => {
-    store.setSettings({ also: store.DEFAULTS.also });
-    drawAlso();
-  });
 }
 
-/** Ask the service how it is. */
-export async function look() {
-  let told;
-  try {
-    told = await api.getJson("/v1/service");
-  } catch {
-    tell("gone", "app not running", "The app on this device does not answer: start it again with “edge-client serve”.");
-    reachable = null;
-    return;
-  }
-  byId("upload").hidden = !told.uploads;
-  if (!told.reachable) {
-    tell("offline", "offline", `No service at ${told.address}: answers read no new memories until it is back.`);
-    if (!bases.length) drawBases();
-  } else {
-    tell("online", "online", "");
-    if (!reachable) await refresh();
-  }
-  reachable = told.reachable;
-}
-
-/** Read the list of knowledge bases anew; choose one if it is named. */
-export async function refresh(choose = "") {
-  try {
-    const found = await api.getJson("/v1/knowledge_bases");
-    [bases, usual] = [found.data, { base: found.default, also: found.also }];
-  } catch (error) {
-    tell("offline", "offline", plain(error.message));
-  }
-  if (choose) store.setSettings({ base: choose });
+async function look() {
+  const found = await api.getJson("/v1/knowledge_bases").catch(() => null);
+  if (!found) tell("gone", "app not running", "The app on this device does not answer: start it again with “edge-client serve”.");
+  else if (found.error) tell("offline", "offline", `No service at ${found.address}: answers read only what this device has until it is back.`);
+  else tell("online", found.address ? "online" : "this device", "");
+  const now = JSON.stringify(found && [found.data, !found.error]);
+  if (drawn === now) return;
+  drawn = now;
+  if (!found) return;
+  usual = found;
+  if (!found.error) bases = found.data; // while the service is away, those it had stay in the list
   drawBases();
   suggest();
 }
 
-/** Questions about documents of the chosen knowledge base. */
+/** The documents of this device, read anew. */
+export async function remembered() {
+  local = (await api.getJson("/v1/local").catch(() => ({ data: [] }))).data;
+  drawAlso();
+  return local;
+}
+
+/** Questions about documents of the chosen knowledge base, or of this device. */
 async function suggest() {
   const found = await api.documents(chosenBase(), "", 3).catch(() => ({ data: [] }));
-  byId("ideas").replaceChildren(...found.data.map((document) => {
+  const documents = found.data.length ? found.data : local.slice(0, 3);
+  byId("ideas").replaceChildren(...documents.map((document) => {
     const idea = `What is known about ${document.title || document.key}?`;
     return h("button", { type: "button", onclick: () => suggested(idea) }, idea);
   }));
 }
 
 function drawBases() {
-  const wanted = store.settings().base || usual.base;
-  const names = new Set([...(wanted ? [wanted] : []), ...bases.map((base) => base.name)]);
-  const options = [...names].map((name) => {
-    const base = bases.find((known) => known.name === name);
-    const usable = !base || base.state === "ready";
-    const size = base?.documents != null ? ` (${base.documents.toLocaleString("en")})` : "";
-    const label = usable ? `${name}${size}` : `${name}: ${base.state}`;
-    return h("option", { value: name, disabled: !usable, selected: name === wanted }, label);
-  });
-  byId("base").replaceChildren(...options);
-  byId("u-bases").replaceChildren(...[...names].map((name) => h("option", { value: name })));
+  const wanted = store.settings().base || usual.default;
+  const known = bases.some((base) => base.name === wanted) ? bases : [{ name: wanted, state: "ready" }, ...bases];
+  byId("base").replaceChildren(...known.map(({ name, state }) => {
+    const usable = state === "ready";
+    return h("option", { value: name, disabled: !usable, selected: name === wanted }, usable ? name : `${name}: ${state}`);
+  }));
   drawAlso();
 }
 
-/** The other knowledge bases, to be read beside the chosen one. */
+/** What is read beside the chosen one: those of this device, and others of the service that may be chosen. */
 function drawAlso() {
-  const others = bases.filter((base) => base.state === "ready" && base.name !== chosenBase());
-  const chosen = alsoWanted();
-  const change = (event) => {
-    const { checked, value } = event.target;
-    const rest = alsoWanted().filter((name) => name !== value);
-    store.setSettings({ also: checked ? [...rest, value] : rest });
-    drawCount();
+  const own = [...new Set(local.map((document) => document.knowledge_base))].map((name) => `${name} (on this device)`);
+  const others = bases.filter((base) => base.state === "ready" && base.name !== chosenBase()).map((base) => base.name);
+  const change = ({ target }) => {
+    const rest = alsoWanted().filter((name) => name !== target.value);
+    store.setSettings({ also: target.checked ? [...rest, target.value] : rest });
+    drawAlso();
   };
-  const boxes = others.map(({ name }) =>
-    h("label", { class: "box" }, h("input", { type: "checkbox", value: name, checked: chosen.includes(name), onchange: change }), name));
-  byId("s-also").replaceChildren(byId("s-also").firstElementChild, ...boxes);
-  byId("s-also").hidden = !boxes.length;
-  drawCount();
-}
-
-function drawCount() {
-  const also = chosenBases().slice(1);
+  const box = (name, options) => h("label", { class: "box" }, h("input", { type: "checkbox", value: name, ...options }), name);
+  byId("s-also").replaceChildren(
+    byId("s-also").firstElementChild,
+    ...own.map((name) => box(name, { checked: true, disabled: true })),
+    ...others.map((name) => box(name, { checked: chosenBases().includes(name), onchange: change })),
+  );
+  byId("s-also").hidden = !own.length && !others.length;
+  const also = [...own, ...chosenBases().slice(1)];
   byId("also").textContent = `+ ${also.length}`;
   byId("also").title = `Also read: ${also.join(", ")}`;
   byId("also").setAttribute("aria-label", byId("also").title);
@@ -123,11 +102,9 @@ function drawCount() {
 }
 
 function tell(state, text, banner) {
-  const pill = byId("service");
-  if (pill.dataset.state !== state) {
-    pill.dataset.state = state;
-    pill.textContent = text;
+  for (const [id, shown] of [["service", text], ["offline", banner]]) {
+    if (byId(id).textContent !== shown) byId(id).textContent = shown; // it is read out when it changes
   }
-  if (byId("offline").textContent !== banner) byId("offline").textContent = banner;
+  byId("service").dataset.state = state;
   byId("offline").hidden = !banner;
 }

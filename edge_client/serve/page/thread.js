@@ -76,14 +76,15 @@ export class AnswerView {
 
   drawStrip() {
     const { chunks } = this.answer;
-    if (this.strip.childElementCount !== chunks.length || chunks.some((c, i) => this.strip.children[i].dataset.state !== stateOf(c))) {
-      const labels = names(chunks);
-      this.strip.replaceChildren(...chunks.map((chunk, i) => {
-        const title = `${labels[i]}: ${memories(chunk.read.length)}, ${stateOf(chunk)}`;
-        return h("button", { class: "bead", "data-state": stateOf(chunk), title, "aria-label": title, onclick: () => this.select(i) },
-          String(chunk.read.filter((memory) => !memory.refused).length));
-      }));
-    }
+    const now = chunks.map((chunk) => `${stateOf(chunk)}${chunk.read.length}`).join();
+    if (this.strip.dataset.drawn === now) return; // a press is not to fall between two drawings
+    this.strip.dataset.drawn = now;
+    const labels = names(chunks);
+    this.strip.replaceChildren(...chunks.map((chunk, i) => {
+      const title = `${labels[i]}: ${memories(chunk.read.length)}, ${stateOf(chunk)}`;
+      return h("button", { class: "bead", "data-state": stateOf(chunk), title, "aria-label": title, onclick: () => this.select(i) },
+        String(chunk.read.filter((memory) => !memory.refused).length));
+    }));
   }
 }
 

@@ -9,102 +9,64 @@ const MEANINGS = {
   offline: "from this device itself",
   failed: "could not be had",
   skipped: "not asked for",
-  off: "not wanted",
 };
-const STAGES = [
-  ["queue", "waiting"], ["embed", "embedding"], ["network", "network"], ["server", "service"],
-  ["decompress", "decompressing"], ["inject", "into the slots"],
-];
 
 export const stateOf = (chunk) => (chunk.error && chunk.state !== "skipped" ? "failed" : chunk.state);
 
-/** "Question", "Question 2", "Answer 1": what a chunk is called. */
+/** "Question", "Prompt, chunk 2", "Answer, chunk 2": what each chunk is called. */
 export function names(chunks) {
   const prompt = chunks.filter((chunk) => !chunk.generated).length;
-  let asked = 0;
-  let written = 0;
-  return chunks.map((chunk) => {
-    if (chunk.generated) return `Answer, chunk ${(written += 1) + 1}`;
-    asked += 1;
-    return prompt > 1 ? `Prompt, chunk ${asked}` : "Question";
+  return chunks.map((chunk, i) => {
+    if (chunk.generated) return `Answer, chunk ${i - prompt + 2}`;
+    return prompt > 1 ? `Prompt, chunk ${i + 1}` : "Question";
   });
 }
 
 const opened = new Set(); // texts that stay open while the panel is drawn anew
+let drawn = {};
 
 /** Draw the chunks of an answer; `chosen` is the one to show. */
 export function draw(answer, chosen = null) {
-  const place = byId("timeline");
-  if (!answer) {
-    place.replaceChildren(h("p", { class: "dim empty" }, "Ask something: what is read for every 64 tokens is shown here."));
-    return;
-  }
-  if (!answer.chunks.length) {
-    const why = answer.status === "waiting" ? "Looking for memories…" : "This answer read no memories.";
-    place.replaceChildren(h("p", { class: "dim empty" }, why));
-    return;
-  }
-  const labels = names(answer.chunks);
-  const cards = answer.chunks.map((chunk, i) => card(answer, chunk, labels[i], i === chosen));
-  place.replaceChildren(summary(answer), h("ol", { class: "chunks" }, cards));
+  const chunks = answer?.chunks ?? [];
+  const key = [answer?.status, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
+  if (drawn.answer === answer && drawn.key === key) return; // as it is while tokens come
+  drawn = { answer, key };
+  const labels = names(chunks);
+  const cards = chunks.map((chunk, i) => card(chunk, labels[i], i === chosen));
+  let summary = "Ask something: what is read for every 64 tokens is shown here.";
+  if (chunks.length) {
+    const documents = new Set(chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key))).size;
+    const held = answer.timings ? `, decoding stood still for ${round(answer.timings.recall_ms, 1)} ms` : "";
+    summary = `${documents || "No"} ${documents > 1 ? "documents" : "document"}${held}.`;
+  } else if (answer) summary = answer.status === "waiting" ? "Looking for memories…" : "This answer read no memories.";
+  byId("timeline").replaceChildren(h("p", { class: "dim summary" }, summary), h("ol", { class: "chunks" }, cards));
   if (chosen !== null) cards[chosen]?.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
-function summary(answer) {
-  const counts = {};
-  for (const chunk of answer.chunks) counts[stateOf(chunk)] = (counts[stateOf(chunk)] ?? 0) + 1;
-  const documents = new Set(answer.chunks.flatMap((chunk) => chunk.read.map((memory) => memory.document_key)));
-  const held = answer.timings ? `, decoding stood still for ${round(answer.timings.recall_ms, 1)} ms` : "";
-  return h(
-    "div", { class: "summary" },
-    h("p", {}, Object.entries(counts).map(([state, n]) => h("span", { class: "state", "data-state": state }, `${n} ${state}`))),
-    h("p", { class: "dim" }, `${documents.size || "No"} ${documents.size > 1 ? "documents" : "document"}${held}.`),
-  );
-}
-
-function card(answer, chunk, label, chosen) {
+function card(chunk, label, chosen) {
   const state = stateOf(chunk);
-  const read = chunk.read.map((memory) => memoryRow(chunk, memory));
+  const asked = chunk.query.replace(/\s+/g, " ").trim();
   return h(
-    "li", { class: `chunk${chosen ? " chosen" : ""}`, "data-state": state, id: `chunk-${chunk.chunk}` },
-    h(
-      "div", { class: "chunk-head" },
-      h("h3", {}, label),
-      h("span", { class: "state", "data-state": state, title: MEANINGS[state] ?? "" }, state),
-    ),
-    h("p", { class: "dim quote" }, excerpt(answer, chunk)),
-    read.length ? h("ul", { class: "read" }, read) : null,
+    "li", { class: `chunk${chosen ? " chosen" : ""}`, "data-state": state },
+    h("div", { class: "chunk-head" }, h("h3", {}, label), h("span", { class: "state", title: MEANINGS[state] ?? "" }, state)),
+    h("p", { class: "dim quote" }, `asked with “${asked.length > 90 ? `…${asked.slice(-90)}` : asked}”`),
+    h("ul", { class: "read" }, chunk.read.map((memory) => memoryRow(chunk, memory))),
     problem(chunk),
-    times(chunk),
+    h("p", { class: "dim times" }, times(chunk)),
   );
-}
-
-/** The words that this chunk asked with, the last of them. */
-function excerpt(answer, chunk) {
-  const text = chunk.query.replace(/\s+/g, " ").trim();
-  return `asked with “${text.length > 90 ? `…${text.slice(-90)}` : text}”`;
 }
 
 function memoryRow(chunk, memory) {
   const id = `${chunk.chunk}/${memory.memory_id}`;
-  const title = memory.title || memory.document_key;
-  const score = Math.max(0, Math.min(1, memory.score));
-  const meter = h("meter", { min: 0, max: 1, value: score, "aria-label": "score" });
-  const head = h(
-    "summary", {},
-    h("span", { class: "title" }, title, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
-    memory.knowledge_base === "conversation" ? h("span", { class: "tiny", title: "from a turn of this conversation that left the context" }, "earlier turn") : null,
-    memory.held ? h("span", { class: "tiny", title: "was on the device already" }, "held") : null,
-    memory.refused ? h("span", { class: "tiny bad" }, "refused") : null,
-    meter,
-    h("span", { class: "score" }, memory.score.toFixed(2)),
-  );
+  const base = memory.knowledge_base === "conversation" ? "an earlier turn of this conversation" : memory.knowledge_base;
   const row = h(
     "details", { class: "memory", open: opened.has(id), ontoggle: () => (row.open ? opened.add(id) : opened.delete(id)) },
-    head,
+    h("summary", {},
+      h("span", { class: "title" }, memory.title || memory.document_key, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
+      h("span", { class: "score dim", title: "how near it is" }, memory.score.toFixed(2))),
     memory.refused ? h("p", { class: "bad" }, memory.refused) : null,
-    h("p", { class: "reference" }, memory.text ?? "The service sent no text."),
-    h("p", { class: "dim key" }, memory.knowledge_base ? `${memory.knowledge_base}: ${memory.document_key}` : memory.document_key),
+    h("p", { class: "reference", tabindex: "0" }, memory.text ?? "The service sent no text."),
+    h("p", { class: "dim key" }, base ? `${base}: ${memory.document_key}` : memory.document_key),
   );
   return h("li", {}, row);
 }
@@ -115,33 +77,15 @@ function problem(chunk) {
     return h("p", { class: "problem" }, `${plain(chunk.error).replace(/[.:]$/, "")}.${kept}`);
   }
   if (chunk.service_error) return h("p", { class: "problem" }, plain(chunk.service_error));
-  if (!chunk.read.length) return h("p", { class: "dim" }, "Nothing in the knowledge base is near.");
-  return null;
+  return chunk.read.length ? null : h("p", { class: "dim" }, "Nothing in the knowledge base is near.");
 }
 
-function times(chunk) {
-  const t = chunk.times;
+/** Where the time of a chunk's memories went. */
+function times({ times: t, blocked_ms: blocked }) {
   const spent = {
-    queue: t.queue_ms, embed: t.embed_ms, network: Math.max(t.call_ms - t.server_ms, 0),
-    server: Math.min(t.server_ms, t.call_ms), decompress: t.decompress_ms, inject: t.inject_ms,
+    waiting: t.queue_ms, embedding: t.embed_ms, network: Math.max(t.call_ms - t.server_ms, 0),
+    service: Math.min(t.server_ms, t.call_ms), decompressing: t.decompress_ms,
   };
-  const total = Object.values(spent).reduce((a, b) => a + b, 0);
-  if (!total) return null;
-  const bar = h("div", { class: "bar", "aria-hidden": "true" });
-  for (const [stage] of STAGES) {
-    const part = h("span", { "data-stage": stage });
-    part.style.flexGrow = String(spent[stage]);
-    bar.append(part);
-  }
-  const rows = STAGES.filter(([stage]) => spent[stage] > 0).map(([stage, name]) =>
-    h("li", {}, h("span", { class: "swatch", "data-stage": stage }), name, h("b", {}, `${round(spent[stage], 1)} ms`)),
-  );
-  const id = `${chunk.chunk}/times`;
-  const blocked = `${round(total, 0)} ms in the background`;
-  const shown = h(
-    "details", { class: "times", open: opened.has(id), ontoggle: () => (shown.open ? opened.add(id) : opened.delete(id)) },
-    h("summary", {}, bar, h("span", { class: "dim" }, chunk.generated ? blocked : `${round(total, 0)} ms`)),
-    h("ul", {}, rows, h("li", { class: "dim" }, "decoding stood still for", h("b", {}, `${round(chunk.blocked_ms, 1)} ms`))),
-  );
-  return shown;
+  const parts = Object.entries(spent).filter(([, ms]) => ms > 0).map(([stage, ms]) => `${stage} ${round(ms, 1)}`);
+  return parts.length ? `${parts.join(", ")} ms; decoding stood still for ${round(blocked, 1)} ms` : "";
 }

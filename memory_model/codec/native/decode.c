@@ -16,18 +16,18 @@
 #define ADDED 4 /* product tables whose rows are added as int16 before they become floats */
 #define AHEAD 8 /* vectors between asking for coarse rows and needing them */
 
-enum { BAD_BLOCK = -1, BAD_PLACE = -2, BAD_TABLES = -3, BAD_LEVEL = -4 };
+enum { BAD_PLACE = -2, BAD_TABLES = -3, BAD_LEVEL = -4 };
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "rows are read as pairs of little-endian numbers"
 #endif
 
-/* Tables of `memory_model.codec.native.decoder`. A block's rows, int16 [rows, width], are those of its coarse tables, then of
-   its product tables; place 2j of a row is number j of the vector and place 2j + 1 number width / 2 + j. scales, float
+/* Tables of `FoldedTables` in library.py. rows, int16 [rows, width], are those of the coarse tables, then of the product
+   tables; place 2j of a row is number j of the vector and place 2j + 1 number width / 2 + j. scales, float
    [coarse + ceil(parts / ADDED), width], and mean, float [width], have every number in its own place. width: a
    multiple of 16, of which the first together * head_dim are meant. */
 typedef struct {
-    int64_t blocks, coarse, coarse_bits, coarse_bytes, parts, bits, code_bytes, width, head_dim, together;
+    int64_t coarse, coarse_bits, coarse_bytes, parts, bits, code_bytes, width, head_dim, together;
     const int16_t *rows;
     const float *scales, *mean;
 } folded_tables;
@@ -43,13 +43,13 @@ INLINE uint32_t number_at(const uint8_t *code, const uint8_t *end, int64_t first
     return (word >> (first & 7)) & ((1u << bits) - 1);
 }
 
-/* The rows that one code names in the tables of its block. */
-INLINE void find_rows(const folded_tables *t, const uint8_t *code, const uint8_t *end, const int16_t *block,
-                             const int16_t **rows) {
-    for (int64_t c = 0; c < t->coarse; c++, block += t->width << t->coarse_bits)
-        *rows++ = block + t->width * number_at(code, end, c * t->coarse_bits, t->coarse_bits);
-    for (int64_t m = 0; m < t->parts; m++, block += t->width << t->bits)
-        *rows++ = block + t->width * number_at(code, end, 8 * t->coarse_bytes + m * t->bits, t->bits);
+/* The rows that one code names in the tables. */
+INLINE void find_rows(const folded_tables *t, const uint8_t *code, const uint8_t *end, const int16_t **rows) {
+    const int16_t *table = t->rows;
+    for (int64_t c = 0; c < t->coarse; c++, table += t->width << t->coarse_bits)
+        *rows++ = table + t->width * number_at(code, end, c * t->coarse_bits, t->coarse_bits);
+    for (int64_t m = 0; m < t->parts; m++, table += t->width << t->bits)
+        *rows++ = table + t->width * number_at(code, end, 8 * t->coarse_bytes + m * t->bits, t->bits);
 }
 
 #define LEVEL(name) name##_plain
@@ -70,7 +70,7 @@ INLINE void find_rows(const folded_tables *t, const uint8_t *code, const uint8_t
 #undef LANES
 #endif
 
-/* Tables of `memory_model.codec.native.decoder.BfloatProduct`, bfloat16 as uint16. words [parts, 1 << bits, row]: each
+/* Tables of `BfloatProduct` in library.py, bfloat16 as uint16. words [parts, 1 << bits, row]: each
    part's numbers first, at least one zero behind; row a multiple of 8. first [parts]: where a part's numbers begin in the vector
    that is multiplied; it has 2 * pairs numbers. basis [panels, pairs, COLUMNS, 2]: two neighbouring rows of the matrix
    side by side. mean float [panels * COLUMNS]. head_dim: a multiple of 16. */
@@ -144,7 +144,7 @@ __attribute__((target("avx512f"))) static void multiply_all(const product_tables
 #endif
 
 /* Another number with every change below, so that a library of another version is not called. */
-int32_t memory_codec_version(void) { return 2; }
+int32_t memory_codec_version(void) { return 3; }
 
 /* The best level of this processor: 0 plain, 1 AVX2 with FMA, 2 AVX-512 with bfloat16; those below it run too. Sums of
    rows are the same at level 2 as at 1: wider vectors bring nothing there. */
@@ -159,33 +159,30 @@ int32_t memory_codec_level(void) {
     return 0;
 }
 
-/* n codes to vectors: code i is of block blocks[i], or 0 where blocks is NULL; its `together` vectors of head_dim floats
-   go to rows places[i * together], … of out [out_rows, head_dim]. Returns 0, or what is wrong before it writes. */
+/* n codes to vectors: the `together` vectors of code i, of head_dim floats, go to rows places[i * together], … of out
+   [out_rows, head_dim]. Returns 0, or what is wrong before it writes. */
 int32_t memory_codec_sum_rows(int32_t level, const folded_tables *tables, const uint8_t *codes, int64_t n,
-                              const int64_t *blocks, const int64_t *places, float *out, int64_t out_rows) {
+                              const int64_t *places, float *out, int64_t out_rows) {
     const folded_tables *t = tables;
     if (t->coarse < 0 || t->parts < 1 || t->coarse + t->parts > MOST_TABLES || t->width > MOST_WIDTH || t->width % 16 ||
         t->head_dim * t->together > t->width || t->bits < 1 || t->bits > 16 || t->coarse_bits < 0 ||
         t->coarse_bits > 16 || t->coarse * t->coarse_bits > 8 * t->coarse_bytes ||
         t->parts * t->bits > 8 * (t->code_bytes - t->coarse_bytes))
         return BAD_TABLES;
-    if (blocks)
-        for (int64_t i = 0; i < n; i++)
-            if (blocks[i] < 0 || blocks[i] >= t->blocks) return BAD_BLOCK;
     for (int64_t i = 0; i < n * t->together; i++)
         if (places[i] < 0 || places[i] >= out_rows) return BAD_PLACE;
     if (level < 0 || level > memory_codec_level()) return BAD_LEVEL;
 #if defined(__x86_64__)
-    if (level >= 1) return sum_rows_avx2(t, codes, n, blocks, places, out), 0;
+    if (level >= 1) return sum_rows_avx2(t, codes, n, places, out), 0;
 #endif
-    return sum_rows_plain(t, codes, n, blocks, places, out), 0;
+    return sum_rows_plain(t, codes, n, places, out), 0;
 }
 
 /* n codes to vectors by a matrix product in bfloat16, sums in float32. places, out: as in memory_codec_sum_rows. gathered:
    memory of the caller for 2 * pairs numbers of each code, their number rounded up to a multiple of TILE, and for `row`
    more. Returns 0, or what is wrong before it writes. */
 int32_t memory_codec_multiply(int32_t level, const product_tables *tables, const uint8_t *codes, int64_t n,
-                              const int64_t *places, uint16_t *gathered, float *out, int64_t out_rows) {
+                              const int64_t *places, float *out, int64_t out_rows, uint16_t *gathered) {
     const product_tables *t = tables;
     if (t->parts < 1 || t->bits < 1 || t->bits > 16 || t->parts * t->bits > 8 * t->code_bytes || t->row % 8 ||
         t->head_dim % 16 || t->head_dim * t->together > t->panels * COLUMNS)

@@ -39,28 +39,25 @@ TARGET INLINE void LEVEL(sum_one)(int64_t coarse, int64_t tables, int64_t width,
     }
 }
 
-TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *blocks,
-                                  const int64_t *places, float *out) {
+TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *places,
+                                  float *out) {
     const int16_t *rows[MOST_TABLES];
     float vector[MOST_WIDTH];
     const uint8_t *end = codes + n * t->code_bytes;
     int64_t tables = t->coarse + t->parts, head_dim = t->head_dim;
-    int64_t block_rows = t->width * ((t->coarse << t->coarse_bits) + (t->parts << t->bits));
-    int64_t block_scales = t->width * (t->coarse + (t->parts + ADDED - 1) / ADDED);
     int direct = t->together == 1 && head_dim == t->width;
     for (int64_t i = 0; i < n; i++) {
-        int64_t block = blocks ? blocks[i] : 0;
         if (i + AHEAD < n) { /* coarse tables are too large for near caches; in a function, gcc drops a prefetch as idle */
             const uint8_t *code = codes + (i + AHEAD) * t->code_bytes;
-            const int16_t *table = t->rows + (blocks ? blocks[i + AHEAD] : 0) * block_rows;
+            const int16_t *table = t->rows;
             for (int64_t c = 0; c < t->coarse; c++, table += t->width << t->coarse_bits) {
                 const int16_t *row = table + t->width * number_at(code, end, c * t->coarse_bits, t->coarse_bits);
                 for (int64_t x = 0; x < t->width; x += 32) __builtin_prefetch(row + x);
             }
         }
-        find_rows(t, codes + i * t->code_bytes, end, t->rows + block * block_rows, rows);
+        find_rows(t, codes + i * t->code_bytes, end, rows);
         float *to = direct ? out + places[i] * head_dim : vector;
-        LEVEL(sum_one)(t->coarse, tables, t->width, rows, t->scales + block * block_scales, t->mean + block * t->width, to);
+        LEVEL(sum_one)(t->coarse, tables, t->width, rows, t->scales, t->mean, to);
         if (!direct)
             for (int64_t g = 0; g < t->together; g++) {
                 float *row = out + places[i * t->together + g] * head_dim;
@@ -69,14 +66,14 @@ TARGET INLINE void LEVEL(sum_all)(const folded_tables *t, const uint8_t *codes, 
     }
 }
 
-TARGET static void LEVEL(sum_rows)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *blocks,
-                                   const int64_t *places, float *out) {
-    const folded_tables paper = {1, 2, 14, 4, 8, 10, 14, 80, 80, 1, t->rows, t->scales, t->mean};
-    if (!blocks && t->coarse == 2 && t->coarse_bits == 14 && t->coarse_bytes == 4 && t->parts == 8 && t->bits == 10 &&
+TARGET static void LEVEL(sum_rows)(const folded_tables *t, const uint8_t *codes, int64_t n, const int64_t *places,
+                                   float *out) {
+    const folded_tables paper = {2, 14, 4, 8, 10, 14, 80, 80, 1, t->rows, t->scales, t->mean};
+    if (t->coarse == 2 && t->coarse_bits == 14 && t->coarse_bytes == 4 && t->parts == 8 && t->bits == 10 &&
         t->code_bytes == 14 && t->width == 80 && t->head_dim == 80 && t->together == 1)
-        LEVEL(sum_all)(&paper, codes, n, 0, places, out); /* a loop of its own for the paper's codec */
+        LEVEL(sum_all)(&paper, codes, n, places, out); /* a loop of its own for the paper's codec */
     else
-        LEVEL(sum_all)(t, codes, n, blocks, places, out);
+        LEVEL(sum_all)(t, codes, n, places, out);
 }
 
 #undef WORDS

@@ -1,59 +1,56 @@
-"""`Library`: the compiled decoder as functions on arrays; `installed()` gives it, or None where it was not made."""
+"""A product codec decoded in C, where that is faster than numpy and exact enough (decision 0028).
+
+`FoldedTables`, for small codecs, have the rotation in them, so that a vector is a sum of rows:
+
+    mean + (coarse[c] + [codeword_1[i_1], …]) @ basis  =  mean + Σ coarse[c] @ basis_c + Σ codeword_m[i_m] @ basis_m
+
+`BfloatProduct`, for one code of all vectors of a token, makes the product in bfloat16 where the processor has that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import math
+import mmap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from memory_model.codec.native.compile import FOLDER, LIBRARY
+from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
 
-VERSION = 2
+VERSION = 3
 LEVELS = ("plain", "AVX2", "AVX-512 bfloat16")
 """Instruction sets that the loops are compiled for; `plain` is what every processor of the architecture has."""
 _WRONG = {
-    -1: "a code is of a block that the codec does not have",
     -2: "a vector is for a row that does not exist",
     -3: "the codec's tables do not belong together",
     -4: "this processor cannot run these instructions",
 }
-_NUMBERS = (
-    "blocks", "coarse", "coarse_bits", "coarse_bytes", "parts", "bits", "code_bytes", "width", "head_dim", "together",
-)  # fmt: skip
-_PRODUCT_NUMBERS = ("parts", "bits", "code_bytes", "row", "pairs", "panels", "head_dim", "together")
-TILE, COLUMNS = 8, 48  # as in decode.c
+_CODES = 256  # compared with numpy
+_MOST_BYTES = 16 << 20
+"""Folded tables above this are not made: they lie in no cache, and a matrix product reads less."""
+_MOST_TABLES, _MOST_WIDTH, _ADDED, _PADDING = 64, 1024, 4, 16  # as in decode.c
+_TILE, _COLUMNS = 8, 48  # as in decode.c
+_LARGEST = 32767
+_LARGE_PAGE_BYTES = 2 << 20
 
-
-class Tables(ctypes.Structure):
-    """`folded_tables` of decode.c; whoever makes one keeps the arrays alive."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in _NUMBERS),
-        *((name, ctypes.c_void_p) for name in ("rows", "scales", "mean")),
-    ]
-
-
-class ProductTables(ctypes.Structure):
-    """`product_tables` of decode.c; whoever makes one keeps the arrays alive."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in _PRODUCT_NUMBERS),
-        *((name, ctypes.c_void_p) for name in ("words", "first", "basis", "mean")),
-    ]
+Decode = Callable[[np.ndarray], np.ndarray]
+"""Codes uint8 [n, code_bytes] to vectors float32 [n, d]."""
 
 
 class Library:
-    """Thread-safe; a call lets other Python threads run. Arrays are C-contiguous and of the type that is named.
+    """The compiled loops. Thread-safe; a call lets other Python threads run.
 
     level: index in LEVELS of the loops that are used, by default the best that the processor runs.
     """
 
     def __init__(self, path: Path, level: int | None = None) -> None:
-        self.path = path
         loaded = ctypes.CDLL(str(path))
         version = loaded.memory_codec_version()
         if version != VERSION:
@@ -63,14 +60,12 @@ class Library:
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
         number, pointer = ctypes.c_int64, ctypes.c_void_p
-        self._sum_rows = loaded.memory_codec_sum_rows
-        self._sum_rows.argtypes = [
-            ctypes.c_int32, ctypes.POINTER(Tables), pointer, number, pointer, pointer, pointer, number,
-        ]  # fmt: skip
-        self._multiply = loaded.memory_codec_multiply
-        self._multiply.argtypes = [
-            ctypes.c_int32, ctypes.POINTER(ProductTables), pointer, number, pointer, pointer, pointer, number,
-        ]  # fmt: skip
+        self.sum_rows, self.multiply = loaded.memory_codec_sum_rows, loaded.memory_codec_multiply
+        self.sum_rows.argtypes = [ctypes.c_int32, pointer, pointer, number, pointer, pointer, number]
+        self.multiply.argtypes = [*self.sum_rows.argtypes, pointer]
+        self._dots = loaded.memory_codec_dots
+        self._dots.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
+        self._dots.restype = None
 
     @property
     def name(self) -> str:
@@ -82,42 +77,144 @@ class Library:
         """Whether `multiply` runs on this processor."""
         return self.level >= 2
 
-    def sum_rows(
-        self,
-        tables: Tables,
-        codes: np.ndarray,
-        blocks: np.ndarray | None,
-        places: np.ndarray,
-        out: np.ndarray,
-    ) -> None:
-        """Sums of table rows for codes uint8 [n, code_bytes] into rows places int64 [n * together] of float32 `out`.
+    def dots(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        """Float32 [q, n], scales * (queries . rows), of rows int8 [n, d], scales float32 [n], queries int16 [q, d].
 
-        blocks: int64 [n], or None where all are of block 0. Raises InvalidInput for a block or row that is not there.
+        The caller keeps the sums within int32.
         """
-        n, rows = len(codes), len(out)
-        wrong = self._sum_rows(
-            self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
-            None if blocks is None else _address("blocks", blocks, np.int64, n),
-            _address("places", places, np.int64, n * tables.together),
-            _address("rows", out, np.float32, rows, tables.head_dim), rows,
+        (n, width), count = rows.shape, len(queries)
+        out = np.empty((count, n), np.float32)
+        self._dots(
+            _address("rows", rows, np.int8, n, width), _address("scales", scales, np.float32, n), n, width,
+            _address("queries", queries, np.int16, count, width), count, out.ctypes.data,
         )  # fmt: skip
-        if wrong:
+        return out
+
+
+class Compiled:
+    """A codec's tables laid out for a loop. Thread-safe: nothing changes after it is made."""
+
+    name: str
+    tolerance: float
+    """Largest relative error against numpy."""
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._level, self._shape = library.level, (tables.code_bytes, tables.together)
+        self._head_dim = len(tables.mean) // tables.together
+        numbers, self._arrays = self._laid_out(tables)
+        # A struct of decode.c: all of its fields have eight bytes.
+        self._struct = np.array([*numbers, *(array.ctypes.data for array in self._arrays)], np.int64)
+
+    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
+        raise NotImplementedError
+
+    def _call(self, head: tuple[int, ...], rows: int) -> int:
+        raise NotImplementedError
+
+    def decode_into(self, codes: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
+        """See MemoryCodec; all C-contiguous. Raises InvalidInput for a row that is not there."""
+        (code_bytes, together), n = self._shape, len(codes)
+        head = (
+            self._level, self._struct.ctypes.data, _address("codes", codes, np.uint8, n, code_bytes), n,
+            _address("places", places, np.int64, n * together),
+            _address("rows", rows, np.float32, len(rows), self._head_dim),
+        )  # fmt: skip
+        if wrong := self._call(head, len(rows)):
             raise InvalidInput(_WRONG[wrong])
 
-    def multiply(self, tables: ProductTables, codes: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        """Products of codes uint8 [n, code_bytes] in bfloat16 into rows places int64 [n * together] of float32 `out`.
 
-        Raises InvalidInput for a row that is not there, or a processor that cannot.
-        """
-        n, rows = len(codes), len(out)
-        gathered = np.empty(2 * tables.pairs * (-(-n // TILE) * TILE) + tables.row, np.uint16)
-        wrong = self._multiply(
-            self.level, ctypes.byref(tables), _address("codes", codes, np.uint8, n, tables.code_bytes), n,
-            _address("places", places, np.int64, n * tables.together), gathered.ctypes.data,
-            _address("rows", out, np.float32, rows, tables.head_dim), rows,
-        )  # fmt: skip
-        if wrong:
-            raise InvalidInput(_WRONG[wrong])
+class FoldedTables(Compiled):
+    """Decodes by sums of rows, int16 with one scale a number."""
+
+    name = "folded tables"
+    tolerance = 1e-4  # trained tables give 4e-5, tables with a few far larger numbers more
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._sum_rows = library.sum_rows
+        super().__init__(tables, library)
+
+    @staticmethod
+    def suits(tables: ProductTables) -> bool:
+        """Whether the folded tables are small enough to be worth it."""
+        (parts, words, _), d = tables.codewords.shape, len(tables.mean)
+        coarse, coarse_words = (0, 0) if tables.coarse is None else tables.coarse.shape[:2]
+        small = 2 * (parts * words + coarse * coarse_words) * d <= _MOST_BYTES
+        return small and parts + coarse <= _MOST_TABLES and d <= _MOST_WIDTH
+
+    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
+        width = -(-len(tables.mean) // _PADDING) * _PADDING
+        rows, scales, mean = _fold(_products(tables), tables.mean, width)
+        coarse = 0 if tables.coarse is None else len(tables.coarse)
+        numbers = [
+            coarse, tables.coarse_bits, tables.coarse_bytes, len(tables.codewords), tables.bits, tables.code_bytes,
+            width, self._head_dim, tables.together,
+        ]  # fmt: skip
+        return numbers, [_paired(rows), scales, mean]
+
+    def _call(self, head: tuple[int, ...], rows: int) -> int:
+        return int(self._sum_rows(*head, rows))
+
+
+class BfloatProduct(Compiled):
+    """Decodes by a matrix product in bfloat16 with sums in float32."""
+
+    name = "bfloat16 product"
+    tolerance = 4e-3  # 8 bits of a number: what the codes themselves lose is a hundred times larger
+
+    def __init__(self, tables: ProductTables, library: Library) -> None:
+        self._multiply = library.multiply
+        super().__init__(tables, library)
+
+    @staticmethod
+    def suits(tables: ProductTables) -> bool:
+        """Whether the codec has no coarse parts, and its heads fill vectors of 16 floats."""
+        return tables.coarse is None and len(tables.mean) // tables.together % 16 == 0
+
+    def _laid_out(self, tables: ProductTables) -> tuple[list[int], list[np.ndarray]]:
+        codewords, d = tables.codewords, len(tables.mean)
+        parts, words, wide = codewords.shape
+        # Parts are padded to one width; numbers that are always zero are left out of the product.
+        used = [np.flatnonzero(part.any(0)) for part in codewords]
+        counts = [len(numbers) for numbers in used]
+        row, pairs, panels = -(-(wide + 1) // 8) * 8, -(-sum(counts) // 2), -(-d // _COLUMNS)
+        compact = np.zeros((parts, words, row), np.float32)
+        basis = np.zeros((2 * pairs, panels * _COLUMNS), np.float32)
+        basis[: sum(counts), :d] = tables.basis[np.concatenate([m * wide + n for m, n in enumerate(used)])]
+        for m, numbers in enumerate(used):
+            compact[m, :, : len(numbers)] = codewords[m][:, numbers]
+        mean = np.zeros(panels * _COLUMNS, np.float32)
+        mean[:d] = tables.mean
+        first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
+        paneled = _bfloat16(basis).reshape(pairs, 2, panels, _COLUMNS).transpose(2, 0, 3, 1)
+        self._gathered = 2 * pairs, row
+        sizes = [
+            parts, tables.bits, tables.code_bytes, row, pairs, panels, self._head_dim, tables.together,
+        ]  # fmt: skip
+        return sizes, [_bfloat16(compact), first, np.ascontiguousarray(paneled), mean]
+
+    def _call(self, head: tuple[int, ...], rows: int) -> int:
+        width, row = self._gathered
+        gathered = np.empty(width * (-(-head[3] // _TILE) * _TILE) + row, np.uint16)
+        return int(self._multiply(*head, rows, gathered.ctypes.data))
+
+
+def compiled(tables: ProductTables, library: Library, by_numpy: Decode) -> Compiled | None:
+    """The decoder in C; None where numpy serves a codec better, or is the only one that is exact enough."""
+    decoder: Compiled
+    if FoldedTables.suits(tables):
+        decoder = FoldedTables(tables, library)
+    elif library.multiplies and BfloatProduct.suits(tables):
+        decoder = BfloatProduct(tables, library)
+    else:
+        return None
+    # Each vector counts for itself: a few that are far longer would hide what all the others lose.
+    codes = np.random.default_rng(0).integers(0, 256, (_CODES, tables.code_bytes), np.uint8)
+    wanted = by_numpy(codes)
+    found = np.empty((_CODES * tables.together, len(tables.mean) // tables.together), np.float32)
+    decoder.decode_into(codes, np.arange(len(found)), found)
+    lengths = np.linalg.norm(wanted, axis=1)
+    differences = np.linalg.norm(found.reshape(wanted.shape) - wanted, axis=1)
+    return decoder if (differences / np.where(lengths == 0, 1, lengths)).mean() <= decoder.tolerance else None
 
 
 def installed() -> Library | None:
@@ -149,3 +246,74 @@ def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
             f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}"
         )
     return int(array.ctypes.data)
+
+
+def _bfloat16(values: np.ndarray) -> np.ndarray:
+    """Finite float32 rounded to the nearest bfloat16, as uint16 of the same shape."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def _products(tables: ProductTables) -> Iterator[list[np.ndarray]]:
+    """Groups of folded tables whose rows are added as integers: each coarse one alone, product ones by four."""
+    parts, _, wide = tables.codewords.shape
+    if tables.coarse is not None:
+        half = tables.coarse.shape[2]
+        for number, words in enumerate(tables.coarse):
+            yield [words @ tables.basis[number * half : (number + 1) * half]]
+    for first in range(0, parts, _ADDED):
+        group = range(first, min(first + _ADDED, parts))
+        yield [tables.codewords[m] @ tables.basis[m * wide : (m + 1) * wide] for m in group]
+
+
+def _fold(
+    groups: Iterator[list[np.ndarray]], mean: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows int16 [rows, width], scales float32 [groups, width] and mean float32 [width].
+
+    Every table is centred, what that takes away goes to the mean, and a group's scale is such that no sum of its rows
+    leaves int16, whatever the codes say.
+    """
+    d = len(mean)
+    rows, scales, moved = [], [], mean.astype(np.float64)
+    for group in groups:
+        middles = [(table.max(0) + table.min(0)) / 2 for table in group]
+        reaches = [np.abs(table - middle).max(0) for table, middle in zip(group, middles, strict=True)]
+        scale = np.sum(reaches, axis=0) / np.float32(_LARGEST - len(group))
+        scale[scale == 0] = 1
+        for table, middle in zip(group, middles, strict=True):
+            whole = np.zeros((len(table), width), np.int16)
+            whole[:, :d] = np.rint((table - middle) / scale)
+            rows.append(whole)
+            moved += middle
+        scales.append(_padded(scale / (1 << 16), width))  # numbers arrive in the upper halves of 32 bits
+    return np.concatenate(rows), np.stack(scales), _padded(moved, width)
+
+
+def _padded(values: np.ndarray, width: int) -> np.ndarray:
+    padded = np.zeros(width, np.float32)
+    padded[: len(values)] = values
+    return padded
+
+
+def _paired(rows: np.ndarray) -> np.ndarray:
+    """Rows with number j of a vector beside number width / 2 + j, as decode_rows.h takes them apart."""
+    halves = rows.reshape(len(rows), 2, -1)
+    paired = _on_large_pages(rows.shape)
+    np.stack((halves[:, 0], halves[:, 1]), axis=-1, out=paired.reshape(len(rows), -1, 2))
+    return paired
+
+
+def _on_large_pages(shape: tuple[int, ...]) -> np.ndarray:
+    """int16 zeros in memory of their own, on pages of 2 MiB where the system has them.
+
+    Rows are read from everywhere: on pages of 4 KiB most of the time goes into finding pages. Where numpy's own arrays
+    come to lie depends on what was freed before.
+    """
+    size = 2 * math.prod(shape)
+    memory = mmap.mmap(-1, size + _LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # a kernel or a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % _LARGE_PAGE_BYTES
+    return raw[start : start + size].view(np.int16).reshape(shape)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from deploy.app_process import AppProcess
+from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import ExplicitMemory
 from protos.memory.v1 import models_pb2
@@ -35,7 +35,7 @@ def server(
 ) -> Iterator[AppProcess]:
     settings = {
         "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20",
-        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2", "EDGE_CLIENT_SERVE_BODY_TIMEOUT_S": "2",
+        "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2",
         "EDGE_CLIENT_SERVE_ALLOWED_ORIGINS": '["http://friend.test"]',
     }  # fmt: skip
     folder = tmp_path_factory.mktemp("serve")

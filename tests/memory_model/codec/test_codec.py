@@ -1,7 +1,8 @@
-"""Our decoder gives FAISS's own numbers; damaged codec files are refused."""
+"""Our decoder gives FAISS's own numbers; a token's vectors share a code; damaged codec files are refused."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import faiss
@@ -9,22 +10,40 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec, unpack_bits
+from memory_model.codec.blas import one_thread
+from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
 from memory_model.codec.faiss import check_factory, tables_of_index, unexplained_variance
-from memory_model.codec.fit import fit_groups
-from memory_model.codec.native.decoder import TOLERANCE, FoldedTables
+from memory_model.codec.fit import fit_tables
+from memory_model.codec.native.library import FoldedTables
+from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
+from memory_model.codec.tables import ProductTables, unpack_bits
+from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from tests.memory_model.codec.native_libraries import libraries
+from tests.memory_model.tiny import tiny_config
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as
 # few vectors as its centroids need.
 FACTORIES = {"OPQ4_16,Residual2x6,PQ4x10": 1100, "OPQ4_16,PQ4x6": 300, "PQ8x8": 300, "Residual2x5,PQ2x9": 600}
+ALL_TOKENS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16)
 
 
 def vectors(n: int, d: int = 16, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)).astype(np.float32)
+
+
+def of_tokens(n: int, together: int = 4, d: int = 8, seed: int = 0) -> np.ndarray:
+    """Vectors side by side that are different views of one thing, as those of a token are."""
+    rng, views = np.random.default_rng(seed), np.random.default_rng(9).normal(size=(6, together * d))
+    return (rng.normal(size=(n, 6)) @ views + 0.05 * rng.normal(size=(n, together * d))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def token_codec() -> ProductCodec:
+    return fit_tables(of_tokens(1000), 8, 6, together=4, iterations=5)
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
@@ -35,30 +54,13 @@ def test_decoding_equals_faiss(factory: str) -> None:
     theirs = index.sa_encode(data)
     codec = ProductCodec(tables_of_index(index))
     assert codec.code_bytes == theirs.shape[1]
-    np.testing.assert_allclose(codec.decode(theirs, 0), index.sa_decode(theirs), atol=2e-5)
-    np.testing.assert_array_equal(codec.encode(data, 0), theirs)
+    np.testing.assert_allclose(codec.decode(theirs), index.sa_decode(theirs), atol=2e-5)
+    np.testing.assert_array_equal(codec.encode(data), theirs)
     for library in libraries():
         compiled = ProductCodec(codec.tables, library)
-        assert isinstance(compiled.native(), FoldedTables)
-        error = compiled.decode(theirs, 0) - index.sa_decode(theirs)
-        assert np.linalg.norm(error) < TOLERANCE * np.linalg.norm(index.sa_decode(theirs))
-
-
-def test_groups_keep_their_own_tables_in_one_batch(tmp_path: Path) -> None:
-    groups = [vectors(2000, seed=s) * (1 + 3 * s) + 5 * s for s in range(3)]
-    codec = fit_groups(groups, parts=4, bits=6, iterations=5)
-    codec.save(tmp_path / "codec.npz")
-    decoder = MemoryCodec.load(tmp_path / "codec.npz")
-    assert isinstance(decoder, ProductCodec)
-    assert decoder.codec_id == codec.codec_id
-    codes = np.concatenate([codec.encode(g[:50], n) for n, g in enumerate(groups)])
-    which = np.repeat([0, 1, 2], 50)
-    together = decoder.decode(codes, which)
-    for n, group in enumerate(groups):
-        np.testing.assert_array_equal(together[which == n], decoder.decode(codes[which == n], n))
-        assert unexplained_variance(codec, group, n) < 0.35
-    shuffled = np.random.default_rng(0).permutation(len(codes))
-    np.testing.assert_array_equal(decoder.decode(codes[shuffled], which[shuffled]), together[shuffled])
+        assert isinstance(compiled.native, FoldedTables)
+        error = compiled.decode(theirs) - index.sa_decode(theirs)
+        assert np.linalg.norm(error) < FoldedTables.tolerance * np.linalg.norm(index.sa_decode(theirs))
 
 
 def test_a_metric_moves_the_error_to_where_it_does_not_count() -> None:
@@ -66,15 +68,40 @@ def test_a_metric_moves_the_error_to_where_it_does_not_count() -> None:
     metric = np.diag([10.0] * 4 + [0.1] * 12)
 
     def felt(codec: MemoryCodec) -> float:
-        error = data - codec.decode(codec.encode(data, 0), 0)
+        error = data - codec.decode(codec.encode(data))
         return float(np.einsum("nd,de,ne->", error, metric, error))
 
-    plain, weighted = fit_groups([data], 4, 5), fit_groups([data], 4, 5, [metric])
-    assert felt(weighted) < 0.8 * felt(plain)
+    assert felt(fit_tables(data, 4, 5, [metric])) < 0.8 * felt(fit_tables(data, 4, 5))
+
+
+def test_what_the_vectors_of_a_token_have_in_common_is_stored_once(token_codec: ProductCodec) -> None:
+    data = of_tokens(3000, seed=1)
+    alone = [fit_tables(part, 2, 6, iterations=5) for part in np.split(of_tokens(3000), 4, axis=1)]
+    lost_alone = [
+        unexplained_variance(c, x)[0] for c, x in zip(alone, np.split(data, 4, axis=1), strict=True)
+    ]
+    lost = unexplained_variance(token_codec, data)
+    assert token_codec.code_bytes <= sum(codec.code_bytes for codec in alone)
+    assert lost.shape == (4,)
+    assert lost.mean() < 0.5 * np.mean(lost_alone)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_decoding_is_mean_plus_codewords_times_basis(parts: int, bits: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codewords = rng.normal(size=(parts, 1 << bits, width)).astype(np.float32)
+    codewords *= rng.random((parts, 1, width)) < 0.7  # subspaces are padded with zeros
+    mean, basis = (rng.normal(size=s).astype(np.float32) for s in (6, (parts * width, 6)))
+    codec = ProductCodec(ProductTables(mean, basis, codewords, together=2))
+    codes = rng.integers(0, 256, size=(7, codec.code_bytes), dtype=np.uint8)
+    index = unpack_bits(codes, bits, parts)
+    expected = [mean + np.concatenate([codewords[m, i[m]] for m in range(parts)]) @ basis for i in index]
+    np.testing.assert_allclose(codec.decode(codes), expected, rtol=1e-3, atol=1e-4)
 
 
 @given(st.integers(1, 16), st.integers(1, 12), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bits_unpack_as_faiss_packs_them(bits: int, count: int, seed: int) -> None:
     numbers = np.random.default_rng(seed).integers(0, 1 << bits, size=(5, count))
     packed = np.zeros((5, (bits * count + 7) // 8), np.uint8)
@@ -85,48 +112,67 @@ def test_bits_unpack_as_faiss_packs_them(bits: int, count: int, seed: int) -> No
     np.testing.assert_array_equal(unpack_bits(packed, bits, count), numbers)
 
 
-def test_the_exact_codec_loses_nothing(tmp_path: Path) -> None:
-    ExactCodec(16).save(tmp_path / "codec.npz")
-    codec = MemoryCodec.load(tmp_path / "codec.npz")
-    data = vectors(20)
-    np.testing.assert_array_equal(codec.decode(codec.encode(data, 0), 0), data)
+def test_a_payload_holds_one_code_for_each_token(token_codec: ProductCodec) -> None:
+    ours = MemoryFormat(tiny_config(memory=ALL_TOKENS), "ab" * 32, token_codec)
+    sides = of_tokens(9, seed=3).reshape(9, 4, 8)
+    rows = np.zeros((2, 32, 8), np.float32)
+    for head in (0, 1):
+        rows[:, 16 * head : 16 * head + 9] = sides[:, 2 * head : 2 * head + 2].transpose(1, 0, 2)
+    [payload] = ours.encode([ExplicitMemory(rows[0], rows[1], 9)])
+    assert len(payload) - HEADER.size == 9 * token_codec.code_bytes
+    assert ours.full_bytes == 16 * token_codec.code_bytes
+    [after] = ours.decode([payload])
+    assert not after.keys[~np.isin(np.arange(32), ALL_TOKENS.valid_rows(9))].any()
+    for before, found in zip(rows, (after.keys, after.values), strict=True):
+        assert ((found - before) ** 2).sum() < 0.1 * (before**2).sum()
 
 
-@pytest.mark.parametrize("codes", [np.zeros((3, 5), np.uint8), np.zeros(4, np.uint8)])
-def test_codes_of_another_size_are_refused(codes: np.ndarray) -> None:
-    with pytest.raises(InvalidInput):
-        fit_groups([vectors(500)], 4, 4, iterations=2).decode(codes, 0)
+def test_a_codec_of_tokens_is_refused_for_heads_that_keep_different_ones(token_codec: ProductCodec) -> None:
+    with pytest.raises(InvalidInput, match="divide"):
+        MemoryFormat(tiny_config(), "ab" * 32, token_codec)
+    heads = (MemoryHead(0, 1, 16), MemoryHead(2, 0, 8))
+    with pytest.raises(InvalidInput, match="every token"):
+        MemoryFormat(tiny_config(memory=MemoryConfig(heads, reference_tokens=16)), "ab" * 32, token_codec)
 
 
-def test_an_unknown_group_is_refused() -> None:
-    codec = fit_groups([vectors(500), vectors(500, seed=1)], 4, 4, iterations=2)
-    for group in (2, -1):
-        with pytest.raises(InvalidInput, match="group"):
-            codec.decode(np.zeros((1, 2), np.uint8), group)
-
-
-def test_a_missing_codec_names_the_command(tmp_path: Path) -> None:
+def test_a_file_reads_the_same_and_one_of_tables_for_each_head_is_refused(
+    token_codec: ProductCodec, tmp_path: Path
+) -> None:
+    data = of_tokens(20)
+    for codec in (token_codec, ExactCodec(32)):
+        codec.save(tmp_path / "codec.npz")
+        read = MemoryCodec.load(tmp_path / "codec.npz")
+        assert (read.codec_id, read.together, read.head_dim) == (
+            codec.codec_id,
+            codec.together,
+            codec.head_dim,
+        )
+        np.testing.assert_allclose(
+            read.decode(read.encode(data)), codec.decode(codec.encode(data)), atol=1e-2
+        )
+    token_codec.save(tmp_path / "codec.npz")
+    with np.load(tmp_path / "codec.npz") as file:
+        twice = {name: np.concatenate([file[name]] * (1 + (name != "header"))) for name in file.files}
+    np.savez(tmp_path / "heads.npz", **twice)
+    with pytest.raises(CorruptFile, match="fit a codec anew"):
+        MemoryCodec.load(tmp_path / "heads.npz")
     with pytest.raises(MissingFile, match="fit-codec"):
         MemoryCodec.load(tmp_path / "none.npz")
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_damaged_codec_file_is_refused_or_reads_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "whole.npz"
     if not path.is_file():
-        fit_groups([vectors(500)], 4, 4, iterations=2).save(path)
+        fit_tables(vectors(500), 4, 4, iterations=2).save(path)
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
+    other = bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
     damaged = path.with_name("damaged.npz")
-    if data.draw(st.booleans()):
-        damaged.write_bytes(whole[:at])
-    else:
-        damaged.write_bytes(
-            whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
-        )
+    damaged.write_bytes(whole[:at] + (b"" if data.draw(st.booleans()) else other))
     try:
         codec = MemoryCodec.load(damaged)
     except CorruptFile:
@@ -148,3 +194,22 @@ def test_a_factory_string_that_cannot_be_fitted_is_refused_before_memories_are_w
     with pytest.raises(InvalidInput, match=named):
         check_factory(factory, 80, vectors)
     check_factory("OPQ20_80,Residual2x14,PQ8x10", 80, 16384)
+
+
+def test_products_that_overlap_stay_on_their_thread_and_give_back_what_was_before() -> None:
+    def blas() -> set[int]:
+        return {e["num_threads"] for e in threadpool_info() if e.get("threading_layer") == "pthreads"}
+
+    def product() -> None:
+        with one_thread():
+            seen.append(blas())
+
+    seen: list[set[int]] = []
+    with threadpool_limits(2, user_api="blas"):
+        threads = [threading.Thread(target=product) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [{1}] * 4
+        assert blas() == {2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from experiments.corpus.preparing import write_rows
 from memory_model.cli.training_data import mixture_of
 from memory_model.config import MemoryConfig
-from memory_model.data.alike import AlikeShares, Articles, HardFacts, read_questions
+from memory_model.data.alike import Articles, HardFacts, read_questions
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.data.conversations import REFUSAL, Sizes, references_of
 from memory_model.data.dialogue import Dialogues
@@ -26,8 +26,8 @@ TOWNS = [
     {**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"}
     for n, d in enumerate(COUNTRIES)
 ]
-SIZES = Sizes(written=8, conversations=12)
-NO_TEXT = AlikeShares(refused=0.5, refused_articles=0.5, all_as_text=0.0, ramp=0)
+SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0)
+REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
     {
         "knowledge": f"Mill {n} of A{a} was built by B{n}.",
@@ -49,17 +49,17 @@ class Document:
     text: str
 
 
-def hard(shares: AlikeShares = NO_TEXT) -> HardFacts:
+def hard(sizes: Sizes = REFUSING) -> HardFacts:
     references = references_of(COUNTRIES, tiny_loaded().tokenizer, limit=32)
-    return HardFacts(references, tiny_loaded().chat, 1, SIZES, distil=False, longest=32, shares=shares)
+    return HardFacts(references, tiny_loaded().chat, 1, sizes, distil=False, longest=32)
 
 
-def articles(shares: AlikeShares = NO_TEXT) -> Articles:
-    return Articles(ROWS, tiny_loaded().chat, 1, SIZES, distil=False, longest=64, shares=shares)
+def articles(sizes: Sizes = REFUSING) -> Articles:
+    return Articles(ROWS, tiny_loaded().chat, 1, sizes, distil=False, longest=64)
 
 
-def dialogues(shares: AlikeShares = NO_TEXT) -> Dialogues:
-    return Dialogues(TOWNS, tiny_loaded().chat, 1, SIZES, distil=False, longest=128, shares=shares)
+def dialogues(sizes: Sizes = REFUSING) -> Dialogues:
+    return Dialogues(TOWNS, tiny_loaded().chat, 1, sizes, distil=False, longest=128)
 
 
 def texts(batch: Batch) -> list[str]:
@@ -81,7 +81,7 @@ def read_by(batch: Batch) -> list[set[int]]:
 
 
 def test_every_answer_of_hard_facts_is_in_one_of_the_references_read() -> None:
-    source = hard(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0))
+    source = hard(SIZES)
     for _ in range(5):
         batch = source.next()
         for read, answer in zip(read_by(batch), answers(batch), strict=True):
@@ -111,18 +111,14 @@ def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None
         none = source.unanswered(written)
         if none is None:
             continue
-        own = [
-            n
-            for n in none.read
-            if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none.question)
-        ]
+        own = [n for n in none[0] if re.findall(r"L\d+", written[n].text)[0] in re.findall(r"L\d+", none[1])]
         assert own
         assert set(own) <= set(source.lacking)
         assert not any(f"{source.topic}: " in written[n].text for n in own)
 
 
 def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
-    source = hard(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=10))
+    source = hard(replace(SIZES, ramp=10))
     counts = [max(map(len, read_by(source.next()))) for _ in range(12)]
     assert counts[0] == 2
     assert counts[-1] == 5
@@ -130,7 +126,7 @@ def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
 
 
 def test_all_that_a_conversation_would_read_can_stand_in_its_question_as_text() -> None:
-    batch = articles(AlikeShares(refused=0.0, refused_articles=0.0, all_as_text=1.0, ramp=0)).next()
+    batch = articles(replace(SIZES, all_as_text=1.0)).next()
     assert not any(read_by(batch))
     decode = tiny_loaded().tokenizer.decode
     decoded = [decode(ids[:n].tolist()) for ids, n in zip(batch.ids, batch.lengths, strict=True)]

@@ -135,14 +135,6 @@ def test_keeping_costs_nothing_until_the_adapter_changes_the_model() -> None:
     assert not torch.allclose(switched_off, read(model, batch.ids, PREFIX, None, None))
 
 
-def test_what_people_asked_is_asked_in_their_words() -> None:
-    drawn = people().draw()
-    assert len(drawn) == SIZES.written
-    assert all(r.questions[0][0].question.startswith("when was town") for r in drawn)
-    with pytest.raises(InvalidInput, match="no passage"):
-        AskedConversations([], tiny_loaded().chat, 1, SIZES)
-
-
 def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
     sources: dict[str, tuple[float, BatchSource]] = {"facts": (3.0, facts()), "keeping": (1.0, keeping())}
     mixed = Mixture(sources, 0)

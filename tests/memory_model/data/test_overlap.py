@@ -53,13 +53,8 @@ def test_a_reference_of_more_than_one_machine_word_is_measured() -> None:
     reference = list(range(200))
     assert overlap([*range(500, 900), *range(0, 200, 2), *range(300)], reference) == 1.0
     assert overlap(list(range(0, 200, 2)), reference) == 0.5
-    assert overlap([7, *range(181)], reference, 0.9) > 0.9
-    assert overlap([7, *range(180)], reference, 0.9) <= 0.9
 
 
-def test_nothing_in_common_and_nothing_at_all() -> None:
-    assert overlap([], [1, 2]) == 0.0
-    assert overlap([3, 4], [1, 2]) == 0.0
-    assert overlap([], [1], 0.0) == 0.0
+def test_an_empty_reference_is_refused() -> None:
     with pytest.raises(InvalidInput, match="empty reference"):
         overlap([1], [])

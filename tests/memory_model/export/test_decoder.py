@@ -110,28 +110,16 @@ def run_cuts(
 
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
-@pytest.mark.parametrize("count", [0, 3, 5])
+@pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("spelling", OPERATORS)
 def test_logits_equal_torch_in_chunks_and_steps(
     budget: str, count: int, spelling: str, tmp_path: Path
 ) -> None:
     model = random_model(config_of(budget))
     sets = [memories(model.config, count, seed) for seed in (1, 2)]
-    cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, 1) for i in range(83, 88))]
+    cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, i < 85) for i in range(83, 88))]
     ids = np.random.default_rng(count).integers(0, 200, 88).tolist()
     got = run_cuts(exported(model, tmp_path, spelling=spelling, prefix=tuple(ids[:3])), ids, cuts, sets)
-    np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
-
-
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_memories_swapped_while_generating_count_from_the_next_token_on(budget: str, tmp_path: Path) -> None:
-    """Text before the swap keeps the key-values it was given by the old memories, in torch as on the device."""
-    model = random_model(config_of(budget))
-    sets = [memories(model.config, n, seed) for seed, n in enumerate((5, 0, 2, 5))]
-    cuts = [(0, 3, -1), (3, 40, 0), *((i, i + 1, 0) for i in range(40, 50)),
-            *((i, i + 1, 1) for i in range(50, 60)), *((i, i + 1, 2) for i in range(60, 70)), (70, 130, 3)]  # fmt: skip
-    ids = np.random.default_rng(5).integers(0, 200, 130).tolist()
-    got = run_cuts(exported(model, tmp_path, prefix=tuple(ids[:3])), ids, cuts, sets)
     np.testing.assert_allclose(got, reference_logits(model, ids, cuts, sets)[3:], atol=1e-4)
 
 
@@ -211,19 +199,11 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
     names = {file.name for file in export_decoder(loaded, path, precision)}
     assert names == {"decoder.onnx", "decoder.cpu.onnx", "writer.onnx", "decoder.onnx.data"}
     assert names == set(os.listdir(tmp_path))
-    alone = standard(weights_of(model), model.config, precision)
-    alone.save(tmp_path / "alone.onnx", external=True)
-    largest = (tmp_path / "alone.onnx.data").stat().st_size
-    ends = {name: end_of_weights(tmp_path / name) for name in names if name.endswith(".onnx")}
-    assert (
-        max(ends["decoder.onnx"], ends["decoder.cpu.onnx"])
-        == end_of_weights(tmp_path / "alone.onnx")
-        <= largest
-    )
-    assert ends["writer.onnx"] <= (tmp_path / "decoder.onnx.data").stat().st_size
+    standard(weights_of(model), model.config, precision).save(tmp_path / "alone.onnx", external=True)
+    ends = [end_of_weights(tmp_path / name) for name in ("decoder.onnx", "decoder.cpu.onnx")]
+    assert max(ends) == end_of_weights(tmp_path / "alone.onnx"), "the other spelling adds no weights"
     chosen, ids = memories(model.config, 4, 1), list(range(50))
-    logits = []
-    graphs = []
+    logits, graphs = [], []
     for file in (path, tmp_path / "alone.onnx"):
         decoder = opened(file, [1, 2, 3])
         graphs.append(decoder.graph)
@@ -239,16 +219,6 @@ def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None
     model = random_model(config_of())
     graphs = decoder_graphs(weights_of(model), model.config, Precision("float16", compute="float16"))
     assert list(graphs) == ["standard"]
-
-
-@pytest.mark.parametrize(("bits", "error"), [(8, 0.006), (4, 0.09)])
-def test_quantization_is_as_near_as_its_bits_allow(bits: int, error: float) -> None:
-    weight = np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)
-    q = quantize(weight, bits)
-    assert np.linalg.norm(q.dequantize() - weight) / np.linalg.norm(weight) < error
-    assert q.codes.min() >= -(2 ** (bits - 1))
-    assert q.codes.max() < 2 ** (bits - 1)
-    assert (q.scales > 0).all()
 
 
 def test_zero_and_extreme_weights_are_quantized() -> None:

@@ -64,10 +64,10 @@ def test_text_is_read_where_the_device_reads_it() -> None:
     read: list[list[int]] = []
     hidden = loaded.model.hidden
 
-    def recorded(ids: Tensor, positions: Tensor, **memory: Any) -> Any:
+    def recorded(ids: Tensor, positions: Tensor, *memory: Any) -> Any:
         assert ids[0, : len(prefix)].tolist() == prefix
         read.append(positions[0].tolist())
-        return hidden(ids, positions, **memory)
+        return hidden(ids, positions, *memory)
 
     loaded.model.hidden = recorded  # type: ignore[method-assign]
     second_moments(loaded, ROWS)
@@ -94,16 +94,9 @@ def test_rows_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
         read_rows(tmp_path / "none.jsonl")
 
 
-@pytest.mark.parametrize(
-    "label", ["float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half"]
-)
-def test_a_precision_is_read_from_its_label(label: str) -> None:
-    assert Precision.parse(label).label == label
-
-
-@pytest.mark.parametrize(
-    "label", ["", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast"]
-)
-def test_other_labels_are_refused(label: str) -> None:
-    with pytest.raises(InvalidInput):
-        Precision.parse(label)
+def test_a_precision_is_read_from_its_label_and_others_are_refused() -> None:
+    for label in ("float32", "int8", "int4", "int4-128", "int4-64-table-int8", "float16-half"):
+        assert Precision.parse(label).label == label
+    for label in ("", "int2", "int4-", "int4-48", "int4-table", "int4-table-int3", "int4-fast"):
+        with pytest.raises(InvalidInput):
+            Precision.parse(label)

@@ -16,7 +16,7 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.config import parse_budget, smollm2_135m
 from memory_model.errors import BaseMismatch, CorruptFile, InvalidInput, Memory3Error, MissingFile
 from memory_model.export.bundle import export_bundle
-from memory_model.models.folder import DEFAULT, ModelFolder
+from memory_model.models.folder import ModelFolder
 from memory_model.models.gguf import GgufFile
 from memory_model.models.load import load_base, load_model
 from memory_model.nn.adapter import attach, collect
@@ -165,12 +165,7 @@ def test_a_tokenizer_of_another_model_is_refused(copy: Path, tmp_path: Path) -> 
 
 
 def test_a_budget_beyond_the_shape_is_refused(base: Path, tmp_path: Path) -> None:
-    for heads, named in (
-        ("4.0:8", "outside"),
-        ("0.2:8", "outside"),
-        ("0.0:129", "out of range"),
-        ("x", "write"),
-    ):
+    for heads, named in (("4.0:8", "outside"), ("0.0:129", "out of range"), ("x", "write")):
         with pytest.raises(InvalidInput, match=named):
             new(base, tmp_path / "model", heads)
 
@@ -225,10 +220,7 @@ def test_a_base_as_such_is_no_model_folder(base: Path) -> None:
 def test_the_packaged_folder_is_whole() -> None:
     folder = ModelFolder.open()
     assert folder.packaged
-    assert folder.path == DEFAULT
-    assert folder.adapter
-    assert folder.codec
-    assert folder.calibration
+    assert all((folder.adapter, folder.codec, folder.calibration))
     assert folder.checkpoint.config("smollm2-135m") == smollm2_135m()
 
 
@@ -251,10 +243,6 @@ def test_a_truncated_gguf_file_is_refused(tmp_path: Path) -> None:
 def test_a_gguf_file_with_an_unknown_pre_tokenizer_is_refused(tmp_path: Path) -> None:
     whole = ModelFolder.open().checkpoint.files[0].read_bytes()
     other = tmp_path / "other.gguf"
-    assert (
-        whole.count(b"smollm", whole.index(b"tokenizer.ggml.pre"), whole.index(b"tokenizer.ggml.pre") + 60)
-        == 1
-    )
     place = whole.index(b"smollm", whole.index(b"tokenizer.ggml.pre"))
     other.write_bytes(whole[:place] + b"qwen99" + whole[place + 6 :])
     with pytest.raises(InvalidInput, match="qwen99"):

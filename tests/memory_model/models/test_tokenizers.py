@@ -19,7 +19,6 @@ from memory_model.tokenizer import SpecialTokens, Tokenizer
 from tests.memory_model.models.published import (
     CHATML,
     LLAMA2,
-    TEXT,
     add_tokenizer,
     byte_level,
     published,
@@ -69,12 +68,6 @@ def test_a_conversation_to_train_on_is_what_the_template_spells(kind: tuple[Back
     assert tokenizer.decode([i for i in labels if i != IGNORE]).replace(" ", "") == "Yes,itis.No."
     with pytest.raises(InvalidInput, match="wrote 0 of 4"):
         conversation_tokens(ChatTemplate("nothing", tokenizer), turns)
-
-
-def test_a_streamed_answer_is_the_decoded_answer(kind: tuple[Backend, str, Tokenizer]) -> None:
-    tokenizer = kind[2]
-    stream, ids = StreamText(tokenizer), tokenizer.encode(TEXT)
-    assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
 
 
 @given(st.text("ab \n,é日", max_size=30))

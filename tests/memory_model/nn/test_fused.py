@@ -32,33 +32,21 @@ def agree(
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("own_masks", [False, True], ids=["one mask", "a mask for each key head"])
-def test_attention(kind: torch.dtype, own_masks: bool) -> None:
+@pytest.mark.parametrize("masks", [0, 1, 3], ids=["causal", "one mask", "a mask for each key head"])
+def test_attention(kind: torch.dtype, masks: int) -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, heads, length, 8).to(kind) for heads, length in ((6, 5), (3, 11), (3, 11)))
-    causal = torch.ones(5, 11, dtype=torch.bool).tril(6)
-    mask = (torch.rand(2, 3, 5, 11) < 0.7) & causal if own_masks else causal[None, None]
-    mask = mask | torch.eye(5, 11, dtype=torch.bool)
+    T, S = (5, 11) if masks else (300, 300)
+    q, k, v = (torch.randn(2, heads, length, 8).to(kind) for heads, length in ((6, T), (3, S), (3, S)))
+    mask = (torch.rand(2, masks or 1, T, S) < (0.7 if masks else 1)) & torch.ones(T, S).tril(S - T).bool()
+    mask = mask | torch.eye(T, S, dtype=torch.bool)
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
-        return F.scaled_dot_product_attention(
-            q, *wide, attn_mask=mask.repeat_interleave(2, dim=1) if own_masks else mask
-        )
+        seen = mask.repeat_interleave(2, dim=1) if masks > 1 else mask
+        return F.scaled_dot_product_attention(q, *wide, attn_mask=seen)
 
-    agree(lambda *x: fused.attend(*x, mask), plain, [q, k, v], **(HALF if kind != torch.float32 else EXACT))
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_causal_attention_in_blocks(kind: torch.dtype) -> None:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, heads, 300, 8).to(kind) for heads in (4, 2, 2))
-
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
-        return F.scaled_dot_product_attention(q, *wide, is_causal=True)
-
-    agree(lambda *x: fused.attend(*x, None), plain, [q, k, v], **(HALF if kind != torch.float32 else EXACT))
+    close = HALF if kind != torch.float32 else EXACT
+    agree(lambda *x: fused.attend(*x, mask if masks else None), plain, [q, k, v], **close)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])

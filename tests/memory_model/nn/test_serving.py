@@ -18,7 +18,7 @@ from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.models.published import ARCHITECTURES, published
-from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
+from tests.memory_model.tiny import PREFIX, tiny_model
 
 TOLERANCE = 1e-4
 TEXTS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14], [15, 16, 17, 18]]
@@ -101,13 +101,6 @@ def test_sequences_join_wait_and_leave_at_any_step() -> None:
     ):
         expected = reference_logits(model, text, own)[-1]
         torch.testing.assert_close(ours, expected, atol=TOLERANCE, rtol=0)
-
-
-def test_a_model_without_memory_is_served_too() -> None:
-    model = tiny_model(tiny_config(memory=MemoryConfig(reference_tokens=16)))
-    engine = BatchedDecoder(model, PREFIX, 1, 20)
-    ours = engine.prefill([0], [TEXTS[0]])
-    torch.testing.assert_close(ours[0], reference_logits(model, TEXTS[0], None)[-1], atol=TOLERANCE, rtol=0)
 
 
 def test_half_precision_stays_near_float32() -> None:

@@ -20,11 +20,8 @@ FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     place = tmp_path_factory.mktemp("adapt")
     published(place / "base", "llama-3")
-    (place / "facts.jsonl").write_text(
-        "".join(
-            json.dumps({"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)}) + "\n" for n in range(8)
-        )
-    )
+    facts = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(8)]
+    (place / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
     return ModelFolder.create(place / "base", place / "model", memory=lambda c: parse_budget("paper", c))
 
 

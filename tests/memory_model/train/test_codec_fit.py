@@ -13,7 +13,7 @@ from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import write_memories
-from memory_model.train.codec_fit import Recipe, reading_metrics, written_blocks
+from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 HEADS = MemoryConfig(heads=(MemoryHead(0, 1, 16), MemoryHead(2, 0, 16)), reference_tokens=16, chunk_tokens=8)
@@ -33,30 +33,14 @@ def batch(seed: int = 0) -> Batch:
     )
 
 
-@pytest.mark.parametrize(
-    ("factory", "expected"),
-    [
-        ("groups:25x8", Recipe(1, 25, 8)),
-        ("heads:26x8", Recipe(2, 26, 8)),
-        ("tokens:52x8", Recipe(4, 52, 8)),
-        ("OPQ16_64,PQ16x8", Recipe(faiss="OPQ16_64,PQ16x8")),
-    ],
-)
-def test_a_recipe_says_what_is_coded_together(factory: str, expected: Recipe) -> None:
-    assert Recipe.parse(factory, HEADS) == expected
-
-
-@pytest.mark.parametrize(
-    "factory", ["groups:", "groups:25", "groups:0x8", "layers:4x8", "tokens:4x17", "heads:-1x8", ":"]
-)
-def test_a_recipe_that_is_none_is_refused(factory: str) -> None:
-    with pytest.raises(InvalidInput, match="groups:25x8"):
-        Recipe.parse(factory, HEADS)
-
-
-def test_tokens_cannot_be_coded_together_where_heads_keep_different_ones() -> None:
+def test_a_recipe_is_parts_and_bits_of_a_token_or_faiss() -> None:
+    assert recipe("tokens:52x8", HEADS) == (52, 8)
+    assert recipe("OPQ16_64,PQ16x8", HEADS) is None
+    for factory in ("tokens:", "tokens:25", "tokens:0x8", "tokens:4x17"):
+        with pytest.raises(InvalidInput, match="tokens:PARTSxBITS"):
+            recipe(factory, HEADS)
     with pytest.raises(InvalidInput, match="different tokens"):
-        Recipe.parse("tokens:52x8", tiny_config().memory)
+        recipe("tokens:52x8", tiny_config().memory)
 
 
 class Writer:
@@ -74,12 +58,12 @@ class Writer:
         return made
 
 
-def test_blocks_hold_every_vector_of_their_groups_side_by_side() -> None:
+def test_a_tokens_vectors_lie_side_by_side_in_the_order_of_its_code() -> None:
     texts = [str(n) for n in range(16)]
-    [block] = written_blocks(Writer(), HEADS, texts, 4)  # type: ignore[arg-type]
-    assert block.shape == (sum(range(1, 17)), 32)
-    np.testing.assert_array_equal(np.bincount(block[:, 0].astype(int)), np.arange(1, 17))
-    np.testing.assert_array_equal(block[:, :8], -block[:, 8:16])
+    found = written_vectors(Writer(), HEADS, texts, 4)  # type: ignore[arg-type]
+    assert found.shape == (sum(range(1, 17)), 32)
+    np.testing.assert_array_equal(np.bincount(found[:, 0].astype(int)), np.arange(1, 17))
+    np.testing.assert_array_equal(found[:, :8], -found[:, 8:16])
 
 
 def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> None:

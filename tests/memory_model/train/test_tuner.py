@@ -1,4 +1,4 @@
-"""Tuning learns, resumes exactly, and its adapter survives its file; the factbook's questions have answers."""
+"""Tuning learns, resumes exactly, and its adapter survives its file."""
 
 from __future__ import annotations
 
@@ -19,26 +19,17 @@ from tests.memory_model.tiny import PREFIX, tiny_model
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
 DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(6)]
-ROOT = Path(__file__).resolve().parents[3]
-
-
 PLAIN = Sizes(written=6, conversations=4, unanswerable=0.0, as_text=0.0)
 
 
-def batches(seed: int = 0, sizes: Sizes = PLAIN) -> FactConversations:
+def batches() -> FactConversations:
     loaded = tiny_loaded()
     references = references_of(DOCUMENTS, loaded.tokenizer, limit=32)
-    return FactConversations(references, loaded.chat, seed, sizes, whole=1.0)
+    return FactConversations(references, loaded.chat, 0, PLAIN, whole=1.0)
 
 
 def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: object) -> Tuner:
-    fields: dict[str, object] = {
-        "rank": 4,
-        "alpha": 4.0,
-        "first_layer": 0,
-        "learning_rate": 1e-2,
-        "warmup": 2,
-    }
+    fields = {"rank": 4, "alpha": 4.0, "first_layer": 0, "learning_rate": 1e-2, "warmup": 2}
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
     return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
 
@@ -52,15 +43,12 @@ def test_tuning_lowers_the_loss_and_resumes_exactly(tmp_path: Path) -> None:
     assert sum(losses[-3:]) < sum(losses[:3])
     seen: list[float] = []
 
-    class Interrupted(Exception):
-        pass
-
     def until_five(step: Step) -> None:
         seen.append(step.loss)
         if step.step == 5:
-            raise Interrupted
+            raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         run("cut", 4).run(until_five)
     again = run("cut", 4)
     assert again.resume()
@@ -80,12 +68,8 @@ def test_a_run_that_is_given_little_time_saves_and_goes_on(tmp_path: Path) -> No
     assert second.resume()
     second.run()
     assert second.finished
-
-
-def test_another_plan_does_not_resume_the_run(tmp_path: Path) -> None:
-    tuner(tmp_path, steps=1).run()
     with pytest.raises(InvalidInput, match="learning_rate"):
-        tuner(tmp_path, steps=1, learning_rate=5e-3).resume()
+        tuner(tmp_path, steps=2, learning_rate=5e-3).resume()
 
 
 def test_an_adapter_survives_its_file_and_merges_to_the_same_model(tmp_path: Path) -> None:

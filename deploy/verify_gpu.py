@@ -1,0 +1,226 @@
+"""`make verify-gpu`: every provider of this machine against the CPU, and its speed.
+
+    python -m deploy.verify_gpu --bundle build/bundle --out build/verify-gpu.json
+
+One question is read and answered without and with memories, by the standard graph on the CPU with full-precision
+products first. Every provider then reads the same tokens; its logits are compared with those, and its steps are timed.
+On a Jetson tegrastats records power meanwhile. Needs the device's extras only. Exit code 1: a provider is wrong or
+does not run though this machine has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from deploy.bench.machine import power_mode
+from edge_client.decoder.batch import Decoder
+from edge_client.decoder.graph import DecoderGraph, session_options
+from edge_client.decoder.providers import ORDER, OpenedSession, gpu, missing, tensorrt_version
+from edge_client.recall.recaller import Recall
+from memory_model.bundle import Bundle
+from memory_model.chat import prefix_ids
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.config import ModelConfig
+from memory_model.errors import Memory3Error
+
+QUESTION = "What is the capital of Norway, and what is it known for? Answer in a few sentences."
+TOLERANCE = {"cpu": 0.06, "cuda": 0.03, "tensorrt": 0.03}
+"""Largest relative error (Frobenius norm) of all logits. The CPU's kernels round activations to int8 (0.03)."""
+CONTEXT = 1024
+
+
+@dataclass(frozen=True)
+class Row:
+    """One provider, without or with memory. error: of its logits, None if it did not run; problem: why not.
+
+    same_choice: share of steps with the same likeliest token. power_mw: means of tegrastats by rail.
+    """
+
+    provider: str
+    memory: bool
+    error: float | None = None
+    same_choice: float | None = None
+    tokens_per_s: float | None = None
+    threads: int = 0
+    power_mw: dict[str, float] | None = None
+    problem: str = ""
+    failed: bool = False
+
+
+def random_memories(config: ModelConfig) -> list[ExplicitMemory]:
+    """As many memories as a chunk reads, of random numbers."""
+    rng, memory = np.random.default_rng(7), config.memory
+    shape = (memory.budget, config.head_dim)
+    return [
+        ExplicitMemory(
+            rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32), memory.reference_tokens
+        )
+        for _ in range(memory.memories_per_chunk)
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """tokens of the answer; logits [1 + steps, vocabulary] before each and after the last; seconds of each step."""
+
+    tokens: list[int]
+    logits: np.ndarray
+    seconds: list[float]
+
+
+def decode(
+    decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], steps: int,
+    answer: Sequence[int] | None = None,
+) -> Decoded:  # fmt: skip
+    """Read a prompt and `steps` tokens after it: those of `answer`, or always the likeliest."""
+    sequence = decoder.sequence()
+    sequence.begin(ids, memory=bool(memories))
+    if memories:
+        sequence.inject(Recall("", tuple(memories)))
+    tokens, logits, seconds = [], [sequence.read(ids)[-1]], []
+    for step in range(steps):
+        tokens.append(int(logits[-1].argmax()) if answer is None else answer[step])
+        begun = time.perf_counter()
+        logits.append(sequence.read(tokens[-1:])[-1])
+        seconds.append(time.perf_counter() - begun)
+    sequence.end()
+    return Decoded(tokens, np.stack(logits), seconds)
+
+
+def reference(bundle: Bundle) -> Decoder:
+    """The standard graph on the CPU, its products in the weights' full precision."""
+    options = session_options(1, rounded=False)
+    session = ort.InferenceSession(str(bundle.decoder), options, providers=["CPUExecutionProvider"])
+    prefix = prefix_ids(bundle.tokenizer, bundle.config.memory)
+    return Decoder(DecoderGraph(OpenedSession(session, "cpu")), prefix, context=CONTEXT, parallel=1)
+
+
+def verify(bundle: Bundle, steps: int) -> list[Row]:
+    """Every provider without and with memory."""
+    ids = bundle.chat.prompt([{"role": "user", "content": QUESTION}]).ids
+    decoder = reference(bundle)
+    cases: dict[bool, list[ExplicitMemory]] = {False: [], True: random_memories(bundle.config)}
+    expected = {memory: decode(decoder, ids, memories, steps) for memory, memories in cases.items()}
+    del decoder
+    rows = []
+    for provider in reversed(ORDER):
+        if reason := missing(provider):
+            rows += [Row(provider, memory, problem=reason) for memory in cases]
+            continue
+        try:
+            decoder = Decoder.open(bundle, provider=provider, context=CONTEXT, parallel=1)
+            for memory, memories in cases.items():
+                rows.append(_compared(decoder, ids, memories, expected[memory]))
+        except Memory3Error as error:
+            problem = f"{error.reason}: {error}"
+            rows += [Row(provider, memory, problem=problem, failed=True) for memory in cases]
+    return rows
+
+
+@contextmanager
+def tegrastats() -> Iterator[list[str]]:
+    """Runs tegrastats meanwhile, if there is one; its lines are in the list when the block has ended."""
+    lines: list[str] = []
+    program = shutil.which("tegrastats")
+    if program is None:
+        yield lines
+        return
+    with TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen([program, "--interval", "500"], stdout=output)
+        try:
+            yield lines
+        finally:
+            process.terminate()
+            process.wait()
+            output.seek(0)
+            lines += output.read().splitlines()
+
+
+def mean_power(lines: Sequence[str]) -> dict[str, float]:
+    """Mean mW of every rail in lines as `… VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 800mW/800mW …` (now/average)."""
+    rails: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in re.findall(r"(\w+) (\d+)mW/\d+mW", line):
+            rails.setdefault(name, []).append(float(value))
+    return {name: round(statistics.fmean(values), 1) for name, values in rails.items()}
+
+
+def _compared(
+    decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded
+) -> Row:
+    steps = len(right.tokens)
+    decode(decoder, ids, memories, steps, right.tokens)  # warms up
+    with tegrastats() as recorded:
+        found = decode(decoder, ids, memories, steps, right.tokens)
+    provider = decoder.graph.provider
+    error = float(np.linalg.norm(found.logits - right.logits) / np.linalg.norm(right.logits))
+    return Row(
+        provider,
+        bool(memories),
+        error,
+        float((found.logits.argmax(-1) == right.logits.argmax(-1)).mean()),
+        1 / statistics.median(found.seconds),
+        decoder.graph.threads,
+        mean_power(recorded) or None,
+        failed=not error <= TOLERANCE[provider],
+    )
+
+
+def shown(row: Row) -> str:
+    """One line about a row."""
+    what = f"{row.provider:8} {'with' if row.memory else 'without'} memory"
+    if row.error is None:
+        return f"{'FAIL' if row.failed else 'not run'} {what}: {row.problem}"
+    power_text = (
+        ", ".join(f"{name} {mw:.0f} mW" for name, mw in (row.power_mw or {}).items()) or "power not recorded"
+    )
+    return (
+        f"{'FAIL' if row.failed else 'ok'} {what}: error {row.error:.4f}, same token {row.same_choice:.0%}, "
+        f"{row.tokens_per_s:.1f} tokens/s, {row.threads} thread(s), {power_text}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and write all rows; 1 if a provider that this machine has is wrong or does not run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bundle", type=Path, default=Path("build/bundle"))
+    parser.add_argument("--out", type=Path, default=Path("build/verify-gpu.json"))
+    parser.add_argument("--steps", type=int, default=48)
+    options = parser.parse_args(arguments)
+    rows = verify(Bundle.open(options.bundle), options.steps)
+    for row in rows:
+        print(shown(row))
+    result: dict[str, Any] = {
+        "gpu": asdict(found) if (found := gpu()) else None,
+        "onnxruntime": ort.__version__,
+        "tensorrt": tensorrt_version(),
+        "machine": power_mode(),
+        "rows": [asdict(row) for row in rows],
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    ran = sorted({row.provider for row in rows if row.error is not None})
+    print(f"ran: {', '.join(ran)}; written to {options.out}")
+    return int(any(row.failed for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

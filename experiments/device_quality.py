@@ -1,0 +1,123 @@
+"""What the device itself costs in answers: weights of fewer bits, and recall that begins early.
+
+`int4`: held-out questions through the exported decoder in each precision, with the memories of the questions put into
+the slots. `overlap`: the same questions over a real service in the modes `exact`, `overlap` and `off`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.processes import PROGRAMS, ServiceProcess
+from edge_client.decoder.batch import Decoder
+from edge_client.model import EdgeModel
+from edge_client.recall.policy import RecallMode, RecallPolicy
+from edge_client.recall.recaller import Recall
+from experiments.quality import MEASURED, Measured, file_key, keep
+from memory_model.bundle import Bundle
+from memory_model.cli import options
+from memory_model.cli.options import FACTBOOK, console, progress_bar
+from memory_model.codec.payload import ExplicitMemory
+from memory_model.data import factbook
+from memory_model.eval.conditions import EVALUATOR, Evaluation, Scores
+from memory_model.eval.rows import Row, open_rows
+from memory_model.eval.subject import Subject
+from memory_model.export.bundle import export_bundle
+from memory_model.export.weights import Precision
+
+QUESTIONS = Path("data/heldout_questions.json")
+WORK = Path("build/device-quality")
+PRECISIONS = ("float32", "int8", "int4-64-table-int8")
+MODES = ("exact", "overlap", "off")
+DEADLINE_S = 30.0
+"""Of every recall: what is measured is what early text finds, not a slow machine."""
+
+
+def device_quality(
+    model: options.ModelOption = None,
+    limit: Annotated[int, typer.Option(help="Questions.")] = 100,
+    out: Annotated[Path, typer.Option(help="JSONL that gets the sections int4 and overlap.")] = MEASURED,
+) -> None:
+    """Measure what int4 weights and early recall cost in answers; `make quality` puts both on the page."""
+    subject, rows = Subject.open(model), open_rows(QUESTIONS, limit)
+    about = subject.about()
+    key = {"evaluator": EVALUATOR, **{name: about[name] for name in ("model_id", "codec_id")}}
+    key |= {"data": file_key(QUESTIONS), "rows": len(rows)}
+    folder = WORK / about["model_id"][:12]
+    folder.mkdir(parents=True, exist_ok=True)
+
+    started, plan = time.monotonic(), Evaluation(subject, rows, ["memory"])
+    scores = {}
+    for precision in PRECISIONS:
+        bundle = folder / precision
+        opened = (
+            Bundle.open(bundle)
+            if (bundle / "manifest.json").is_file()
+            else export_bundle(subject.loaded, bundle, Precision.parse(precision))
+        )
+        scores[precision] = Scores.of(rows, with_given_memories(opened, plan))
+        console.print(precision, scores[precision].summary())
+    pairs = [(name, PRECISIONS[0]) for name in PRECISIONS[1:]]
+    keep(out, Measured.of("int4", "test", key, started, scores, about, pairs))
+
+    started, bundle = time.monotonic(), folder / PRECISIONS[-1]
+    with ServiceProcess.start(folder, bundle.resolve(), model=model) as service:
+        ingest_held_out(service.address, folder)
+        with EdgeModel.open(bundle, service.address, deadline_s=DEADLINE_S) as device:
+            scores = in_every_mode(device, rows)
+    key |= {"precision": PRECISIONS[-1]}
+    keep(out, Measured.of("overlap", "test", key, started, scores, {}, [("exact", "overlap")]))
+
+
+class GivenMemories:
+    """In place of the recaller: the memories of the current question for every chunk."""
+
+    def __init__(self) -> None:
+        self.memories: Sequence[ExplicitMemory] = ()
+
+    def recall(self, queries: Sequence[str], **_: object) -> list[Recall]:
+        """The same memories for every query."""
+        return [Recall(q, tuple(self.memories)) for q in queries]
+
+
+def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
+    """Every question's answer from the bundle's decoder."""
+    given = GivenMemories()
+    model = EdgeModel(bundle, Decoder.open(bundle), given, RecallPolicy(RecallMode.exact))
+    answers = []
+    with progress_bar(f"{bundle.manifest.precision}: questions", len(plan.rows)) as advance:
+        for row, reads in zip(plan.rows, plan.given, strict=True):
+            given.memories = plan.bank.decoded(reads)
+            answers.append(model.ask(row.question, max_tokens=48).text.strip())
+            advance(1)
+    return answers
+
+
+def ingest_held_out(address: str, folder: Path) -> None:
+    """The held-out countries; those that are in the store already cost nothing."""
+    documents = folder / "documents.jsonl"
+    held_out = (d for d in factbook.read_jsonl(FACTBOOK) if factbook.held_out(d["key"]))
+    documents.write_text("".join(json.dumps(d) + "\n" for d in held_out), encoding="utf-8")
+    subprocess.run([PROGRAMS / "memory-service", "ingest", str(documents), "--address", address], check=True)
+
+
+def in_every_mode(model: EdgeModel, rows: Sequence[Row]) -> dict[str, Scores]:
+    """Every question in every mode, one mode after the other for each."""
+    scores = {mode: Scores() for mode in MODES}
+    with progress_bar("recall modes: questions", len(rows)) as advance:
+        for row in rows:
+            for mode, found in scores.items():
+                found.add(
+                    row, model.session(memory=mode).send(row.question, max_tokens=48).result().text.strip()
+                )
+            advance(1)
+    for mode, found in scores.items():
+        console.print(mode, found.summary())
+    return scores

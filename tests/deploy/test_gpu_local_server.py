@@ -1,0 +1,58 @@
+"""The GPU job on a processor, with a tiny shape: it measures what it says, and its variants compute the same."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from deploy.gpu_local_server import (
+    PREFIX,
+    SHAPES,
+    LocalMemories,
+    generate,
+    main,
+    random_decoder,
+    random_format,
+)
+from memory_model.nn.serving import BatchedDecoder
+
+
+def test_retrieving_in_a_thread_gives_the_answers_of_waiting_for_it(tmp_path: Path) -> None:
+    memories = LocalMemories(tmp_path, random_format(SHAPES["tiny"]()), 30, "cpu", torch.float32)
+    engine = BatchedDecoder(random_decoder(SHAPES["tiny"](), "cpu", torch.float32), PREFIX, 2, 40)
+    prompts = [list(range(10, 26)), list(range(40, 56))]
+    plain = generate(engine, prompts, 16, 8)
+    exact = generate(engine, prompts, 16, 8, memories)
+    with ThreadPoolExecutor(1) as thread:
+        overlap = generate(engine, prompts, 16, 8, memories, thread)
+    memories.store.close()
+    assert memories.found == [10] * 6, "three retrievals each, every memory another one"
+    assert torch.equal(exact, overlap)
+    assert not torch.equal(exact, plain)
+
+
+def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    sizes = {"batch": 2, "prompt-tokens": 65, "answer-tokens": 66, "references": 20, "rounds": 5}
+    small = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    assert main(["--device", "cpu", "--shape", "tiny", "--out", str(out), *small]) == 0
+    result = json.loads(out.read_text())
+    assert result["retrievals"] == 3
+    assert set(result["tokens_per_s"]) == {"without", "exact", "overlap"}
+    for ratio in (result["ratio_exact"], result["ratio_overlap"]):
+        assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+    assert 0 < result["bandwidth_share"]["with"] < 1
+    slots = (
+        2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4
+    )  # sequences, sides, memories, rows, numbers, bytes
+    assert result["step_bytes"]["with"] - result["step_bytes"]["without"] == slots
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_job_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    assert "--device cpu" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""Documents that the device remembers by the page's interface, read with and without a service; nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from deploy.processes import AppProcess
+from memory_model.bundle import Bundle
+from tests.edge_client.fake_service import FakeService
+from tests.edge_client.http_calls import call, post
+
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>endobj
+4 0 obj<</Length 40>>stream
+BT /F 9 Tf (Paid leave: 31 days) Tj ET
+endstream endobj
+5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+trailer<</Root 1 0 R/Size 6>>
+startxref
+0
+%%EOF
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
+    """A server whose service is away."""
+    folder = tmp_path_factory.mktemp("alone")
+    settings = {"EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20"}
+    with AppProcess.start(folder, tiny.folder, "127.0.0.1:1", environment=settings) as running:
+        yield running
+    assert "Traceback" not in running.log.read_text()
+
+
+def remember(server: AppProcess, key: str, content: str | bytes) -> dict[str, Any]:
+    """What became of a file."""
+    reply = call(server.port, "POST", f"/v1/local?key={quote(key)}", content)
+    assert reply.status == 200, reply.text
+    *_, last, end = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert end == "[DONE]"
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def read(server: AppProcess, question: str, **memory: object) -> list[dict[str, Any]]:
+    """What the question's chunk reads."""
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": 2}
+    reply = post(server, {**body, "memory": {"texts": True, **memory}}).json()
+    found: list[dict[str, Any]] = reply["memory"]["chunks"][0]["read"]
+    return found
+
+
+def test_without_a_service_answers_say_so_until_this_device_remembers_something(alone: AppProcess) -> None:
+    body = {"messages": [{"role": "user", "content": "Code of Lima?"}], "max_tokens": 2}
+    answer = post(alone, body).json()["memory"]
+    assert answer["without_memory"]
+    assert "UNREACHABLE" in answer["chunks"][0]["error"]
+    told = call(alone.port, "GET", "/v1/knowledge_bases").json()
+    assert (told["default"], told["data"]) == ("default", [])
+    assert told["address"] in told["error"]
+
+    assert remember(alone, "a.txt", "Code of Lima: 74")["outcome"] == "stored"
+    assert remember(alone, "a.txt", "Code of Lima: 74")["outcome"] == "unchanged"
+    assert remember(alone, "a.txt", "Code of Lima: 75")["outcome"] == "stored"
+    for options in ({}, {"knowledge_base": "another"}):
+        [found] = read(alone, "Code of Lima?", **options)
+        assert (found["knowledge_base"], found["document_key"]) == ("mine", "a.txt")
+        assert "Code of Lima: 75" in found["text"]
+    listed = call(alone.port, "GET", "/v1/local").json()["data"]
+    assert listed == [{"knowledge_base": "mine", "key": "a.txt", "title": "a", "references": 1}]
+    gone = call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt")
+    assert gone.json() == {"deleted": True}
+    assert call(alone.port, "GET", "/v1/local").json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "message"),
+    [
+        ("a.txt", b"\xff\xfe\x00", "not valid UTF-8"),
+        ("a.txt", b"  \n", "no text"),
+        ("a.pdf", b"%PDF-1.7 ...", "a.pdf"),
+        ("a.csv", b"name,size\nx,1\n", "columns"),
+    ],
+)
+def test_a_file_that_cannot_be_read_fails_with_its_reason(
+    alone: AppProcess, key: str, content: bytes, message: str
+) -> None:
+    found = remember(alone, key, content)
+    assert found["outcome"] == "failed"
+    assert message in f"{found['key']}: {found['message']}"
+
+
+@pytest.mark.parametrize("path", ["/v1/local", "/v1/local?key=", "/v1/local?key=../a.txt"])
+def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
+    assert call(alone.port, "POST", path, "x").status == 400
+
+
+def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(
+    alone: AppProcess, tmp_path: Path
+) -> None:
+    remember(alone, "<b>.log", "<script>x()</script>")
+    assert remember(alone, "leave.pdf", PDF)["outcome"] == "stored"
+    texts = {found["document_key"]: found["text"] for found in read(alone, "script")}
+    assert texts["<b>.log"].endswith("<script>x()</script>")
+    assert "Paid leave: 31 days" in texts["leave.pdf"]
+
+
+def test_what_is_remembered_is_read_beside_what_the_service_has(
+    server: AppProcess, memories: FakeService
+) -> None:
+    remember(server, "quito.txt", "The code of Quito is 149.")
+    before = len(memories.requests)
+    found = read(server, "What is the code of Quito?")
+    assert ("mine", "quito.txt") in {(one["knowledge_base"], one["document_key"]) for one in found}
+    assert len(memories.requests) == before + 1
+    assert call(server.port, "DELETE", "/v1/local?key=quito.txt").json() == {"deleted": True}
