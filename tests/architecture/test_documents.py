@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from edge_client.local.database import KEY_FILE
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_service.client.connection import Connection
@@ -74,7 +75,7 @@ def test_every_program_command_and_option_on_a_page_exists(page: str) -> None:
 
 
 def test_every_setting_in_the_documents_exists() -> None:
-    known = {"MEMORY_SERVICE_ADDRESS", "MEMORY_SERVICE_CONFIG"}
+    known = {"MEMORY_SERVICE_ADDRESS", "MEMORY_SERVICE_CONFIG", KEY_FILE}
     for settings in (Settings, Connection, EdgeSettings, ServeSettings):
         known |= {f"{settings.model_config['env_prefix']}{name.upper()}" for name in settings.model_fields}
     for page in PAGES:
