@@ -23,6 +23,8 @@ PROGRAMS = {
     "memory-service": "memory_service.cli",
     "memory-model": "memory_model.cli",
     "edge-client": "edge_client.cli.main",
+    "experiments": "experiments.__main__",
+    "deploy.bench": "deploy.bench.__main__",
 }
 PAGES = [
     name
