@@ -73,7 +73,7 @@ class Runtime:
         raise unknown_knowledge_base(name, [access.seen_name(base.name) or "" for base in seen])
 
     async def open(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
-        """As `find`; raises KnowledgeBaseDamaged, and the mismatch of the first id in which writer and encoder differ."""
+        """As `find`; raises KnowledgeBaseDamaged, and the mismatch of the first id that is not our encoder's."""
         base = await self.find(access, name, scope)
         require_sound(base)
         what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
