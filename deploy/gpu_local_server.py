@@ -37,7 +37,7 @@ from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, PRESETS, MemoryConfig, ModelConfig, uniform_budget
+from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig, memory3_2b, uniform_budget
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
@@ -54,7 +54,7 @@ _TINY = ModelConfig(
     name="tiny", layers=4, query_heads=4, kv_heads=2, head_dim=16, mlp_width=96, vocabulary=256, rope_base=10000.0,
     norm_epsilon=1e-5, tied_embeddings=False, memory=MemoryConfig(uniform_budget(2, 2, 8)),
 )  # fmt: skip
-SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": PRESETS["memory3-2b"], "tiny": lambda: _TINY}
+SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": memory3_2b, "tiny": lambda: _TINY}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -115,7 +115,7 @@ def random_base(
     It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
     shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
     """
-    from memory_model.config import PRESETS
+    from experiments.shapes import SHAPES
     from memory_model.errors import InvalidInput
     from memory_model.models.architectures import config_of
     from memory_model.models.folder import ModelFolder
@@ -123,12 +123,10 @@ def random_base(
 
     if shape.endswith(".json"):
         config = config_of(read_json(Path(shape)), Path(shape).parent.name)
-    elif shape in PRESETS:
-        config = PRESETS[shape]()
+    elif shape in SHAPES:
+        config = SHAPES[shape]
     else:
-        raise InvalidInput(
-            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
-        )
+        raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(SHAPES)}, or a config.json")
     with progress_bars() as progress:
         task = progress.add_task(f"random weights of {config.name}", total=None)
         write_random_folder(

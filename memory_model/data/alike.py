@@ -24,7 +24,7 @@ from memory_model.data.conversations import (
     Sizes,
     field_of,
 )
-from memory_model.data.questions import Question, refers_to
+from memory_model.data.factbook import Question, refers_to
 from memory_model.errors import CorruptFile, InvalidInput
 
 _WHOLE = 0.25  # share of the references of facts that are read as they are split
@@ -78,7 +78,11 @@ class AlikeConversations(Conversations):
         return self._said(written, read, said, asked)
 
     def _said(
-        self, written: Sequence[Reference], read: Sequence[int], turns: list[tuple[str, str]], asked: list[int]
+        self,
+        written: Sequence[Reference],
+        read: Sequence[int],
+        turns: list[tuple[str, str]],
+        asked: list[int],
     ) -> Conversation:
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[:1])

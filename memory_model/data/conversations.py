@@ -19,8 +19,8 @@ import torch
 from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
+from memory_model.data.factbook import Question, refers_to
 from memory_model.data.passages import Asked
-from memory_model.data.questions import Question, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split

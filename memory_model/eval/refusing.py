@@ -64,16 +64,16 @@ def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
         raise InvalidInput(
             "calibrating needs questions that nothing answers and questions that something does"
         )
-    points = []
-    for bias in (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1)):
-        shares: tuple[dict[str, Mean], dict[str, Mean]] = ({}, {})
-        for name, found in questions.items():
-            for answerable in (False, True):
-                refused = [float(q.margin > -bias) for q in found if q.answerable is answerable]
-                if refused:
-                    shares[answerable][name] = Mean.of(refused)
-        points.append(Point(bias, *shares))
-    return points
+    kinds_of = [
+        {name: [q.margin for q in found if q.answerable is kind] for name, found in questions.items()}
+        for kind in (False, True)
+    ]
+
+    def refused(margins: Mapping[str, Sequence[float]], bias: float) -> dict[str, Mean]:
+        return {name: Mean.of([float(m > -bias) for m in own]) for name, own in margins.items() if own}
+
+    biases = (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1))
+    return [Point(bias, *(refused(margins, bias) for margins in kinds_of)) for bias in biases]
 
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:

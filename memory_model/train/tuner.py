@@ -116,13 +116,8 @@ class Tuner:
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
         self.most_tokens = most_tokens
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=plan.learning_rate,
-            betas=(0.9, 0.98),
-            weight_decay=plan.weight_decay,
-            fused=True,
-        )
+        options = {"lr": plan.learning_rate, "betas": (0.9, 0.98), "weight_decay": plan.weight_decay}
+        self.optimizer = torch.optim.AdamW(self.parameters, **options, fused=True)
         self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
 
