@@ -96,10 +96,10 @@ def random_decoder(config: ModelConfig, device: str, dtype: torch.dtype) -> Deco
 def random_format(config: ModelConfig) -> MemoryFormat:
     """The paper's codec, `OPQ,Residual2x14,PQ8x10`, with random tables."""
     rng, d = np.random.default_rng(0), config.head_dim
-    basis = np.linalg.qr(rng.standard_normal((d, d)))[0].astype(np.float32)[None]
-    coarse = rng.standard_normal((1, 2, 1 << 14, d // 2), np.float32)
-    words = 0.3 * rng.standard_normal((1, 8, 1 << 10, d // 8), np.float32)
-    tables = ProductTables(np.zeros((1, d), np.float32), basis, words, coarse)
+    basis = np.linalg.qr(rng.standard_normal((d, d)))[0].astype(np.float32)
+    coarse = rng.standard_normal((2, 1 << 14, d // 2), np.float32)
+    words = 0.3 * rng.standard_normal((8, 1 << 10, d // 8), np.float32)
+    tables = ProductTables(np.zeros(d, np.float32), basis, words, coarse)
     return MemoryFormat(config, "5e" * 32, ProductCodec(tables))
 
 

@@ -7,45 +7,9 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from edge_client.recall.recaller import MemoryRead, Recall
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """Milliseconds for which the decode loop stood still for a recall, by what it stood still for.
-
-    queue: behind other recalls of this device, and waiting that no stage accounts for.
-    """
-
-    embed_ms: float = 0.0
-    network_ms: float = 0.0
-    server_ms: float = 0.0
-    decompress_ms: float = 0.0
-    queue_ms: float = 0.0
-    inject_ms: float = 0.0
-
-    @property
-    def total_ms(self) -> float:
-        """All stages together."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
-    def __add__(self, other: Blocked) -> Blocked:
-        """Stage by stage."""
-        return Blocked(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    @classmethod
-    def of(cls, recall: Recall, waited_ms: float, inject_ms: float) -> Blocked:
-        """Share a wait among the stages of the recall that was waited for, in proportion to their times."""
-        times = recall.times
-        network_ms = max(times.call_ms - times.server_ms, 0.0)
-        server_ms = min(times.server_ms, times.call_ms)
-        stages = (times.embed_ms, network_ms, server_ms, times.decompress_ms, times.queue_ms)
-        share = min(1.0, waited_ms / sum(stages)) if sum(stages) else 0.0
-        embed_ms, network_ms, server_ms, decompress_ms, queue_ms = (share * stage for stage in stages)
-        unexplained_ms = max(waited_ms - share * sum(stages), 0.0)
-        return cls(embed_ms, network_ms, server_ms, decompress_ms, queue_ms + unexplained_ms, inject_ms)
 
 
 @dataclass(frozen=True)
@@ -55,7 +19,7 @@ class Recalled:
     chunk: number of the recall in this answer; a late one comes a second time if its lateness was told before.
     generated: whether the chunk was generated, else it is part of the prompt. position: text tokens of the
     conversation that had been read before; those from here on read these memories. kept: after an error, how
-    many memories are read on from before. blocked: what it cost decoding.
+    many memories are read on from before. blocked_ms: for how long decoding stood still.
     """
 
     chunk: int
@@ -63,7 +27,7 @@ class Recalled:
     recall: Recall
     kept: int = 0
     position: int = 0
-    blocked: Blocked = Blocked()
+    blocked_ms: float = 0.0
 
     @property
     def state(self) -> str:
@@ -115,7 +79,7 @@ class Statistics:
     first_token_ms: from the call to the first token, prompt recall included. tokens_per_s: of the generated
     tokens after the first. decoder_ms: inside the decoder's runs. overhead_ms: neither in the decoder nor
     blocked by recalling: drawing, text, bookkeeping. recalls: chunks that asked, by their last state in
-    `states`. prompt_blocked and blocked: how long recalling held up the prompt and the generated chunks.
+    `states`. prompt_blocked_ms and blocked_ms: how long recalling held up the prompt and the generated chunks.
     """
 
     prompt_tokens: int = 0
@@ -128,18 +92,18 @@ class Statistics:
     recalls: int = 0
     states: Mapping[str, int] = field(default_factory=dict)
     generated_recalls: int = 0
-    prompt_blocked: Blocked = Blocked()
-    blocked: Blocked = Blocked()
+    prompt_blocked_ms: float = 0.0
+    blocked_ms: float = 0.0
 
     @property
     def recall_ms(self) -> float:
         """Time for which decoding stood still for memories, prompt included."""
-        return self.prompt_blocked.total_ms + self.blocked.total_ms
+        return self.prompt_blocked_ms + self.blocked_ms
 
     @property
     def blocked_ms_per_chunk(self) -> float:
         """The same for one generated chunk, on average; 0 when none asked."""
-        return self.blocked.total_ms / self.generated_recalls if self.generated_recalls else 0.0
+        return self.blocked_ms / self.generated_recalls if self.generated_recalls else 0.0
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,15 @@ from edge_client.decoder.batch import Decoder
 from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ContextFull, ModelClosed
 from edge_client.events import Result
-from edge_client.generate.conversation import Conversation
+from edge_client.generate.conversation import REMEMBER_AT, Conversation
 from edge_client.generate.loop import Answer
 from edge_client.generate.past import Past, Progress
-from edge_client.generate.pool import IdleSequences, Spellings
+from edge_client.generate.prompt import common_length
 from edge_client.generate.sampling import Sampling
-from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases, Remembered
+from edge_client.local.folder import DEFAULT_NAME, LocalKnowledgeBases
+from edge_client.local.folder import Remembered as LocalOutcome
 from edge_client.local.folder import remember as remember_documents
-from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.writer import MemoryWriter
-from edge_client.pull.pack import open_pack
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from edge_client.settings import EdgeOptions
 
 KEPT = 4
-"""Sequences that keep their key-values after an answer of `generate` or `complete`."""
+"""Conversations of `generate` that keep their key-values, or as many as the decoder holds at a time."""
+_NOT_OPENED = "only a model made by EdgeModel.open knows a service and local knowledge bases: open it so"
 
 
 class EdgeModel:
@@ -80,10 +80,10 @@ class EdgeModel:
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
-        self.remember_at: float = EdgeSettings.model_fields["remember_at"].default
+        self.mark = int(REMEMBER_AT * decoder.context)
+        self._local: LocalKnowledgeBases | None = None  # set by `open`, as what follows
+        self._settings: EdgeSettings | None = None
         self.closed = False
-        self._settings: EdgeSettings | None = None  # those of `open`, and the pack of their knowledge base
-        self._pack: LocalKnowledgeBase | None = None
         self.worker = RecallWorker(recaller) if recaller is not None else None
         self.background = ThreadPoolExecutor(1, "memory3-remember")
         self.closing = Cancellation()
@@ -91,13 +91,10 @@ class EdgeModel:
         _ = bundle.chat
         self._under_way: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._idle: IdleSequences[Text] = IdleSequences(max(KEPT, decoder.parallel))
-        self._spellings = Spellings()
+        self._choosing = threading.Lock()  # a session's lock may be taken within, and this one within none
+        self._sessions: list[ChatSession] = []  # of `generate`, the last one first
+        self._completed: Text | None = None  # what `complete` read last
         self._writer: MemoryWriter | None = None
-        self._local: LocalKnowledgeBases | None = None
-        # Conversations of `generate` that fill the cache, the last one first; a session's lock may be taken within.
-        self._long: list[ChatSession] = []
-        self._choosing = threading.Lock()
         _OPEN.add(self)
 
     @classmethod
@@ -108,9 +105,8 @@ class EdgeModel:
         """Open a bundle and name a service (neither is needed if the environment names them).
 
         settings: instead of all other arguments. options: fields of EdgeSettings; None is as if it were not given.
-        The service is not called before the first question. Raises InvalidInput for a wrong setting or a pack of
-        another knowledge base, MissingFile, CorruptFile and IdentityMismatch for the bundle and the pack, and
-        ProviderError.
+        The service is not called before the first question. Raises InvalidInput for a wrong setting, MissingFile,
+        CorruptFile and IdentityMismatch for the bundle and the knowledge bases of this device, and ProviderError.
         """
         given: dict[str, Any] = {"bundle": bundle, "service": service, **options}
         given = {name: value for name, value in given.items() if value is not None}
@@ -124,18 +120,16 @@ class EdgeModel:
             opened, threads=settings.threads, provider=settings.provider, context=settings.context,
             parallel=settings.parallel,
         )  # fmt: skip
-        pack = open_pack(settings, opened)
         local = LocalKnowledgeBases(settings.local, opened, minimum_score=settings.minimum_score)
         if len(local) and "service" not in settings.model_fields_set:
             settings = settings.model_copy(update={"offline": True})
         recaller = Recaller(
-            opened.embedder(threads=settings.embedder_threads),
-            _client(opened, settings, settings.knowledge_base), opened.memory_format,
-            pack=pack, local=[local] if len(local) else [], cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
+            opened.embedder(threads=settings.embedder_threads), _client(opened, settings), opened.memory_format,
+            local=[local], stand_ins=local.stand_ins(settings.knowledge_base),
+            cache=MemoryCache(int(settings.memory_cache_mb * 2**20)),
         )  # fmt: skip
         model = cls(opened, decoder, recaller, settings.recall_policy)
-        model._settings, model._pack, model._local = settings, pack, local
-        model.remember_at = settings.remember_at
+        model._settings, model._local = settings, local
         return model
 
     def with_knowledge_base(self, name: str) -> EdgeModel:
@@ -145,15 +139,15 @@ class EdgeModel:
         model was not made by `open`, ModelClosed.
         """
         mine, settings = self.recaller, self._settings
-        if settings is None or not isinstance(mine, Recaller):
-            raise InvalidInput("only a model made by EdgeModel.open knows its service: open it so")
+        if settings is None or self._local is None or not isinstance(mine, Recaller):
+            raise InvalidInput(_NOT_OPENED)
+        settings = settings.model_copy(update={"knowledge_base": name})
         recaller = Recaller(
-            mine.embedder, _client(self.bundle, settings, name), mine.memory_format, cache=mine.cache,
-            pack=self._pack if name == settings.knowledge_base else None, local=mine.local,
+            mine.embedder, _client(self.bundle, settings), mine.memory_format, cache=mine.cache, local=mine.local,
+            stand_ins=self._local.stand_ins(name),
         )  # fmt: skip
         model = EdgeModel(self.bundle, self.decoder, recaller, self.policy)
-        model._settings, model._pack, model._local = settings, self._pack, self._local
-        model.remember_at = self.remember_at
+        model._settings, model._local = settings, self._local
         return model
 
     def ask(
@@ -166,9 +160,8 @@ class EdgeModel:
         ).result()
 
     def generate(
-        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None,
-        lead_tokens: int | None = None, document: str = "", title: str = "", progress: Progress | None = None,
-        **options: Unpack[SamplingOptions],
+        self, messages: str | Sequence[Message], *, memory: RecallMode | str | None = None, document: str = "",
+        title: str = "", progress: Progress | None = None, **options: Unpack[SamplingOptions],
     ) -> AnswerStream:  # fmt: skip
         """Answer a question (str) or a conversation, event by event: Recalled, Token, and Finished at the end.
 
@@ -176,66 +169,63 @@ class EdgeModel:
         it; a longer one is written as memories first, for this answer alone (see `ChatSession.remember`, also for
         title and progress).
 
-        What a conversation has in common with one of those that were answered last is not read again. One that fills
-        the cache goes on as a `ChatSession` does, which is kept for the call that continues it. options: see
+        The last conversations are kept as sessions: one that goes on, is asked again or has its last question
+        changed reads only what is new, and one that fills the cache goes on as a `ChatSession` does. options: see
         `Sampling`. A service that is down, slow or wrong never raises here: its Recalled event carries the error and
         the answer goes on. Arguments are checked at once, before the first event is computed. Raises InvalidInput,
         ContextFull, ModelClosed.
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        policy = self.policy_with(memory)
+        self.bundle.chat.prompt(messages)  # refuses what is no conversation
         if document:
             *before, question = messages
             whole = [*before, {**question, "content": f"{document}\n\n{question['content']}"}]
-            if len(self.bundle.chat.prompt(whole).ids) >= self.remember_at * self.decoder.context:
-                session = self.session(messages=before, memory=memory, lead_tokens=lead_tokens)
-                if self.policy_with(memory).mode is not RecallMode.off:
+            if len(self.bundle.chat.prompt(whole).ids) >= self.mark:
+                session = ChatSession(self, before, policy)
+                if policy.mode is not RecallMode.off:
                     session.remember(document, title, progress=progress)
-                return session.send(question["content"], **options)
+                return session.reply(question, policy, options)
             messages = whole
-        spelled = self._spellings.of(messages) if isinstance(messages, list | tuple) else {}
-        prompt = self.bundle.chat.prompt(messages, spelled=spelled)
-        policy = self.policy_with(memory, lead_tokens)
-        if self._too_long(messages, prompt, policy):
-            return self._session_of(messages[:-1], policy).send(
-                messages[-1]["content"], memory=memory, **options
-            )
-        return self._generate(prompt, policy, options)
+        session = self._session_of(messages, policy)
+        try:
+            return session.reply(messages[-1], policy, options)
+        finally:
+            with self._choosing:
+                if not self.closed:
+                    self._sessions = [session, *self._sessions][: max(KEPT, self.decoder.parallel)]
 
     def complete(
-        self, text: str, *, memory: RecallMode | str | None = None, lead_tokens: int | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> AnswerStream:  # fmt: skip
+        self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
+    ) -> AnswerStream:
         """Continue a text as it is, without the chat template; special tokens that it spells are meant.
 
         Otherwise as `generate`.
         """
-        return self._generate(self._raw_prompt(text), self.policy_with(memory, lead_tokens), options)
+        if not isinstance(text, str) or not text:
+            raise InvalidInput("the text to continue is empty: give at least one character")
+        ids = self.bundle.tokenizer.encode(text)
+        prompt = Prompt(ids, [True] * len(ids))
+        sampling, sequence = self.checked(prompt, options), self.sequence()
 
-    def check(self, messages: Sequence[Message], **options: Unpack[SamplingOptions]) -> int:
-        """Tokens of the prompt of `generate`; raises what it would raise, and computes nothing."""
-        prompt = self.bundle.chat.prompt(messages)
-        self.checked(prompt, options, fits=self._too_long(messages, prompt, self.policy))
-        return len(prompt.ids)
+        def done(_: Answer) -> None:
+            self._completed = None if self.closed else sequence
 
-    def check_text(self, text: str, **options: Unpack[SamplingOptions]) -> int:
-        """Tokens of the prompt of `complete`; raises what it would raise, and computes nothing."""
-        prompt = self._raw_prompt(text)
-        self.checked(prompt, options)
-        return len(prompt.ids)
+        return self.answer(sequence, prompt, sampling, self.policy_with(memory), done)
 
     def session(
         self, system: str | None = None, *, messages: Sequence[Message] = (),
-        memory: RecallMode | str | None = None, lead_tokens: int | None = None,
+        memory: RecallMode | str | None = None,
     ) -> ChatSession:  # fmt: skip
         """A conversation that keeps its caches.
 
-        system: the system message, before all others. messages: what was said before, if anything. lead_tokens:
-        instead of the model's setting. Raises InvalidInput, ModelClosed.
+        system: the system message, before all others. messages: what was said before, if anything. Raises InvalidInput,
+        ModelClosed.
         """
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return ChatSession(self, messages, self.policy_with(memory, lead_tokens))
+        return ChatSession(self, messages, self.policy_with(memory))
 
     def load_session(self, path: str | Path, *, memory: RecallMode | str | None = None) -> ChatSession:
         """A conversation that `ChatSession.save` wrote, on this or another device with the same model.
@@ -262,14 +252,10 @@ class EdgeModel:
 
     def remember_documents(
         self, documents: Iterable[FileDocument], *, knowledge_base: str = DEFAULT_NAME
-    ) -> Iterator[Remembered]:  # fmt: skip
+    ) -> Iterator[LocalOutcome]:  # fmt: skip
         """As `remember`, of files (`memory_model.formats`); yields how far it is, and which of them failed."""
         local, writer = self.local, self._memory_writer()
-        assert isinstance(self.recaller, Recaller)  # `local` would have raised
-        base = local.base(knowledge_base, writer.embedder.dim)
-        if local not in self.recaller.local:
-            self.recaller.local.append(local)
-        yield from remember_documents(base, writer, documents)
+        yield from remember_documents(local.base(knowledge_base, writer.embedder.dim), writer, documents)
 
     def forget(self, key: str, *, knowledge_base: str = DEFAULT_NAME) -> bool:
         """Remove a text from a knowledge base of this device; whether it was there. Raises MissingFile."""
@@ -280,9 +266,7 @@ class EdgeModel:
         """The knowledge bases of this device; raises InvalidInput for a model not made by `open`, ModelClosed."""
         self.check_open()
         if self._local is None:
-            raise InvalidInput(
-                "only a model made by EdgeModel.open has knowledge bases of its own: open it so"
-            )
+            raise InvalidInput(_NOT_OPENED)
         return self._local
 
     def close(self) -> None:
@@ -293,8 +277,8 @@ class EdgeModel:
         with self._lock:
             self.closed = True
             streams = list(self._under_way)
-        self._idle.clear()
-        self._long.clear()
+        with self._choosing:
+            self._sessions, self._completed = [], None
         for stream in streams:
             stream.cancel()
         for stream in streams:
@@ -344,15 +328,12 @@ class EdgeModel:
         if self.closed:
             raise ModelClosed("the model was closed: open it again with EdgeModel.open")
 
-    def checked(self, prompt: Prompt, options: Mapping[str, Any], *, fits: bool = False) -> Sampling:
-        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits.
-
-        fits: whether turns will leave the prompt until it does.
-        """
+    def checked(self, prompt: Prompt, options: Mapping[str, Any]) -> Sampling:
+        """Raise InvalidInput for wrong options and ContextFull for a prompt after which not one token fits."""
         self.check_open()
         sampling = Sampling.of(options)
         sampling.check_vocabulary(self.bundle.config.vocabulary)
-        if not fits and len(prompt.ids) >= self.decoder.room:
+        if len(prompt.ids) >= self.decoder.room:
             longer = "open the model with a longer context (EDGE_CLIENT_CONTEXT)"
             if self.bundle.writer is None:
                 help = (
@@ -367,18 +348,15 @@ class EdgeModel:
         return sampling
 
     def policy_with(
-        self, memory: RecallMode | str | None, lead_tokens: int | None = None, policy: RecallPolicy | None = None
-    ) -> RecallPolicy:  # fmt: skip
-        """The policy, by default the model's, with other values; raises InvalidInput for a mode that does not exist."""
+        self, memory: RecallMode | str | None, policy: RecallPolicy | None = None
+    ) -> RecallPolicy:
+        """The policy, by default the model's, with another mode; raises InvalidInput for one that does not exist."""
         policy = policy or self.policy
         try:
-            mode = policy.mode if memory is None else RecallMode(memory)
+            return policy if memory is None else replace(policy, mode=RecallMode(memory))
         except ValueError:
             modes = ", ".join(mode.value for mode in RecallMode)
             raise InvalidInput(f"memory must be one of {modes}, not {memory!r}") from None
-        return replace(
-            policy, mode=mode, lead_tokens=policy.lead_tokens if lead_tokens is None else lead_tokens
-        )
 
     def answer(
         self, sequence: Text, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
@@ -386,61 +364,38 @@ class EdgeModel:
     ) -> AnswerStream:  # fmt: skip
         """An answer to a checked prompt; nothing is computed before its first event is requested."""
         cancellation = Cancellation()
-        worker = None if policy.mode is RecallMode.off else self.worker
-        answer = Answer(
-            sequence, prompt, sampling, self.bundle.tokenizer, worker, policy, cancellation,
-            self.bundle.manifest.refusal, conversation,
-        )  # fmt: skip
+        answer = Answer(self, sequence, prompt, sampling, policy, cancellation, conversation)
         stream = AnswerStream(answer, cancellation, done)
         with self._lock:
             self.check_open()
             self._under_way.add(stream)
         return stream
 
-    def _generate(self, prompt: Prompt, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
-        sampling = self.checked(prompt, options)
-        sequence = self._idle.take(prompt.ids) or self.sequence()
-
-        def done(answer: Answer) -> None:
-            if answer.said:
-                self._spellings.remember(answer.shown, answer.said)
-            if not self.closed:
-                self._idle.give(sequence)
-
-        return self.answer(sequence, prompt, sampling, policy, done)
-
-    def _too_long(self, messages: Sequence[Message], prompt: Prompt, policy: RecallPolicy) -> bool:
-        """Whether turns before the last question must become memories."""
-        return (
-            self.writes and policy.mode is not RecallMode.off and messages[-1]["role"] == "user"
-            and sum(m["role"] == "user" for m in messages) > 1
-            and len(prompt.ids) >= self.remember_at * self.decoder.context
-        )  # fmt: skip
-
     def _session_of(self, messages: Sequence[Message], policy: RecallPolicy) -> ChatSession:
-        """The session that said these messages, or these and a last question that is asked again; else a new one."""
-        with self._choosing:
-            for session in self._long:
-                said = session.messages
-                if said[: len(messages)] != list(messages) or len(said) not in (
-                    len(messages),
-                    len(messages) + 2,
-                ):
-                    continue
-                self._long.remove(session)
-                if len(said) > len(messages):
-                    session.take_back()
-                break
-            else:
-                session = ChatSession(self, messages, policy)
-            self._long = [session, *self._long][:KEPT]
-        return session
+        """A session that said all messages but the last, taken from those that are kept; else a new one.
 
-    def _raw_prompt(self, text: str) -> Prompt:
-        if not isinstance(text, str) or not text:
-            raise InvalidInput("the text to continue is empty: give at least one character")
-        ids = self.bundle.tokenizer.encode(text)
-        return Prompt(ids, [True] * len(ids))
+        Where the last question is asked again or anew, it takes back its own. A new one spells the answers in the
+        messages as they were generated: a text has several tokenizations, and the caches hold this one.
+        """
+        messages = list(messages)
+        spelled: Mapping[int, Sequence[int]] = {}
+        most = 0
+        with self._choosing:
+            for session in self._sessions:
+                said = session.messages
+                goes_on = said == messages[:-1]
+                if not session.busy and (goes_on or (said[:-2] == messages[:-1] and _is_turn(said[-2:]))):
+                    self._sessions.remove(session)
+                    break
+                same = common_length(said, messages)
+                if same > most:
+                    most, known = same, session.conversation.spelled.copy()
+                    spelled = {n: tokens for n, tokens in known.items() if n < same}
+            else:
+                return ChatSession(self, messages[:-1], policy, spelled)
+        if not goes_on:
+            session.take_back()
+        return session
 
 
 _OPEN: weakref.WeakSet[EdgeModel] = weakref.WeakSet()
@@ -453,11 +408,15 @@ def _close_all() -> None:
         model.close()
 
 
-def _client(bundle: Bundle, settings: EdgeSettings, knowledge_base: str) -> MemoryClient | None:
+def _is_turn(messages: Sequence[Message]) -> bool:
+    return [m["role"] for m in messages] == ["user", "assistant"]
+
+
+def _client(bundle: Bundle, settings: EdgeSettings) -> MemoryClient | None:
     if settings.offline:
         return None
     return MemoryClient(
-        settings.channel, knowledge_base, bundle.identity, bundle.manifest.embedder_id,
+        settings.channel, settings.knowledge_base, bundle.identity, bundle.manifest.embedder_id,
         deadline_s=settings.deadline_s, minimum_score=settings.minimum_score,
         payload_bytes=bundle.memory_format.payload_bytes(bundle.config.memory.reference_tokens),
     )  # fmt: skip

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edge_client.cancellation import Cancellation
-from edge_client.decoder.sequence import NOTHING
 from edge_client.errors import SessionBusy
 from edge_client.generate.conversation import Conversation
 from edge_client.generate.loop import Answer
 from edge_client.generate.past import Progress
 from edge_client.recall.policy import RecallMode, RecallPolicy
-from edge_client.recall.recaller import Recall
-from edge_client.session_file import SavedSession
+from edge_client.session_file import read_session, write_session
 from edge_client.stream import AnswerStream
 from memory_model.chat import Message
 from memory_model.errors import InvalidInput, ModelMismatch
@@ -43,29 +42,32 @@ class ChatSession:
 
     The turns of the model are kept as the tokens that it generated, so their key-values are used again at the
     next turn even where their text would be tokenized otherwise. A conversation may be of any length: when the cache
-    is filled to EdgeSettings.remember_at, the oldest turns become memories of this conversation alone, which every
+    is filled to three quarters, the oldest turns become memories of this conversation alone, which every
     chunk retrieves beside those of the knowledge bases; the system message and the last turns stay. Needs a bundle
     with writer.onnx and a memory mode other than "off"; without them a conversation ends with ContextFull.
     """
 
-    def __init__(self, model: EdgeModel, messages: Sequence[Message], policy: RecallPolicy) -> None:
-        self._model, self._policy = model, policy
-        self._conversation = Conversation(model, messages)
-        self._answer: weakref.ref[AnswerStream] | None = None
-        self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
+    def __init__(
+        self, model: EdgeModel, messages: Sequence[Message], policy: RecallPolicy,
+        spelled: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:  # fmt: skip
         if messages:
             model.bundle.chat.prompt(messages)  # refuses what is no conversation
+        self._model, self._policy = model, policy
+        self.conversation = Conversation(model, messages, spelled or {})
+        self._answer: weakref.ref[AnswerStream] | None = None
+        self._lock = threading.RLock()  # a dropped answer may be recorded in the midst of anything
 
     @property
     def messages(self) -> list[Message]:
         """A copy of the conversation: {"role": …, "content": …}, finished turns and the one under way."""
         with self._lock:
-            return [dict(m) for m in self._conversation.messages]
+            return [dict(m) for m in self.conversation.messages]
 
     @property
     def tokens(self) -> int:
         """Tokens of the conversation that are in the cache."""
-        return len(self._conversation.sequence.tokens)
+        return len(self.conversation.sequence.tokens)
 
     def send(
         self, text: str, *, memory: RecallMode | str | None = None, **options: Unpack[SamplingOptions]
@@ -77,12 +79,16 @@ class ChatSession:
         with the text that was shown; one that ended before its first token, for whatever reason, takes its question
         back. Arguments are checked at once. Raises InvalidInput, ContextFull, SessionBusy, ModelClosed.
         """
-        policy = self._model.policy_with(memory, policy=self._policy)
+        policy = self._model.policy_with(memory, self._policy)
+        return self.reply({"role": "user", "content": text}, policy, options)
+
+    def reply(self, message: Message, policy: RecallPolicy, options: Mapping[str, Any]) -> AnswerStream:
+        """Answer a further message, or continue it where it is the assistant's; otherwise as `send`."""
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            talk = self._conversation
-            talk.messages.append({"role": "user", "content": text})
+            talk = self.conversation
+            talk.messages.append(message)
             try:
                 prompt = talk.prompt(policy)
                 sampling = self._model.checked(prompt, options)
@@ -103,7 +109,7 @@ class ChatSession:
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            return self._conversation.remembers().remember(text, title, progress)
+            return self.conversation.remembers().remember(text, title, progress)
 
     def take_back(self) -> str:
         """Forget the last question and its answer, and return the question; what was read before stays in the cache.
@@ -113,77 +119,70 @@ class ChatSession:
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            talk = self._conversation
+            talk = self.conversation
             if [m["role"] for m in talk.messages[-2:]] != ["user", "assistant"]:
                 raise InvalidInput("there is no question to take back: ask one first")
             *talk.messages, question, _ = talk.messages
-            talk.spelled = {place: ids for place, ids in talk.spelled.items() if place < len(talk.messages)}
+            talk.spelled.pop(len(talk.messages) + 1, None)
             return question["content"]
 
     def cancel(self) -> None:
         """End the answer that is under way within one step of the decoder; nothing if there is none. Any thread."""
-        answer = self._answer() if self._answer else None
-        if answer is not None:
+        if (answer := self._under_way()) is not None:
             answer.cancel()
 
     def save(self, path: str | Path) -> None:
-        """Write the conversation to one file, atomically: messages, tokens, key-values, and its memories.
+        """Write the conversation to one file, atomically: messages, tokens of the answers, and its memories.
 
         Raises SessionBusy while an answer is being read, and StorageError.
         """
         self._end_abandoned()
         with self._lock:
             self._check_free()
-            talk = self._conversation
+            talk = self.conversation
             talk.settle(Cancellation())
-            arrays, state = talk.sequence.snapshot()
-            held = talk.sequence.held
-            if len(held.payloads) != len(held.memories):
-                raise InvalidInput("the memories being read have no payloads, so they cannot be saved")
-            SavedSession(
-                identity=self._model.bundle.identity, precision=self._model.graph.precision,
-                messages=talk.messages, spelled=talk.spelled, left=talk.left, tokens=talk.sequence.tokens, state=state,
-                read=held.read, payloads=held.payloads, arrays=arrays, past=talk.past.saved() if talk.past else b"",
-            ).write(path)  # fmt: skip
+            header = {
+                "identity": asdict(self._model.bundle.identity), "messages": talk.messages, "spelled": talk.spelled,
+                "left": talk.left,
+            }  # fmt: skip
+            write_session(Path(path), header, talk.past.saved() if talk.past else b"")
 
     @classmethod
     def load(cls, model: EdgeModel, path: str | Path, policy: RecallPolicy) -> ChatSession:
-        """A saved conversation, which goes on as if it had never been interrupted.
+        """A saved conversation. What of it is text is read anew at the next turn.
 
-        Where the decoder's weights have another precision, its key-values are computed anew at the next turn.
-        Raises MissingFile, CorruptFile, IdentityMismatch, ContextFull.
+        Raises MissingFile, CorruptFile, IdentityMismatch.
         """
-        saved, bundle = SavedSession.read_from(path), model.bundle
-        if saved.identity.model_id != bundle.identity.model_id:
+        header, past = read_session(Path(path))
+        saved_with, ours = header["identity"]["model_id"], model.bundle.identity.model_id
+        if saved_with != ours:
             remedy = "open the bundle that it was saved with, or begin a new session"
-            raise ModelMismatch(
-                saved.identity.model_id,
-                bundle.identity.model_id,
-                remedy,
-                subject="the session was saved with",
-            )
-        session = cls(model, saved.messages, policy)
-        talk = session._conversation
-        talk.spelled, talk.left = saved.spelled, saved.left
-        if saved.past:
-            talk.past, talk.sequence.source = model.past(saved.past), object()
-        if saved.precision == model.graph.precision:
-            memories = tuple(bundle.memory_format.decode(saved.payloads))
-            held = Recall("", memories, saved.read, state="held", payloads=saved.payloads)
-            held = held if memories else NOTHING
-            talk.sequence.restore(saved.arrays, saved.tokens, held, **saved.state)
+            raise ModelMismatch(saved_with, ours, remedy, subject="the session was saved with")
+        spelled = {int(number): tokens for number, tokens in header["spelled"].items()}
+        session = cls(model, header["messages"], policy, spelled)
+        session.conversation.left = header["left"]
+        if past:
+            session.conversation.remembers(past)
         return session
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer of this session is not over."""
+        return self._under_way() is not None
+
+    def _under_way(self) -> AnswerStream | None:
+        answer = self._answer() if self._answer else None
+        return None if answer is None or answer.over else answer
 
     def _end_abandoned(self) -> None:
         """End an answer that nobody reads; not under the session's lock, which its end takes."""
-        answer = self._answer() if self._answer else None
-        if answer is not None and not answer.over and answer.abandoned:
+        answer = self._under_way()
+        if answer is not None and answer.abandoned:
             answer.close()
 
     def _check_free(self) -> None:
         self._model.check_open()
-        answer = self._answer() if self._answer else None
-        if answer is not None and not answer.over:
+        if self.busy:
             raise SessionBusy(
                 "an answer of this session is being read: read it to its end, or end it with its close() or with "
                 "ChatSession.cancel"
@@ -192,10 +191,13 @@ class ChatSession:
     def _record(self, answer: Answer) -> None:
         """The answer is over: keep its turn, or take the question back if nothing was said."""
         with self._lock:
-            talk = self._conversation
+            talk = self.conversation
+            *before, last = talk.messages
             if not answer.began:
-                talk.messages = talk.messages[:-1]
-                return
-            if (said := answer.said) is not None:
-                talk.spelled = {**talk.spelled, len(talk.messages): said}
-            talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]
+                talk.messages = before
+            elif last["role"] == "assistant":  # it was continued
+                talk.messages = [*before, {**last, "content": last["content"] + answer.shown}]
+            else:
+                if (said := answer.said) is not None:
+                    talk.spelled[len(talk.messages)] = said
+                talk.messages = [*talk.messages, {"role": "assistant", "content": answer.shown}]

@@ -69,20 +69,19 @@ class EdgeSettings(CheckedSettings):
     bundle: folder of the edge bundle. service: host:port of the retrieval service. knowledge_base: whose
     memories are read, several as atlas,firm.
 
-    local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read. Where there are
-    any, a service is called only if it was named.
+    local: folder of this device's own knowledge bases (`edge-client remember`), all of which are read, and of memory
+    packs (`edge-client pull --kb`), read where the service does not answer. Where there are any of the device's own, a
+    service is called only if it was named.
 
     memory: overlap, exact or off (see RecallMode). lead_tokens: generated tokens before a chunk's end at which the
     next chunk's memories are requested. minimum_score: memories of lower cosine similarity are not read; default: the
     bundle's, -1 reads everything.
     deadline_s: longest wait for a chunk's memories.
-    memory_cache_mb: payloads kept on the device. pack: folder of a memory pack
-    (`edge-client pull --kb`), searched here when the service does not answer. offline: never call the service.
+    memory_cache_mb: payloads kept on the device. offline: never call the service.
 
     provider: what runs the decoder: auto, cpu, cuda or tensorrt. threads: of the decoder, "auto" measures which
     number is fastest; embedder_threads: of the embedder. parallel: conversations whose key-values stay in place at
     the same time. context: tokens of a conversation; 0: 2,048, or fewer where the model was trained for fewer.
-    remember_at: the share of the context at which the oldest turns of a conversation become memories.
 
     tls, ca, certificate, key, server_name, api_key, insecure: see ChannelSettings, which `channel` makes of them.
     """
@@ -103,7 +102,6 @@ class EdgeSettings(CheckedSettings):
     minimum_score: float | None = Field(default=None, ge=-1, le=1)
     deadline_s: float = Field(default=2.0, gt=0, le=600)
     memory_cache_mb: float = Field(default=64.0, ge=0, le=1 << 20)
-    pack: Path | None = None
     offline: bool = False
 
     provider: str = Field(default="auto", min_length=1)
@@ -111,7 +109,6 @@ class EdgeSettings(CheckedSettings):
     embedder_threads: int = Field(default=1, ge=1, le=256)
     parallel: int = Field(default=4, ge=1, le=256)
     context: int = Field(default=0, ge=0)
-    remember_at: float = Field(default=0.75, ge=0.25, le=0.9)
 
     tls: bool = False
     ca: Path | None = None
@@ -142,14 +139,12 @@ class EdgeOptions(TypedDict, total=False):
     knowledge_base: str | None
     memory: RecallMode | Literal["overlap", "exact", "off"] | None
     lead_tokens: int | None
-    pack: str | Path | None
     offline: bool | None
     threads: int | Literal["auto"] | None
     embedder_threads: int | None
     provider: Literal["auto", "cpu", "cuda", "tensorrt"] | None
     parallel: int | None
     context: int | None
-    remember_at: float | None
     minimum_score: float | None
     deadline_s: float | None
     memory_cache_mb: float | None

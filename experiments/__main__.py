@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from experiments.corpus.command import prepare_data
+from experiments.corpus.preparing import prepare_data
 from experiments.costs import cost
 from experiments.device_quality import device_quality
 from experiments.factbook import build_factbook

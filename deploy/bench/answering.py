@@ -14,7 +14,8 @@ from pydantic import Field
 from deploy.bench.scenario import ScenarioFailed, Settings
 from edge_client import EdgeModel, Finished, Recalled
 from edge_client.events import Statistics
-from edge_client.recall.recaller import Recaller, Service
+from edge_client.recall.recaller import Recaller
+from edge_client.wire.client import MemoryClient
 from edge_client.wire.retrieval import Answer
 
 NEVER = -100.0
@@ -41,14 +42,14 @@ class AnswerSettings(Settings):
             bundle or self.bundle, address, threads=self.threads, provider="cpu", memory_cache_mb=self.memory_cache_mb
         )  # fmt: skip
         if isinstance(model.recaller, Recaller) and model.recaller.client is not None:
-            model.recaller.client = WithoutWords(model.recaller.client)
+            model.recaller.client = WithoutWords(model.recaller.client)  # type: ignore[assignment]
         return model
 
 
 class WithoutWords:
     """Stands before a client and keeps the words of queries from the service."""
 
-    def __init__(self, client: Service) -> None:
+    def __init__(self, client: MemoryClient) -> None:
         self._client = client
 
     def retrieve(self, vectors: np.ndarray, *, words: Sequence[Sequence[int]] = (), **rest: Any) -> Answer:

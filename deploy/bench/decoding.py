@@ -135,7 +135,7 @@ def whole_speeds(answers: Sequence[Answered]) -> list[float]:
 def stages_ms(answers: Sequence[Answered]) -> dict[str, float]:
     """Mean milliseconds of each stage of a generated chunk's recall, beside decoding or before it.
 
-    network: the call without the server's own time, of which the server says `search` and `fetch`.
+    network: the call without the server's own time.
     """
     times = [r.recall.times for a in answers for r in a.generated]
     if not times:

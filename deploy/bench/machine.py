@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.cli.device import Reader, device_facts
+from edge_client.cli.doctor import Board
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY_BYTES = 128 << 20
@@ -78,7 +78,7 @@ def commit() -> str:
         return "unknown"
 
 
-def power_mode(reader: Reader | None = None) -> dict[str, Any]:
+def power_mode() -> dict[str, Any]:
     """Of a Jetson board its name, release and power mode; of another machine nothing."""
-    facts = device_facts(reader or Reader())
-    return {"board": facts.model, "l4t": facts.l4t, "power_mode": facts.power_mode} if facts.l4t else {}
+    board = Board.here()
+    return {} if board is None else {"board": board.model, "l4t": board.l4t, "power_mode": board.power_mode}

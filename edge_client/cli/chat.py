@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding.key_processor import KeyPressEvent
+from prompt_toolkit.output import Output
 from rich.console import Console
 from rich.text import Text
 
-from edge_client.cli import show
 from edge_client.cli.options import Memory
-from edge_client.cli.terminal import AnswerView, on_interrupt, show_live, show_plain
+from edge_client.cli.show import memories_table, statistics_table
 from edge_client.errors import described
+from edge_client.events import Remembered, Result, Token
 from edge_client.model import EdgeModel
 from edge_client.recall.recaller import Recaller
 from edge_client.session import ChatSession
 from edge_client.stream import AnswerStream
-from edge_client.wire.bases import names_of
 from edge_client.wire.client import MemoryClient
+from edge_client.wire.retrieval import names_of
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import find_sources, read_documents
-from memory_model.printable import printable
+from memory_model.printable import printable, shown_on
 
 if TYPE_CHECKING:
-    from edge_client.cli.terminal import TypedText
     from edge_client.generate.sampling import SamplingOptions
 
 HELP = {
     "/kb [NAME,…]": "list the knowledge bases, or read another one or several (a new conversation)",
     "/memory MODE": "overlap or exact reads memories, off does not, compare answers both ways",
     "/retry": "answer the last question again",
+    "/edit TEXT": "ask this instead of the last question",
     "/add FILE": "remember a file or a folder on this device; nothing of it is sent",
     "/memories": "the memories that the last answer read, with their text",
     "/stats": "what the last answer cost",
-    "/history": "the conversation",
+    "/history [WORDS]": "the conversation, or the messages that hold these words",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "continue a saved conversation",
     "/reset": "a new conversation",
@@ -42,46 +55,45 @@ HELP = {
     "/quit": "leave, as Ctrl-D does",
 }
 COMMANDS = [name.split()[0] for name in HELP]
+Typed = Callable[[], str | None]
+"""Returns what was typed next, without spaces around it; None at the end. Raises KeyboardInterrupt for Ctrl-C."""
 
 
 class TerminalChat:
-    """One run of the program. Answers go to `out`; all that is around them to `err`.
+    """One run of the program. Answers go to standard output; all that is around them to `err`.
 
-    model: closed by `close`. memory: None for the model's setting. live: show the pane while an answer comes;
-    otherwise its tokens are written as they are.
+    model: closed by `close`. memory: None for the model's setting. tables: what an answer read is shown after every
+    one, and not only where something failed.
     """
 
     def __init__(
-        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, *, live: bool, out: Console,
-        err: Console,
-    ) -> None:  # fmt: skip
-        self._model, self._options, self._memory, self._live = model, options, memory, live
-        self._out, self._err = out, err
-        self._session = self._model.session()
-        self._last = AnswerView()
-        self._unanswered = ""  # a question that was stopped before the first word of its answer
-        self._commands: dict[str, Callable[[str], None]] = {
-            "/kb": self._knowledge_base, "/memory": self._set_memory, "/retry": self._retry, "/add": self._add,
-            "/memories": self._memories, "/stats": self._statistics, "/history": self._history,
-            "/save": self._save, "/load": self._load, "/reset": self._reset, "/help": self._help,
-        }  # fmt: skip
+        self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, err: Console, *, tables: bool
+    ) -> None:
+        self._model, self._options, self._memory, self._tables, self._err = (
+            model,
+            options,
+            memory,
+            tables,
+            err,
+        )
+        self._new(model.session())
 
-    def run(self, typed: TypedText) -> None:
+    def run(self, typed: Typed) -> None:
         """Until the end of what is typed, or /quit. Ctrl-C ends an answer, or what is being typed, and no more."""
         while True:
             try:
-                text = typed.read()
+                text = typed()
             except KeyboardInterrupt:
                 self._say("(Ctrl-D or /quit leaves)")
                 continue
-            if text is None or text in ("/quit", "/exit"):
+            if text is None or text == "/quit":
                 return
+            name, _, argument = text.partition(" ")
             try:
-                if text.startswith("/"):
-                    name, _, argument = text.partition(" ")
-                    if name not in self._commands:
-                        raise InvalidInput(f"there is no command {name}; there are: {', '.join(COMMANDS)}")
-                    self._commands[name](argument.strip())
+                if name in COMMANDS:
+                    getattr(self, f"_do_{name[1:]}")(argument.strip())
+                elif name.startswith("/"):
+                    raise InvalidInput(f"there is no command {name}; there are: {', '.join(COMMANDS)}")
                 elif text:
                     self._answer(text)
             except Memory3Error as error:
@@ -91,47 +103,57 @@ class TerminalChat:
         """Close the model."""
         self._model.close()
 
+    def _new(self, session: ChatSession) -> None:
+        self._session = session
+        self._last: Result | None = None
+        self._unanswered = ""  # a question that was stopped before the first word of its answer
+
     def _answer(self, text: str) -> None:
         mode = self._memory
-        memory = None if mode is None or mode is Memory.compare else mode.value
         if mode is Memory.compare:
             self._err.rule("without memory", align="left")
             aside = self._model.session(messages=self._session.messages, memory="off")
-            without = self._follow(aside, aside.send(text, **self._options))
-            if _stopped(without):
+            if self._follow(aside, aside.send(text, **self._options)).reason == "cancelled":
                 self._unanswered = text
-                self._say("(stopped)")
                 return
             self._err.rule("with memory", align="left")
+        memory = None if mode is None or mode is Memory.compare else mode.value
         before = len(self._session.messages)
         self._last = self._follow(self._session, self._session.send(text, memory=memory, **self._options))
         self._unanswered = text if len(self._session.messages) == before else ""
-        finished = self._last.finished
-        for left in self._last.remembered:
-            turns = (
-                f"turns {left.turns[0]} to {left.turns[-1]}" if left.turns[1:] else f"turn {left.turns[0]}"
-            )
-            self._say(
-                f"({turns} could not be remembered: {left.error})"
-                if left.error
-                else f"({turns} became memories)"
-            )
-        if _stopped(self._last):
-            self._say("(stopped)")
         refused = any(m.refused for r in self._last.recalls for m in r.recall.read)
-        if finished is not None and (self._live or finished.without_memory or refused):
-            self._err.print(show.memories_table(self._last.recalls, texts=False))
+        if self._tables or self._last.without_memory or refused:
+            self._err.print(memories_table(self._last.recalls, texts=False))
 
-    def _follow(self, session: ChatSession, stream: AnswerStream) -> AnswerView:
+    def _follow(self, session: ChatSession, stream: AnswerStream) -> Result:
+        """Write an answer as it comes."""
+        left: list[Remembered] = []
         with on_interrupt(session.cancel):
-            return show_live(stream, self._out) if self._live else show_plain(stream)
+            for event in stream:
+                if isinstance(event, Token):
+                    print(shown_on(sys.stdout, event.text), end="", flush=True)
+                elif isinstance(event, Remembered):
+                    left.append(event)
+        print(flush=True)
+        for one in left:
+            turns = ", ".join(map(str, one.turns))
+            said = f"could not be remembered: {one.error}" if one.error else "became memories"
+            self._say(f"(turns {turns} {said})")
+        result = stream.result()
+        if result.reason == "cancelled":
+            self._say("(stopped)")
+        return result
 
-    def _knowledge_base(self, name: str) -> None:
-        client = self._client()
-        known = client.knowledge_bases()
+    def _do_kb(self, name: str) -> None:
+        recaller = self._model.recaller
+        if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
+            raise InvalidInput(
+                "the service is not called (--offline): start without it to choose a knowledge base"
+            )
+        known = recaller.client.knowledge_bases()
         if not name:
             for each in known:
-                self._say(f"{'*' if each in names_of(client.knowledge_base) else ' '} {each}")
+                self._say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
             return
         if unknown := [each for each in names_of(name) if each not in known]:
             raise InvalidInput(
@@ -140,31 +162,29 @@ class TerminalChat:
         model = self._model.with_knowledge_base(name)
         self._model.close()
         self._model = model
-        self._reset("")
+        self._do_reset("")
         self._say(f"reading {name}")
 
-    def _client(self) -> MemoryClient:
-        recaller = self._model.recaller
-        if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
-            raise InvalidInput(
-                "the service is not called (--offline): start without it to choose a knowledge base"
-            )
-        return recaller.client
-
-    def _set_memory(self, mode: str) -> None:
+    def _do_memory(self, mode: str) -> None:
         try:
             self._memory = Memory(mode)
         except ValueError:
             raise InvalidInput(f"/memory takes overlap, exact, off or compare, not {mode!r}") from None
         self._say(f"memory {mode}")
 
-    def _retry(self, _: str) -> None:
+    def _do_retry(self, _: str) -> None:
         # Kept until there is an answer: what refuses to be asked again can be asked once more.
         self._unanswered = self._unanswered or self._session.take_back()
         self._answer(self._unanswered)
 
-    def _add(self, path: str) -> None:
-        sources = find_sources([Path(_named("/add", path)).expanduser()])
+    def _do_edit(self, text: str) -> None:
+        question = _given("/edit TEXT", text)
+        if not self._unanswered:
+            self._session.take_back()
+        self._answer(question)
+
+    def _do_add(self, path: str) -> None:
+        sources = find_sources([Path(_given("/add FILE", path)).expanduser()])
         documents = (document for source in sources for document in read_documents(source))
         try:
             with self._err.status(f"remembering {path}"):
@@ -176,46 +196,116 @@ class TerminalChat:
         except KeyboardInterrupt:
             self._say("(stopped)")
 
-    def _memories(self, _: str) -> None:
-        self._err.print(show.memories_table(self._last.recalls))
+    def _do_memories(self, _: str) -> None:
+        if self._last is not None:
+            self._err.print(memories_table(self._last.recalls))
 
-    def _statistics(self, _: str) -> None:
-        if self._last.finished is not None:
-            self._err.print(show.statistics_table(self._last.finished, self._last.recalls))
+    def _do_stats(self, _: str) -> None:
+        if self._last is not None:
+            self._err.print(statistics_table(self._last))
 
-    def _history(self, _: str) -> None:
+    def _do_history(self, words: str) -> None:
         for message in self._session.messages:
-            self._err.print(Text.assemble((f"{message['role']}> ", "bold"), printable(message["content"])))
+            if words.lower() in message["content"].lower():
+                said = printable(message["content"])
+                self._err.print(Text.assemble((f"{message['role']}> ", "bold"), said))
 
-    def _save(self, path: str) -> None:
-        self._session.save(_named("/save", path))
+    def _do_save(self, path: str) -> None:
+        self._session.save(_given("/save FILE", path))
         self._say(f"saved to {path}")
 
-    def _load(self, path: str) -> None:
-        self._session = self._model.load_session(_named("/load", path))
-        self._unanswered = ""
+    def _do_load(self, path: str) -> None:
+        self._new(self._model.load_session(_given("/load FILE", path)))
         self._say(f"{len(self._session.messages)} messages from {path}")
 
-    def _reset(self, _: str) -> None:
-        self._session = self._model.session()
-        self._last = AnswerView()
-        self._unanswered = ""
+    def _do_reset(self, _: str) -> None:
+        self._new(self._model.session())
         self._say("a new conversation")
 
-    def _help(self, _: str) -> None:
+    def _do_help(self, _: str) -> None:
         for name, what in HELP.items():
-            self._say(f"  {name:16}{what}")
+            self._say(f"  {name:18}{what}")
 
     def _say(self, text: str) -> None:
         self._err.print(Text(printable(text), style="dim"), soft_wrap=True)
 
 
-def _named(command: str, argument: str) -> str:
-    """The file that a command is about; raises InvalidInput where none was typed."""
+def _given(command: str, argument: str) -> str:
+    """What was typed behind a command; raises InvalidInput where nothing was."""
     if not argument:
-        raise InvalidInput(f"{command} needs the name of a file: {command} FILE")
+        name, what = command.split()
+        raise InvalidInput(f"{name} needs a {what.lower()}: {command}")
     return argument
 
 
-def _stopped(view: AnswerView) -> bool:
-    return view.finished is not None and view.finished.reason == "cancelled"
+def typed_lines() -> str | None:
+    """From a pipe or a file: a message a line; a line that ends in a backslash goes on in the next one."""
+    lines: list[str] = []
+    for line in iter(sys.stdin.readline, ""):
+        lines.append(line.rstrip("\n"))
+        if not lines[-1].endswith("\\"):
+            break
+        lines[-1] = lines[-1][:-1]
+    return "\n".join(lines).strip() if lines else None
+
+
+def typed_at_terminal(
+    history: Path | None = None, *, source: Input | None = None, target: Output | None = None
+) -> Typed:
+    """From a keyboard: Enter sends, Alt-Enter (Esc, Enter) begins a line; arrow keys and Ctrl-R find what was said.
+
+    history: the file that keeps what was typed, readable by its owner alone. source, target: of prompt_toolkit; the
+    terminal unless a test names others.
+    """
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    if history is not None:
+        history.parent.mkdir(parents=True, exist_ok=True)
+        history.touch(mode=0o600)
+    session: PromptSession[str] = PromptSession(
+        history=None if history is None else FileHistory(str(history)), multiline=True,
+        completer=WordCompleter(COMMANDS, sentence=True), complete_while_typing=False, key_bindings=keys,
+        prompt_continuation=lambda *_: "...> ", input=source, output=target,
+    )  # fmt: skip
+
+    def typed() -> str | None:
+        try:
+            return session.prompt("you> ").strip()
+        except EOFError:
+            return None
+
+    return typed
+
+
+def history_file() -> Path:
+    """`memory3-edge/chat-history` in the user's state folder (XDG_STATE_HOME)."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "memory3-edge" / "chat-history"
+
+
+@contextmanager
+def on_interrupt(call: Callable[[], None]) -> Iterator[None]:
+    """While the block lasts, Ctrl-C runs `call` in a thread of its own, which may take locks, and raises nothing.
+
+    Outside the main thread, where Python handles no signals, the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_: int, __: FrameType | None) -> None:
+        threading.Thread(target=call, name="memory3-interrupt", daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -3,31 +3,114 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import platform
+import re
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import onnxruntime as ort
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from edge_client.cli.device import Check, device_checks
 from edge_client.cli.options import with_options
-from edge_client.decoder.graph import THREADS, DecoderGraph, step_ms
-from edge_client.decoder.providers import EngineCache, cache_folder, missing
+from edge_client.decoder.graph import THREADS, DecoderGraph, Threads, physical_cores, step_ms
+from edge_client.decoder.providers import ORDER, EngineCache, cache_folder, check_name, gpu, missing
 from edge_client.errors import described
 from edge_client.settings import EdgeSettings
 from edge_client.wire.client import MemoryClient
 from memory_model.bundle import Bundle
+from memory_model.codec.native.library import installed, why_missing
 from memory_model.errors import Memory3Error
 from memory_model.printable import printable
 
+TEGRA_RELEASE = Path("/etc/nv_tegra_release")
+DEVICE_MODEL = Path("/proc/device-tree/model")
+FULL_POWER = "MAXN"
+"""Both MAXN and MAXN_SUPER: no limit. Other modes halve clocks and with them tokens a second."""
+_INDEX = "https://pypi.jetson-ai-lab.io"
+WHEELS = {"36.4": "jp6/cu126", "36.5": "jp6/cu126", "38": "sbsa/cu130", "39": "sbsa/cu132"}
+"""Where wheels of onnxruntime-gpu are, by the beginning of a Jetson's L4T release (JetPack 6.1 to 7.2)."""
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `edge-client doctor`: what was looked at and what came out.
+
+    ok: False where something does not work; None for what is there and never wrong. advice: what to install or do,
+    exactly; also where things work but could be faster.
+    """
+
+    what: str
+    ok: bool | None
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A Jetson. l4t: such as "36.4.3". power_mode: as nvpmodel names it, "" where it did not answer."""
+
+    model: str
+    l4t: str
+    power_mode: str
+
+    @classmethod
+    def here(cls) -> Board | None:
+        """This machine's; None where it is no Jetson."""
+        release = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", _text(TEGRA_RELEASE))
+        if release is None:
+            return None
+        mode = re.search(r"NV Power Mode: *(\S+)", _printed("nvpmodel", "-q"))
+        return cls(_text(DEVICE_MODEL) or "Jetson", ".".join(release.groups()), mode[1] if mode else "")
+
+    @property
+    def wheel(self) -> str:
+        """How ONNX Runtime gets its CUDA and TensorRT providers here."""
+        where = next((path for start, path in WHEELS.items() if f"{self.l4t}.".startswith(f"{start}.")), "")
+        if not where:
+            return (
+                f"no wheel of onnxruntime-gpu is known for L4T {self.l4t}: update to JetPack 6.2, or build it"
+            )
+        return f"pip uninstall onnxruntime && pip install onnxruntime-gpu -i {_INDEX}/{where}"
+
+
+def device_checks(wanted: str, threads: Threads) -> Iterator[Check]:
+    """What this device is and has. wanted: the provider in the settings; threads: of the decoder."""
+    check_name(wanted)
+    if (board := Board.here()) is not None:
+        yield Check("device", None, f"{board.model}, L4T {board.l4t}")
+        low = not board.power_mode.startswith(FULL_POWER)
+        advice = (
+            "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks" if low else ""
+        )
+        yield Check("power mode", None, board.power_mode or "unknown: nvpmodel did not answer", advice)
+    else:
+        has = "with an" if gpu() is not None else "no"
+        yield Check("device", None, f"{platform.machine()}, not a Jetson, {has} NVIDIA GPU")
+    for name in ORDER:
+        reason = missing(name)
+        advice = board.wheel if board is not None and reason and name in (wanted, "cuda") else ""
+        ok = not reason if name == wanted else None
+        yield Check(f"provider {name}", ok, reason or f"onnxruntime {ort.__version__} can run it", advice)
+    library = installed()
+    compiled = f"compiled, {library.name} instructions" if library else "in numpy"
+    advice = "" if library else f"faster when compiled ({why_missing()})"
+    yield Check("decompression", None, compiled, advice)
+    cores = physical_cores()
+    many = threads != "auto" and threads > cores
+    advice = f"set EDGE_CLIENT_THREADS to {cores} or less: more slow each other down" if many else ""
+    chosen = "as many as are fastest" if threads == "auto" else threads
+    yield Check("threads", False if many else None, f"{chosen} of {cores} core(s)", advice)
 
 
 def check(settings: EdgeSettings) -> Iterator[Check]:
@@ -52,9 +135,8 @@ def check(settings: EdgeSettings) -> Iterator[Check]:
 def _decoder(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
     graph = _opened(bundle.decoder, settings, settings.provider)
     took_ms = step_ms(graph)
-    detail = (
-        f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token, {1e3 / took_ms:.0f} tokens/s"
-    )
+    speed = f"{took_ms:.1f} ms a token, {1e3 / took_ms:.0f} tokens/s"
+    detail = f"{graph.provider}, {graph.threads} thread(s), {speed}"
     yield Check("decoder", not graph.warning, detail, advice=graph.warning)
 
 
@@ -92,34 +174,27 @@ def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
             theirs, ours = getattr(found, f"{what}_id"), getattr(manifest, f"{what}_id")
             detail = ours[:12] if theirs == ours else f"service {theirs[:12]}, bundle {ours[:12]}"
             advice = "" if theirs == ours else f"edge-client pull --service {settings.service}"
-            yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice=advice)
-        answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1, return_text=False)
+            yield Check(f"{what} of the service".replace("_", " "), theirs == ours, detail, advice)
+        answer = client.retrieve(bundle.embedder().embed(["What is this about?"]), k=1)
         number = len(answer.hits[0])
         said = f"{settings.knowledge_base}: {number or 'no'} memory found"
         advice = "" if number else f"memory-service ingest FILES --kb {settings.knowledge_base}"
-        yield Check("knowledge base", number > 0, said, advice=advice)
+        yield Check("knowledge base", number > 0, said, advice)
 
 
 @with_options("bundle", "service", "knowledge_base", "provider")
-def doctor(
-    given: dict[str, Any],
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-) -> None:
+def doctor(given: dict[str, Any]) -> None:
     """Check this device, its bundle, decoder, embedder and service: what runs where, why not elsewhere, what to do."""
-    settings = EdgeSettings(**given)
-    results = []
-    for result in check(settings):
-        results.append(result)
-        if json_output:
-            continue
-        mark = ("info", "dim") if result.fact else ("ok  ", "green") if result.ok else ("FAIL", "red")
-        out.print(Text.assemble(mark, f" {result.what}: {printable(result.detail)}"), soft_wrap=True)
+    marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}
+    failed = False
+    for result in check(EdgeSettings(**given)):
+        out.print(
+            Text.assemble(marks[result.ok], f" {result.what}: {printable(result.detail)}"), soft_wrap=True
+        )
         if result.advice:
             out.print(Text.assemble(("     -> ", "yellow"), result.advice), soft_wrap=True)
-    ok = all(r.ok for r in results)
-    if json_output:
-        print(json.dumps({"ok": ok, "checks": [asdict(r) for r in results]}, ensure_ascii=False, indent=2))
-    if not ok:
+        failed = failed or result.ok is False
+    if failed:
         raise typer.Exit(1)
 
 
@@ -157,3 +232,21 @@ def build(
     )
     if graph.warning:
         err.print(f"[yellow]{graph.warning}[/]", soft_wrap=True)
+
+
+def _text(path: Path) -> str:
+    """A file's text, "" where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").rstrip("\0\n")
+    except OSError:
+        return ""
+
+
+def _printed(*command: str) -> str:
+    """What a program printed, "" where it is missing, failed or took too long."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""

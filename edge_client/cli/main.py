@@ -11,16 +11,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from edge_client.cli import show
-from edge_client.cli.chat import COMMANDS, TerminalChat
+from edge_client.cli.chat import TerminalChat, history_file, typed_at_terminal, typed_lines
 from edge_client.cli.doctor import build, doctor
 from edge_client.cli.options import Memory, with_options
 from edge_client.cli.pull import pull
 from edge_client.cli.remember import forget, remember, remembered
-from edge_client.cli.terminal import TypedAtTerminal, TypedLines, at_terminal, history_file
 from edge_client.errors import MENDABLE, described
 from edge_client.events import Result
 from edge_client.generate.sampling import SamplingOptions
@@ -41,7 +39,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=EXIT_CODES
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "lead_tokens", "pack", "offline")
+MODEL = ("bundle", "local", "service", "knowledge_base", "memory", "offline")
 
 
 @app.callback()
@@ -100,30 +98,28 @@ def ask(
     if not question.strip():
         raise InvalidInput("the question is empty: give it as an argument, or - to read standard input")
     title, text = ("", "") if file is None else _document(file)
-    memory, results = _memory(given), {}
+    compared, results = _memory(given) is Memory.compare, list[Result]()
     with EdgeModel.open(**given) as model:
-        for mode in ["off", None] if memory is Memory.compare else [None]:
-            if memory is Memory.compare and not json_output:
+        for mode in ["off", None] if compared else [None]:
+            if compared and not json_output:
                 out.rule("without memory" if mode == "off" else "with memory", align="left")
             with err.status("") as status:
-
-                def progress(done: int, of: int, status: Status = status) -> None:
-                    status.update(f"remembering {file}: {done} of {of} references")
-
                 stream = model.generate(
-                    question, memory=mode, document=text, title=title, progress=progress, **drawn
-                )
+                    question, memory=mode, document=text, title=title, **drawn,
+                    progress=lambda done, of: status.update(f"remembering {file}: {done} of {of} references"),
+                )  # fmt: skip
             if not json_output:
                 for delta in stream.deltas:
                     print(shown_on(sys.stdout, delta), end="", flush=True)
                 print(flush=True)
                 _around(stream.result())
-            results["without_memory" if mode == "off" else "with_memory"] = stream.result()
+            results.append(stream.result())
     if json_output:
-        shown = {name: show.as_json(result) for name, result in results.items()}
-        only = shown if memory is Memory.compare else next(iter(shown.values()))
-        print(json.dumps(only, ensure_ascii=False, indent=2))
-    for result in results.values():
+        shown = [show.as_json(result) for result in results]
+        names = ("without_memory", "with_memory")
+        data = dict(zip(names, shown, strict=True)) if compared else shown[0]
+        print(json.dumps(data, ensure_ascii=False, indent=2))
+    for result in results:
         lasting = [] if result.memories else [e for e in result.errors if e.partition(":")[0] in MENDABLE]
         if lasting:
             _complain(f"no memory could be read, and none will be until this is mended: {lasting[0]}")
@@ -141,12 +137,11 @@ def chat(given: dict[str, Any], drawn: SamplingOptions) -> None:
     """Talk; every turn reads memories, and only what is new is computed. Ctrl-C stops an answer, not the program.
 
     In a terminal: Enter sends, Alt-Enter begins a line, arrow keys and Ctrl-R find what was typed before, and below
-    an answer stands which memories it reads. Commands: /kb [NAME,…], /memory overlap|exact|off|compare, /retry,
-    /add FILE, /memories, /stats, /history, /save FILE, /load FILE, /reset, /help, /quit.
+    an answer stands which memories it read. /help lists the commands, such as /retry, /edit, /add, /save, /kb.
     """
-    memory, live = _memory(given), at_terminal()
-    typed = TypedAtTerminal(COMMANDS, history_file()) if live else TypedLines()
-    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, live=live, out=out, err=err)
+    memory, at_terminal = _memory(given), sys.stdin.isatty() and sys.stdout.isatty()
+    typed = typed_at_terminal(history_file()) if at_terminal else typed_lines
+    conversation = TerminalChat(EdgeModel.open(**given), drawn, memory, err, tables=at_terminal)
     try:
         conversation.run(typed)
     finally:
@@ -165,10 +160,8 @@ def _document(file: Path) -> tuple[str, str]:
 
 def _memory(given: dict[str, Any]) -> Memory | None:
     """How memories are read; what is no mode of the model's is taken out of its settings."""
-    memory: Memory | None = given.get("memory")
-    if memory is Memory.compare:
-        del given["memory"]
-    elif memory is not None:
+    memory: Memory | None = given.pop("memory", None)
+    if memory not in (None, Memory.compare):
         given["memory"] = memory.value
     return memory
 
@@ -180,7 +173,7 @@ def _around(result: Result) -> None:
         err.print(f"[yellow]answered {which}; why:[/]")
     if result.recalls:
         err.print(show.memories_table(result.recalls))
-    err.print(show.statistics_table(result, result.recalls))
+    err.print(show.statistics_table(result))
 
 
 for command in (doctor, build, pull, remember, remembered, forget, serve):

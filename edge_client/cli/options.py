@@ -32,9 +32,7 @@ SETTINGS = {
     "knowledge_base": "Whose memories are read; several as a,b.",
     "memory": "overlap decodes while memories are recalled, exact waits for them, off reads none, compare answers "
     "twice, without and with.",
-    "lead_tokens": "Tokens before a chunk's end at which overlap recalls.",
-    "pack": "Memory pack, read when the service is away.",
-    "offline": "Never call the service; with --pack, read that.",
+    "offline": "Never call the service; what this device has is read.",
     "provider": "auto, cpu, cuda or tensorrt.",
 }
 ANSWER = {
@@ -42,14 +40,10 @@ ANSWER = {
     "temperature": "0 always takes the likeliest token.",
     "top_k": "Draw from this many likeliest tokens; 0 from all.",
     "top_p": "Draw from the likeliest tokens that reach this.",
-    "min_p": "Draw from tokens this many times as likely as the likeliest.",
-    "repetition_penalty": "Above 1 makes tokens of the text so far unlikelier.",
-    "frequency_penalty": "-2 to 2, for every time a token was in the text so far.",
-    "presence_penalty": "-2 to 2, once for a token that was in the text so far.",
     "stop": "End before this text; may be given again.",
     "seed": "Makes drawing repeatable.",
 }
-FLAGS = {"knowledge_base": ("--knowledge-base", "--kb"), "lead_tokens": ("--lead",)}
+FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
 TYPES = {"memory": Memory, "stop": list[str]}
 BundleOption = Annotated[
     Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")

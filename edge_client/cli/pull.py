@@ -20,8 +20,9 @@ from rich.progress import (
 
 from edge_client.cli.options import ServiceOption
 from edge_client.errors import RetrievalError, StorageError
+from edge_client.local.folder import path_of
 from edge_client.pull.bundle import pull_bundle
-from edge_client.pull.pack import PACKS, pull_pack
+from edge_client.pull.pack import pull_pack
 from edge_client.pull.staging import Progress as ShowProgress
 from edge_client.pull.staging import Staging
 from edge_client.settings import EdgeSettings
@@ -38,7 +39,8 @@ def pull(
     out_folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Where it shall be. [default: build/bundle, or build/packs/NAME for a pack]"
+            "--out",
+            help="Folder of the bundle, or of local knowledge bases. [default: build/bundle, build/local]",
         ),
     ] = None,
     knowledge_base: Annotated[
@@ -50,9 +52,6 @@ def pull(
             help="Fetch this knowledge base's memories as a pack instead, for offline use.",
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Memories of a pack at most, chosen at random.")
-    ] = None,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", help="Bundle that shall read the pack. [default: build/bundle]")
     ] = None,
@@ -62,11 +61,11 @@ def pull(
     Ctrl-C keeps what was fetched: the same command goes on there. TLS and API key: EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
     EDGE_CLIENT_API_KEY and others, see the edge guide.
     """
-    if limit is not None and knowledge_base is None:
-        raise typer.BadParameter("--limit is for memory packs: add --knowledge-base NAME")
     given = {k: v for k, v in {"service": service, "bundle": bundle}.items() if v is not None}
     settings = EdgeSettings(**given)  # type: ignore[arg-type]
-    place = out_folder or (settings.bundle if knowledge_base is None else PACKS / knowledge_base)
+    place = out_folder or (settings.bundle if knowledge_base is None else settings.local)
+    if knowledge_base is not None:
+        folder, place = place, path_of(place, knowledge_base)
     try:
         with _bar() as show:
             if knowledge_base is None:
@@ -74,14 +73,11 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                packed = pull_pack(
-                    settings.channel, knowledge_base, place, limit=limit, progress=show, **_known(settings.bundle)
-                )  # fmt: skip
-                size = packed.bytes
-                of_all = "" if packed.memories == packed.head.memories else f" of {packed.head.memories}"
-                said = (
-                    f"{packed.memories}{of_all} memories of {knowledge_base}, revision {packed.head.revision}"
-                )
+                head = pull_pack(
+                    settings.channel, knowledge_base, folder, progress=show, **_known(settings.bundle)
+                ).head
+                size = place.stat().st_size
+                said = f"{head.memories} memories of {knowledge_base}, revision {head.revision}"
         out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
     except KeyboardInterrupt:
         err.print(f"\ninterrupted; {_kept(place)}", soft_wrap=True)

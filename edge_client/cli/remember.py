@@ -117,7 +117,6 @@ def forget(
     if everything:
         read_head(path)  # no other file is removed
         remove(path)
-        out.print(f"{path} is gone", soft_wrap=True, markup=False)
         return
     with closing(LocalKnowledgeBase.any(path)) as base:
         unknown = [key for key in keys or () if not base.delete(key)]
@@ -132,18 +131,18 @@ def _show(outcomes: Iterable[Remembered], total: int) -> None:
     counts: Counter[str] = Counter()
     references = 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    progress = Progress(*columns, console=err)
     try:
-        with progress:
+        with Progress(*columns, console=err) as progress:
             task = progress.add_task("documents", total=total)
             for one in outcomes:
-                what = f"documents, {references + one.done} memories"
-                if one.outcome != "writing":
-                    counts[one.outcome] += 1
-                    references += one.references
                 if one.outcome == "failed":
                     line = printable(f"failed {one.where}: {one.reason}: {one.message}")
                     progress.console.print(line, style="red", soft_wrap=True, markup=False)
+                if one.outcome != "writing":
+                    counts[one.outcome] += 1
+                    references += one.references
+                written = references + (one.done if one.outcome == "writing" else 0)
+                what = f"documents, {written} memories"
                 progress.update(task, completed=counts.total(), description=what)
     except KeyboardInterrupt:
         err.print("interrupted; what was written is kept, run the same command again to go on")

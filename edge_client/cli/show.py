@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_client.events import Finished, Recalled, Result
+from edge_client.events import Recalled, Result
 from memory_model.printable import printable
 
 
@@ -45,32 +45,30 @@ def memories_table(recalls: Sequence[Recalled], *, texts: bool = True) -> Render
     return Group(table, *notes) if table.row_count else Group(*notes)
 
 
-def statistics_table(answer: Finished | Result, recalls: Sequence[Recalled]) -> RenderableType:
+def statistics_table(result: Result) -> RenderableType:
     """What the answer cost: speed, and the milliseconds of each stage for every chunk that recalled."""
-    s = answer.statistics
+    s = result.statistics
     states = ", ".join(f"{n} {state}" for state, n in s.states.items())
     line = (
         f"{s.generated_tokens} tokens at {s.tokens_per_s:.1f} tokens/s, first token after {s.first_token_ms:.0f} ms, "
         f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} reused), decoder {s.decoder_ms:.0f} ms, "
         f"recall {s.recall_ms:.0f} ms{f' ({states})' if states else ''}, the rest {s.overhead_ms:.1f} ms; "
-        f"ended by {answer.reason}"
+        f"ended by {result.reason}"
     )
-    if not recalls:
-        return Text(line, style="dim")
     table = Table(box=None, padding=(0, 1, 0, 0), style="dim")
     stages = ("embed", "call", "server", "decompress", "inject", "blocked")
     for column in ("recall", "state", *(f"{stage} ms" for stage in stages)):
         table.add_column(column, justify="right")
-    for recalled in recalls:
+    for recalled in result.recalls:
         t = recalled.recall.times
-        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms, recalled.blocked.total_ms)
+        values = (t.embed_ms, t.call_ms, t.server_ms, t.decompress_ms, t.inject_ms, recalled.blocked_ms)
         table.add_row(str(recalled.chunk), recalled.state, *(f"{v:.1f}" for v in values))
-    return Group(Text(line, style="dim"), table)
+    return Group(Text(line, style="dim"), *([table] if table.row_count else []))
 
 
 def as_json(result: Result) -> dict[str, Any]:
     """The answer as JSON-ready values; memories by document, without their vectors."""
-    statistics = result.statistics
+    s = result.statistics
     return {
         "answer": result.text,
         "reason": result.reason,
@@ -80,13 +78,11 @@ def as_json(result: Result) -> dict[str, Any]:
                 "chunk": r.chunk, "generated": r.generated, "query": r.recall.query, "state": r.state,
                 "error": r.recall.error, "service_error": r.recall.service_error, "kept": r.kept,
                 "read": [{**asdict(m), "memory_id": f"{m.memory_id:016x}"} for m in r.recall.read],
-                "times": asdict(r.recall.times), "blocked": asdict(r.blocked),
+                "times": asdict(r.recall.times), "blocked_ms": round(r.blocked_ms, 3),
             }
             for r in result.recalls
         ],
         "statistics": {
-            **{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(statistics).items()},
-            "recall_ms": round(statistics.recall_ms, 3),
-            "blocked_ms_per_chunk": round(statistics.blocked_ms_per_chunk, 3),
+            **asdict(s), "recall_ms": s.recall_ms, "blocked_ms_per_chunk": s.blocked_ms_per_chunk,
         },
     }  # fmt: skip

@@ -176,23 +176,18 @@ class Decoder:
         if sequence.place is not None:
             self._lay(sequence, sequence.place, self._prefix_rows)
 
-    def rows(self, sequence: Sequence, stop: int) -> Rows:
-        """Within `alone`: copies of a sequence's first `stop` rows, the prefix's included."""
-        if sequence.place is not None:
-            return self.caches.read(sequence.place, sequence.memory, stop)
-        return {name: rows[:, :stop] for name, rows in (sequence.parked or self._prefix_rows).items()}
-
-    def put(self, sequence: Sequence, rows: Rows) -> None:
-        """Within `alone`: these are the sequence's first rows, the prefix's included."""
-        if sequence.place is not None:
-            self.caches.write(sequence.place, sequence.memory, rows)
-        else:
-            sequence.parked = rows
-
     def copy(self, source: Sequence, target: Sequence, tokens: int) -> None:
         """Within `alone`: the target has read the first tokens of the source."""
         self.restart(target, source.memory)
-        self.put(target, self.rows(source, len(self.prefix) + tokens))
+        stop = len(self.prefix) + tokens
+        if source.place is not None:
+            rows = self.caches.read(source.place, source.memory, stop)
+        else:
+            rows = {name: rows[:, :stop] for name, rows in (source.parked or self._prefix_rows).items()}
+        if target.place is not None:
+            self.caches.write(target.place, target.memory, rows)
+        else:
+            target.parked = rows
 
     def move(self, source: Sequence, target: Sequence) -> None:
         """Within `alone`: the target has the source's rows where they lie, and the source has none."""

@@ -18,7 +18,7 @@ from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT, CacheTensor, cache_layout
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import ModelConfig
-from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.errors import InvalidInput
 
 BUCKET = 64
 """Rows are a multiple of it."""
@@ -111,19 +111,6 @@ class Caches:
         for name, tensor in self.tensors.items():
             targets = self._text_rows(tensor, place, memory, rows[name].shape[1])
             self._copies.write(self.buffers[name], targets, rows[name].reshape(-1, self.config.head_dim))
-
-    def check_rows(self, arrays: Mapping[str, np.ndarray], length: int) -> None:
-        """Raise CorruptFile unless `arrays` hold `length` finite text rows of every cache tensor."""
-        if length < 0 or set(arrays) != set(self.tensors):
-            raise CorruptFile("the saved key-values are not of a decoder of this shape")
-        for name, array in arrays.items():
-            shape = (len(self.tensors[name].heads), length, self.config.head_dim)
-            if array.shape != shape or array.dtype != self.dtype:
-                raise CorruptFile(
-                    f"saved {name} are {array.dtype} {array.shape}, expected {self.dtype} {shape}"
-                )
-            if not np.isfinite(array).all():
-                raise CorruptFile(f"saved {name} hold NaN or infinity")
 
     def _first(self, tensor: CacheTensor, place: int) -> int:
         """The first row of a place, counted over a whole buffer."""

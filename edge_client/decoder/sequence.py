@@ -6,10 +6,9 @@ Knows tokens, positions and memories; knows nothing about text as letters, or ho
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -160,14 +159,6 @@ class Sequence:
         """The answer is over: other sequences need not wait for this one, and may have its place."""
         self.decoder.ended(self)
 
-    def rewind(self, length: int) -> None:
-        """Forget the text after the first `length` tokens; the memories in the slots stay. Raises InvalidInput."""
-        if not 0 <= length <= len(self.tokens):
-            raise InvalidInput(f"cannot rewind to {length} tokens, {len(self.tokens)} are cached")
-        with self.decoder.alone():
-            del self.tokens[length:]
-            self._chunks = [c for c in self._chunks if c.end <= length]
-
     def become(self, other: Sequence) -> None:
         """Hold what another sequence of the same decoder has read, where it lies; the other one is empty then."""
         with self.decoder.alone():
@@ -176,29 +167,6 @@ class Sequence:
             self.memory, self.held, self.source = other.memory, other.held, other.source
             self._prompt_length, self._missed = other._prompt_length, other._missed
             other.tokens, other._chunks, other.held = [], [], NOTHING
-
-    def snapshot(self) -> tuple[Rows, dict[str, Any]]:
-        """Copies of the key-values of prefix and text, and as JSON values what `restore` needs with them."""
-        with self.decoder.alone():
-            chunks = [[c.start, c.end, c.missed] for c in self._chunks]
-            return self.decoder.rows(self, self.length), {"with_memory": self.memory, "chunks": chunks}
-
-    def restore(
-        self, arrays: Mapping[str, np.ndarray], tokens: Tokens[int], held: Recall, *, with_memory: bool,
-        chunks: Tokens[Tokens[int]],
-    ) -> None:  # fmt: skip
-        """Go on from a snapshot of the prefix and `tokens`; raises CorruptFile, ContextFull, InvalidInput."""
-        length = len(self.decoder.prefix) + len(tokens)
-        if length > self.decoder.context:
-            raise ContextFull(f"the saved conversation has {length} tokens, {self.decoder.context} fit here")
-        self.decoder.caches.check_rows(arrays, length)
-        check_memories(held.memories, self.decoder.config)
-        with self.decoder.alone():
-            self.decoder.restart(self, bool(with_memory))
-            self.decoder.put(self, dict(arrays))
-            self.tokens = list(tokens)
-            self._chunks = [_Chunk(start, end, bool(missed)) for start, end, missed in chunks]
-            self._inject(held)
 
     def _inject(self, found: Recall) -> None:
         """Within `alone`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from edge_client.cancellation import Cancellation, Cancelled
@@ -20,7 +21,7 @@ from edge_client.decoder.sequence import Sequence as Text
 from edge_client.errors import ModelClosed, described
 from edge_client.events import Remembered
 from edge_client.generate.chunk_recalls import ChunkRecalls
-from edge_client.generate.past import Past, Turn
+from edge_client.generate.past import Past
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from memory_model.chat import Message, Prompt
 from memory_model.errors import Memory3Error
@@ -28,6 +29,8 @@ from memory_model.errors import Memory3Error
 if TYPE_CHECKING:
     from edge_client.model import EdgeModel
 
+REMEMBER_AT = 0.75
+"""Share of the context at which the oldest turns become memories: the mark."""
 KEPT_SHARE = 0.5
 """Of the mark, what turns may keep when others leave: so rows are freed once in so many tokens, not at every turn."""
 PINNED = 2
@@ -53,15 +56,16 @@ class Conversation:
     alone, or None. news: events that were not passed on yet.
     """
 
-    def __init__(self, model: EdgeModel, messages: Sequence[Message]) -> None:
+    def __init__(
+        self, model: EdgeModel, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]
+    ) -> None:
         self._model = model
         self.messages: list[Message] = [dict(m) for m in messages]
-        self.spelled: Mapping[int, Sequence[int]] = {}
+        self.spelled = dict(spelled)
         self.left = 0
         self.past: Past | None = None
         self.sequence = model.sequence()
         self.news: list[Remembered] = []
-        self._mark = int(model.remember_at * model.decoder.context)
         self._policy = model.policy
         self._prompt = Prompt([], [])
         self._eviction: _Eviction | None = None
@@ -74,7 +78,7 @@ class Conversation:
     def prompt(self, policy: RecallPolicy) -> Prompt:
         """What the next answer reads as text; turns that leave for it are being written. policy: of that answer."""
         self._policy, self._prompt = policy, self._kept(self.left)
-        if len(self._prompt.ids) >= self._mark and self._evicts:
+        if len(self._prompt.ids) >= self._model.mark and self._evicts:
             self._evict([])
         return self._prompt
 
@@ -84,7 +88,7 @@ class Conversation:
         Waits where the policy is `exact`, and where no further chunk fits.
         """
         text, chunk = self.sequence, self.sequence.decoder.config.memory.chunk_tokens
-        if text.length >= self._mark and self._eviction is None and self._evicts:
+        if text.length >= self._model.mark and self._eviction is None and self._evicts:
             self._evict(text.tokens[len(self._prompt.ids) :])
         waits = self._policy.mode is RecallMode.exact or text.length + chunk >= text.decoder.context
         eviction = self._eviction
@@ -113,10 +117,10 @@ class Conversation:
         self.news.append(Remembered(eviction.turns, references, error))
         return True
 
-    def remembers(self) -> Past:
+    def remembers(self, saved: bytes = b"") -> Past:
         """The conversation's own memories, made at the first need. Raises StorageError."""
         if self.past is None:
-            self.past = self._model.past()
+            self.past = self._model.past(saved)
             self.sequence.source = object()  # rows that were read with them are for no other conversation
         return self.past
 
@@ -128,31 +132,21 @@ class Conversation:
     def _evict(self, said: Sequence[int]) -> None:
         """Let the oldest turns leave, in the background. said: tokens of the answer that were read so far."""
         left = self._leaving(len(said))
-        if left == self.left:
+        kept = self._kept(left)
+        if left == self.left or len(kept.ids) + len(said) >= self._model.decoder.room:
             return
-        first, *later = self.turns
-        gone = [start for start in (first, *later) if start < first + left]
-        # Those that were written before are known by their number.
-        written = [
-            Turn(n, self.messages[start:end])
-            for n, (start, end) in enumerate(zip(gone, later, strict=False), 1)
-        ]
-        leaving = tuple(
-            t.number for t, start in zip(written, gone, strict=True) if start >= first + self.left
-        )
+        first = self.turns[0]
+        gone = [(n, at) for n, at in enumerate(pairwise(self.turns), 1) if at[0] < first + left]
+        leaving = tuple(n for n, (start, _) in gone if start >= first + self.left)
         if self._eviction is not None:
             leaving = (*self._eviction.turns, *leaving)
-        self.left, kept = left, self._kept(left)
-        past: Past | None = None
-        try:
-            past = self.remembers()
-        except Memory3Error as failed:
-            self.news.append(Remembered(leaving, 0, described(failed)))
+        self.left = left
+        # Those that were written before are known by their number.
+        turns = [(n, self.messages[start:end]) for n, (start, end) in gone]
         whole = Prompt([*kept.ids, *said], [*kept.content, *[True] * len(said)])
-        read = (
-            whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
-        )  # the answer itself reads the last token
-        job = self._model.background.submit(self._write_and_read, past, written, read, self._policy)
+        # The answer itself reads the last token of its prompt.
+        read = whole if said else Prompt(whole.ids[:-1], whole.content[:-1])
+        job = self._model.background.submit(self._write_and_read, turns, read, self._policy)
         self._eviction = _Eviction(job, leaving, kept, len(self.sequence.tokens))
         if not said:
             self._prompt = kept
@@ -162,14 +156,13 @@ class Conversation:
 
         said: tokens of the answer under way.
         """
-        turns = self.turns
-        pinned = turns[-PINNED:]
+        turns, mark = self.turns, self._model.mark
         for start in turns[:-1]:
             left = start - turns[0]
-            bound = self._mark if start in pinned else int(KEPT_SHARE * self._mark)
+            bound = mark if start in turns[-PINNED:] else int(KEPT_SHARE * mark)
             if left >= self.left and len(self._kept(left).ids) + said < bound:
                 return left
-        return turns[-1] - turns[0]
+        return turns[-1] - turns[0] if turns else 0
 
     def _kept(self, left: int) -> Prompt:
         """The conversation without so many messages behind the system's."""
@@ -179,19 +172,16 @@ class Conversation:
         return self._model.bundle.chat.prompt([self.messages[n] for n in numbers], spelled=spelled)
 
     def _write_and_read(
-        self, past: Past | None, turns: Sequence[Turn], prompt: Prompt, policy: RecallPolicy
+        self, turns: Sequence[tuple[int, Sequence[Message]]], prompt: Prompt, policy: RecallPolicy
     ) -> tuple[Text, int, str]:
         """In the background: memories of the turns, and a sequence that has read the prompt with them at hand."""
         model, references, error = self._model, 0, ""
-        if past is not None:
-            try:
-                references = past.remember_turns(turns)
-            except Exception as failed:  # costs these memories, not the conversation
-                error = described(failed)
+        try:
+            references = self.remembers().remember_turns(turns)
+        except Exception as failed:  # costs these memories, not the conversation
+            error = described(failed)
         text = model.sequence(object())  # another one's rows were read without these memories
-        recalls = ChunkRecalls(
-            text, prompt, model.bundle.tokenizer, model.worker, policy, model.closing, past
-        )
+        recalls = ChunkRecalls(model, text, prompt, policy, model.closing, self.past)
         try:
             recalls.read_prompt(text.begin(prompt.ids, memory=True))
         finally:

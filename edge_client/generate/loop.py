@@ -15,65 +15,65 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edge_client.cancellation import Cancellation, Cancelled
 from edge_client.decoder.sequence import Sequence
-from edge_client.events import Blocked, Event, Finished, Recalled, Statistics, Token, TokenLogprob
+from edge_client.events import Event, Finished, Recalled, Statistics, Token, TokenLogprob
 from edge_client.generate.chunk_recalls import ChunkRecalls
 from edge_client.generate.conversation import Conversation
-from edge_client.generate.prompt import asks
 from edge_client.generate.sampling import Picked, Sampler, Sampling
 from edge_client.generate.text import StreamText
 from edge_client.recall.policy import RecallPolicy
-from edge_client.recall.worker import RecallWorker
 from memory_model.chat import Prompt
-from memory_model.refusal import Refusal, is_refusal
-from memory_model.tokenizer import Tokenizer
+from memory_model.refusal import is_refusal
+
+if TYPE_CHECKING:
+    from edge_client.model import EdgeModel
 
 
 class Answer:
     """Reads a prompt and generates, in one iteration of `events`. One thread at a time.
 
-    sequence: the conversation's key-values; they keep what was read. worker: None answers without memories.
-    cancellation: tested before every run of the decoder and every token. conversation: whose turns may leave the cache
-    while the answer goes on, and whose own memories are read; None for an answer that nothing follows.
+    sequence: the conversation's key-values; they keep what was read. cancellation: tested before every run of the
+    decoder and every token. conversation: whose turns may leave the cache while the answer goes on, and whose own
+    memories are read; None for an answer that nothing follows.
     """
 
     def __init__(
-        self, sequence: Sequence, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer,
-        worker: RecallWorker | None, policy: RecallPolicy, cancellation: Cancellation, refusal: Refusal,
-        conversation: Conversation | None = None,
+        self, model: EdgeModel, sequence: Sequence, prompt: Prompt, sampling: Sampling, policy: RecallPolicy,
+        cancellation: Cancellation, conversation: Conversation | None = None,
     ) -> None:  # fmt: skip
-        self._sequence, self._prompt, self._sampling, self._tokenizer = sequence, prompt, sampling, tokenizer
+        self._sequence, self._prompt, self._sampling = sequence, prompt, sampling
+        self._tokenizer = tokenizer = model.bundle.tokenizer
         self._sampler = Sampler(sampling, sequence.decoder.config.vocabulary, prompt.ids)
         self._stream = StreamText(tokenizer, sampling.stop)
-        self._worker, self._cancellation = worker, cancellation
-        self._conversation = conversation
-        self._recalls = ChunkRecalls(sequence, prompt, tokenizer, worker, policy, cancellation)
+        self._cancellation, self._conversation = cancellation, conversation
+        self._recalls = ChunkRecalls(model, sequence, prompt, policy, cancellation)
         self._ends = set(tokenizer.stop_ids)
         # An answer that goes on has its first token behind it.
+        refusal = model.bundle.manifest.refusal
         biased = refusal.bias and not prompt.begun
         self._refusal = (refusal.first_token(tokenizer), refusal.bias) if biased else None
         self._generated: list[int] = []
         self._texts: list[str] = []  # of the tokens' events, in parallel
         self._reason = ""
-        self._begun = time.perf_counter()
-        self._away_s = 0.0
-        self._first_token_s = 0.0
+        self._begun = self._away_s = self._first_token_s = 0.0
 
     def events(self) -> Iterator[Event]:
         """Recalled and Token events as they happen, then Finished, which also ends a cancelled answer.
 
         Closing the iterator early leaves nothing running, and what was read stays cached.
         """
+        self._begun = time.perf_counter()
         decoder_s, reused = self._sequence.decoder_s, 0
         try:
             if self._conversation is not None:
                 self._conversation.settle(self._cancellation)
                 self._recalls.also = self._conversation.past
-            reused = self._sequence.begin(self._prompt.ids, memory=self._worker is not None)
+            reused = self._sequence.begin(self._prompt.ids, memory=self._recalls.worker is not None)
             for event in self._tokens(reused):
                 left = time.perf_counter()
                 yield event
@@ -108,12 +108,7 @@ class Answer:
                 self._make_room()
             if self._reason:
                 return
-            recalls.generated(picked.id)
-            if asks(number, recalls.chunk_tokens, recalls.lead_tokens):
-                recalls.request()
-            if number % recalls.chunk_tokens == 0:
-                recalls.begin_chunk()
-            recalls.take_late()
+            recalls.generated(picked.id, number)
             logits = self._read([picked.id])
 
     def _token(self, picked: Picked) -> Token:
@@ -146,7 +141,7 @@ class Answer:
         return news
 
     def _make_room(self) -> None:
-        if self._conversation is not None and self._worker is not None:
+        if self._conversation is not None and self._recalls.worker is not None:
             self._conversation.make_room(self._cancellation)
             self._recalls.also = self._conversation.past
 
@@ -169,10 +164,7 @@ class Answer:
     @property
     def recalled(self) -> tuple[Recalled, ...]:
         """The last event of every chunk, without the memories' keys and values, which are megabytes."""
-        return tuple(
-            replace(r, recall=replace(r.recall, memories=(), payloads=()))
-            for r in self._recalls.last.values()
-        )
+        return tuple(replace(r, recall=replace(r.recall, memories=())) for r in self._recalls.last.values())
 
     def keep(self, tokens: int) -> None:
         """Forget all but the first so many tokens: the caller never received the others."""
@@ -185,14 +177,14 @@ class Answer:
     def _statistics(self, reused: int, decoder_s: float) -> Statistics:
         seconds, number = self._seconds(), len(self._generated)
         last = list(self._recalls.last.values())
-        prompt = sum((r.blocked for r in last if not r.generated), Blocked())
-        blocked = sum((r.blocked for r in last if r.generated), Blocked())
+        prompt = sum(r.blocked_ms for r in last if not r.generated)
+        blocked = sum(r.blocked_ms for r in last if r.generated)
         decoding_s = max(seconds - self._first_token_s, 1e-9)
         return Statistics(
             prompt_tokens=len(self._prompt.ids), reused_tokens=reused, generated_tokens=number,
             first_token_ms=1e3 * self._first_token_s,
             tokens_per_s=(number - 1) / decoding_s if number > 1 else 0.0, decoder_ms=1e3 * decoder_s,
-            overhead_ms=1e3 * (seconds - decoder_s) - prompt.total_ms - blocked.total_ms,
+            overhead_ms=1e3 * (seconds - decoder_s) - prompt - blocked,
             recalls=len(last), states=dict(Counter(r.state for r in last)),
-            generated_recalls=sum(r.generated for r in last), prompt_blocked=prompt, blocked=blocked,
+            generated_recalls=sum(r.generated for r in last), prompt_blocked_ms=prompt, blocked_ms=blocked,
         )  # fmt: skip

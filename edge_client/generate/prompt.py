@@ -93,8 +93,8 @@ def query_text(prompt: Prompt, tokenizer: Tokenizer, start: int, end: int, limit
     return Query(text, earlier) if text else Query(earlier) if earlier else None
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many tokens, or messages, two sequences begin with in common."""
     length = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -104,22 +104,12 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def asks(generated: int, chunk_tokens: int, lead_tokens: int = 0) -> bool:
-    """Whether the next chunk's memories are asked for now, after `generated` tokens of an answer.
+    """Whether the next chunk's memories are requested now, after `generated` tokens of an answer.
 
-    lead_tokens: how long before the chunk's end; 0 asks at its end (paper 3.1). A lead of a whole chunk or more
-    would ask with none of the chunk's own tokens, so one of them is always there.
+    lead_tokens: how long before the chunk's end; 0 requests at its end (paper 3.1). At least one of the chunk's own
+    tokens is always there.
     """
-    lead_tokens = min(lead_tokens, chunk_tokens - 1)
-    return generated > 0 and (generated + lead_tokens) % chunk_tokens == 0
-
-
-def generated_query(said: Sequence[int], chunk_tokens: int) -> Sequence[int]:
-    """The tokens that a generated chunk asks with, at the time it asks: the last `chunk_tokens` that were said.
-
-    said: content tokens of the prompt (no template), then those generated. Asked early, the query has fewer
-    tokens of its own chunk and as many more of what was said before, so a lead never makes it shorter.
-    """
-    return said[-chunk_tokens:]
+    return generated > 0 and (generated + min(lead_tokens, chunk_tokens - 1)) % chunk_tokens == 0
 
 
 def query_vectors(embedder: Embedder, queries: Sequence[str]) -> np.ndarray:

@@ -1,24 +1,23 @@
 """How a token is chosen: the options of an answer as one checked value, and logits to one token.
 
 Bias, penalties, constraint, temperature, top-k, top-p, min-p, and a draw. Greedy is one argmax; nothing here sorts
-the whole vocabulary unless the likeliest tokens in question are that many.
+the whole vocabulary where a few tokens are likely.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypedDict
+from typing import Annotated, Any, Protocol, TypedDict
 
 import numpy as np
+from pydantic import ConfigDict, Field, SkipValidation, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from memory_model.errors import InvalidInput
 
 MOST_LOGPROBS = 20
 """Likeliest tokens that can be requested, as in OpenAI's interface."""
-CANDIDATES = 512
-"""Tokens sorted at first for top-p; all of them only if these do not reach p."""
 
 
 class TokenConstraint(Protocol):
@@ -51,11 +50,14 @@ class SamplingOptions(TypedDict, total=False):
     constraint: TokenConstraint | None
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Checked options. Raises InvalidInput that names the option, NaN and wrong types included.
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_Stop = Annotated[str, Field(min_length=1)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
 
-    They work on the logits in this order.
+
+@checked_dataclass(frozen=True, config=_STRICT)
+class Sampling:
+    """Checked options, made by `of`. They work on the logits in this order.
 
     logit_bias: {token id: number added to its logit}, from -100 (never) to 100 (always).
     repetition_penalty: r > 1 makes tokens that were there unlikelier: a positive logit is divided by r, a
@@ -73,53 +75,34 @@ class Sampling:
     constraint: rules tokens out after bias and penalties; made for this one answer.
     """
 
-    max_tokens: int = 512
-    stop: Sequence[str] = ()
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    logprobs: int | None = None
-    constraint: TokenConstraint | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
-        _whole("max_tokens", self.max_tokens, 1, None)
-        _whole("top_k", self.top_k, 0, None)
-        _number("temperature", self.temperature, 0, 100)
-        _number("top_p", self.top_p, 0, 1, above=True)
-        _number("min_p", self.min_p, 0, 1)
-        _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
-        _number("frequency_penalty", self.frequency_penalty, -2, 2)
-        _number("presence_penalty", self.presence_penalty, -2, 2)
-        if self.seed is not None:
-            _whole("seed", self.seed, 0, 2**128)
-        if self.logprobs is not None:
-            _whole("logprobs", self.logprobs, 0, MOST_LOGPROBS)
-        if not isinstance(self.logit_bias, Mapping):
-            raise InvalidInput(
-                f"logit_bias must be a mapping of token ids to numbers, not {self.logit_bias!r}"
-            )
-        for token, bias in self.logit_bias.items():
-            _whole("a token id of logit_bias", token, 0, None)
-            _number(f"logit_bias of token {token}", bias, -100, 100)
-        if isinstance(self.stop, str) or not isinstance(self.stop, Sequence):
-            raise InvalidInput(f"stop must be a sequence of strings, not {self.stop!r}")
-        if not all(isinstance(s, str) and s for s in self.stop):
-            raise InvalidInput("stop must hold non-empty strings")
+    max_tokens: Annotated[int, Field(ge=1)] = 512
+    stop: list[_Stop] | tuple[_Stop, ...] = ()
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    frequency_penalty: _Penalty = 0.0
+    presence_penalty: _Penalty = 0.0
+    logit_bias: Mapping[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] = field(
+        default_factory=dict
+    )
+    seed: Annotated[int, Field(ge=0, le=2**128)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    constraint: SkipValidation[TokenConstraint | None] = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Sampling:
-        """From keyword arguments; raises InvalidInput for one that does not exist."""
+        """From keyword arguments; raises InvalidInput that names the option which is wrong or does not exist."""
         known = [f.name for f in fields(cls)]
         if unknown := sorted(set(options) - set(known)):
             raise InvalidInput(f"there is no option {', '.join(unknown)}: the options are {', '.join(known)}")
-        return cls(**options)
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            wanted = wrong["msg"].partition(" should ")[2]
+            raise InvalidInput(f"{wrong['loc'][0]} must {wanted}, not {str(wrong['input'])[:60]!r}") from None
 
     def check_vocabulary(self, vocabulary: int) -> None:
         """Raise InvalidInput for a biased token that the model does not have."""
@@ -228,14 +211,11 @@ def likeliest(values: np.ndarray, count: int) -> np.ndarray:
 
 def _nucleus(weights: np.ndarray, top_p: float) -> np.ndarray:
     """The fewest places, likeliest first, whose weights reach top_p of all."""
-    wanted = top_p * weights.sum()
-    for count in (min(CANDIDATES, len(weights)), len(weights)):
-        likely = likeliest(weights, count)
-        likely = likely[np.argsort(-weights[likely], kind="stable")]
-        total = np.cumsum(weights[likely])
-        if total[-1] >= wanted:
-            break
-    return likely[: int(np.searchsorted(total, wanted)) + 1]
+    total = weights.sum()
+    # All that are lighter than this do not add up to what is left out: only the others are sorted.
+    likely = np.flatnonzero(weights >= (1 - top_p) * total / len(weights))
+    likely = likely[np.argsort(-weights[likely], kind="stable")]
+    return likely[: int(np.searchsorted(np.cumsum(weights[likely]), top_p * total)) + 1]
 
 
 def _with_logprobs(logits: np.ndarray, token: int, count: int) -> Picked:
@@ -245,22 +225,3 @@ def _with_logprobs(logits: np.ndarray, token: int, count: int) -> Picked:
     top = likeliest(logits, count) if count else np.empty(0, np.int64)
     top = top[np.argsort(-logits[top], kind="stable")]
     return Picked(token, float(logits[token]) - total, tuple((int(t), float(logits[t]) - total) for t in top))
-
-
-def _whole(name: str, value: object, least: int, most: int | None) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < least
-        or (most is not None and value > most)
-    ):
-        limit = f"{least} to {most}" if most is not None else f"{least} or more"
-        raise InvalidInput(f"{name} must be a whole number, {limit}, not {value!r}")
-
-
-def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInput(f"{name} must be a number, not {value!r}")
-    if not least <= value <= most or (above and value == least):
-        limit = f"above {least:g} and at most {most:g}" if above else f"{least:g} to {most:g}"
-        raise InvalidInput(f"{name} must be {limit}, not {value!r}")

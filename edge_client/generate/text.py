@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory_model.errors import InvalidInput
 from memory_model.tokenizer import Tokenizer
 
 _INCOMPLETE = "\ufffd"
@@ -16,8 +15,6 @@ class StreamText:
     """The growing text of one answer. `push` returns what may be shown; `flush` the rest at the end."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
-            raise InvalidInput("stop must be a sequence of non-empty strings")
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._pending: list[int] = []

@@ -13,8 +13,7 @@ import numpy as np
 from edge_client.local.knowledge_base import LocalKnowledgeBase, disk_errors, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
-from edge_client.wire.bases import merged
-from edge_client.wire.retrieval import Answer
+from edge_client.wire.retrieval import Answer, merged, names_of
 from memory_model.bundle import Bundle
 from memory_model.errors import IdentityMismatch, InvalidInput, MissingFile
 from memory_model.formats import FileDocument
@@ -45,7 +44,7 @@ class Remembered:
 
 
 class LocalKnowledgeBases:
-    """Those of one folder, open for one bundle. Thread-safe."""
+    """Those of one folder, open for one bundle: the device's own, and packs in place of a service. Thread-safe."""
 
     def __init__(
         self, folder: Path, bundle: Bundle, *, minimum_score: float | None = None, only: str = ""
@@ -53,48 +52,53 @@ class LocalKnowledgeBases:
         """Opens what is there, or `only` one; raises what LocalKnowledgeBase.open raises: none is left out silently."""
         self.folder, self._bundle, self._minimum_score = folder, bundle, minimum_score
         self._lock = threading.Lock()
-        files = [path for path in files_of(folder) if only in ("", path.stem)]
-        self._bases = {path.stem: self._opened(path) for path in files}
+        opened = [self._opened(path) for path in files_of(folder) if only in ("", path.stem)]
+        self._own = {base.path.stem: base for base in opened if not base.head.pulled}
+        self._pulled = {base.name: base for base in opened if base.head.pulled}
 
     def __len__(self) -> int:
-        """Knowledge bases."""
-        return len(self._bases)
+        """Knowledge bases of the device's own."""
+        return len(self._own)
 
     def documents(self) -> dict[str, list[LocalDocument]]:
-        """The documents of every knowledge base, by its name."""
+        """The documents of every knowledge base of the device's own, by its name."""
         with self._lock:
-            return {name: base.documents() for name, base in self._bases.items()}
+            return {name: base.documents() for name, base in self._own.items()}
 
     def base(self, name: str, dimension: int = 0) -> LocalKnowledgeBase:
-        """One by name; with the dimension of its vectors, it is made where it is missing. Raises MissingFile."""
+        """One by name; with the dimension of its vectors, it is made where it is missing.
+
+        Raises MissingFile, and InvalidInput for one that was pulled from a service.
+        """
         with self._lock:
-            if name not in self._bases:
+            if name in self._pulled:
+                raise InvalidInput(f"{name!r} was pulled from a service: choose another name with --kb")
+            if name not in self._own:
                 path = path_of(self.folder, name)
                 try:
-                    self._bases[name] = self._opened(path)
+                    self._own[name] = self._opened(path)
                 except MissingFile:
                     if not dimension:
                         raise
-                    embedder_id = self._bundle.manifest.embedder_id
-                    head = Head.of(name, self._bundle.identity, embedder_id, dimension)
-                    self._bases[name] = LocalKnowledgeBase.create(
-                        path, head, minimum_score=self._minimum_score
-                    )
-            return self._bases[name]
+                    head = Head.of(name, self._bundle.identity, self._bundle.manifest.embedder_id, dimension)
+                    self._own[name] = LocalKnowledgeBase.create(path, head, minimum_score=self._minimum_score)
+            return self._own[name]
+
+    def stand_ins(self, names: str) -> list[LocalKnowledgeBase]:
+        """Packs of the knowledge bases "atlas,firm", to be searched where their service does not answer."""
+        return [self._pulled[name] for name in names_of(names) if name in self._pulled]
 
     def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
-        """The k best of all, as `LocalKnowledgeBase.retrieve`."""
+        """The k best of the device's own, as `LocalKnowledgeBase.retrieve`."""
         with self._lock:
-            bases = dict(self._bases)
-        answers = [base.retrieve(vectors, k=k, words=words) for base in bases.values()]
-        if not answers:
-            return Answer(((),) * len(vectors), 0.0)
-        return answers[0] if len(answers) == 1 else merged(list(bases), answers, k, words)
+            bases = list(self._own.values())
+        answers = [base.retrieve(vectors, k=k, words=words) for base in bases]
+        return merged(answers, k, words) if answers else Answer(((),) * len(vectors))
 
     def close(self) -> None:
         """Close the files."""
         with self._lock:
-            for base in self._bases.values():
+            for base in (*self._own.values(), *self._pulled.values()):
                 base.close()
 
     def _opened(self, path: Path) -> LocalKnowledgeBase:

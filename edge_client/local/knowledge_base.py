@@ -6,8 +6,8 @@
     vectors     float32 [dimension] of unit length, by reference
     payloads    payload and its CRC-32C, by reference
 
-A query is compared with every vector (a few milliseconds for a hundred thousand); the nearest are put in order by
-vector and words, as the service does (`memory_model.words`). Nothing of it is ever sent.
+A query is compared with every vector in int8, and exactly with those that are near (`edge_client.local.vectors`); the
+nearest are put in order by vector and words, as the service does (`memory_model.words`). Nothing of it is ever sent.
 """
 
 from __future__ import annotations
@@ -19,33 +19,26 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from edge_client.errors import StorageError
 from edge_client.local.records import Head, LocalDocument, Reference
+from edge_client.local.vectors import BLOCK, NearVectors
 from edge_client.local.writer import Written
 from edge_client.wire.retrieval import Answer, Hit
-from memory_model.codec.blas import one_thread
 from memory_model.codec.payload import Identity
-from memory_model.errors import (
-    CorruptFile,
-    InvalidInput,
-    MissingFile,
-)
+from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 FORMAT_VERSION = 1
-IN_MEMORY = Path(":memory:")
-"""In place of a path: a knowledge base that ends with the process, unless it is saved."""
 WAIT_S = 10.0
 """For another process that writes to the file."""
-_COUNTED_TEXTS = 4096
 _SHIFT = 1 << 63
 """Memory ids are unsigned on the wire, SQLite's numbers are signed."""
 _TABLES = """
@@ -77,11 +70,8 @@ class LocalKnowledgeBase:
         self.name = head.name
         self._connection = connection
         self._lock = threading.RLock()
-        self._ids = np.zeros(0, np.int64)
-        self._vectors = np.zeros((0, head.dimension), np.float32)
+        self._near = NearVectors(head.dimension)
         self._known = -1, -1  # the file's version and its changes here when vectors were read
-        self._deleted = False
-        self._words = lru_cache(_COUNTED_TEXTS)(self._words_of)
 
     @classmethod
     def open(
@@ -95,11 +85,7 @@ class LocalKnowledgeBase:
         """
         path = Path(path)
         head = read_head(path)
-        head.require(
-            identity,
-            embedder_id,
-            remedy or f"write it anew with `edge-client remember --anew --kb {head.name}`",
-        )
+        head.require(identity, embedder_id, remedy)
         return cls(path, _connected(path), head, minimum_score)
 
     @classmethod
@@ -112,11 +98,10 @@ class LocalKnowledgeBase:
     def create(
         cls, path: str | Path, head: Head, *, minimum_score: float | None = None
     ) -> LocalKnowledgeBase:
-        """A new file, or one in memory (IN_MEMORY); raises InvalidInput for a file that holds something."""
+        """A new file; raises InvalidInput for one that holds something."""
         path = Path(path)
         with disk_errors(path):
-            if path != IN_MEMORY:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             connection = _connected(path)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
@@ -224,14 +209,11 @@ class LocalKnowledgeBase:
             for key, title, metadata, at, references in rows
         ]
 
-    def retrieve(
-        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (),
-        maximum_drop: float | None = LARGEST_DROP, minimum_score: float | None = None, return_text: bool = True,
-    ) -> Answer:  # fmt: skip
+    def retrieve(self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
         """The k nearest memories of each vector (float32 [n, dim]), as MemoryClient.retrieve; no network.
 
         words: hashes of each query's words: the nearest by vector are then ordered by vector and words, and those
-        that score lower than the best by more than maximum_drop are left out. Raises InvalidInput, CorruptFile.
+        that score far lower than the best are left out. Raises InvalidInput, CorruptFile.
         """
         dimension = self.head.dimension
         if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimension:
@@ -240,110 +222,84 @@ class LocalKnowledgeBase:
             raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
         if k < 1:
             raise InvalidInput(f"k must be positive, not {k}")
-        minimum_score = self.minimum_score if minimum_score is None else minimum_score
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(norms) & (norms > 0)).all():
             raise InvalidInput("query vectors must be finite and not zero")
+        queries, wanted = (vectors / norms).astype(np.float32), max(k, self.head.candidates if words else 0)
+        sent: set[int] = set()
+        hits = []
         with self._reading() as connection:
             self._refresh(connection)
-            ids, stored = self._ids, self._vectors
-            if not len(ids):
-                return Answer(((),) * len(vectors), 0.0)
-            with one_thread():
-                scores = (vectors / norms).astype(np.float32) @ stored.T
-            sent: set[int] = set()
-            hits = []
-            for number, of_query in enumerate(scores):
-                said = words[number] if words else ()
-                places = self._nearest(of_query, k, said, maximum_drop, minimum_score)
-                hits.append(
-                    tuple(self._hit(place, float(of_query[place]), return_text, sent) for place in places)
-                )
+            for number, near in enumerate(self._near.nearest(queries, wanted)):
+                scores = self._nearest(connection, queries[number], near, wanted)
+                if words and words[number]:
+                    scores = _by_words(connection, scores, words[number])
+                hits.append(self._hits(connection, dict(list(scores.items())[:k]), sent))
         return Answer(tuple(hits), 0.0)
 
     # Everything below is called with the lock held.
 
     def _nearest(
-        self, scores: np.ndarray, k: int, words: Sequence[int], drop: float | None, minimum: float | None
-    ) -> list[int]:
-        """Places of the k best by cosine, or by cosine and words of the nearest by cosine."""
-        wanted = min(max(k, self.head.candidates) if words else k, len(scores))
-        places = np.argpartition(scores, len(scores) - wanted)[len(scores) - wanted :]
-        places = places[np.lexsort((places, -scores[places]))]
-        if minimum is not None:
-            places = places[scores[places] >= minimum]
-        found: list[int] = places.tolist()
-        if not words or not found:
-            return found
-        counted = [self._words(int(self._ids[place])) for place in found]
-        best = order(
-            words,
-            scores[places].tolist(),
-            [text for text, _ in counted],
-            [title for _, title in counted],
-            drop,
-        )
-        return [found[place] for place in best[:k]]
+        self, connection: sqlite3.Connection, query: np.ndarray, near: np.ndarray, wanted: int
+    ) -> dict[int, float]:
+        """The nearest of these references with their cosines, best first, by the vectors themselves."""
+        rows = _rows(connection, "SELECT id, vector FROM vectors WHERE id IN", near.tolist())
+        ids = np.array([row[0] for row in rows], np.int64)
+        scores = self._matrix([row[1] for row in rows]) @ query
+        best = np.lexsort((ids, -scores))[:wanted]
+        if self.minimum_score is not None:
+            best = best[scores[best] >= self.minimum_score]
+        return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
 
-    def _words_of(self, reference: int) -> tuple[np.ndarray, list[int]]:
-        query = (
-            "SELECT refs.text, title FROM refs JOIN documents ON documents.id = document WHERE refs.id = ?"
-        )
-        text, title = self._connection.execute(query, (reference,)).fetchone()
-        return text_words(text), query_words(title)
-
-    def _hit(self, place: int, score: float, return_text: bool, sent: set[int]) -> Hit:
+    def _hits(
+        self, connection: sqlite3.Connection, scores: Mapping[int, float], sent: set[int]
+    ) -> tuple[Hit, ...]:
         """The payload goes with the first hit of a memory, as in the service's answers."""
         query = (
-            "SELECT memory_id, key, title, chunk, refs.text, checksum, crc32c, payload FROM refs JOIN documents"
-            " ON documents.id = document JOIN payloads ON payloads.id = refs.id WHERE refs.id = ?"
+            "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum, vector, crc32c, payload FROM refs"
+            " JOIN documents ON documents.id = document JOIN vectors USING (id) JOIN payloads USING (id)"
+            " WHERE refs.id IN"
         )
-        shifted, key, title, chunk, text, checksum, crc32c, payload = self._connection.execute(
-            query, (int(self._ids[place]),)
-        ).fetchone()
-        memory_id = shifted + _SHIFT
-        if _checksum(text, self._vectors[place].tobytes()) != checksum:
-            raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
-        held = memory_id in sent
-        sent.add(memory_id)
-        return Hit(
-            memory_id=memory_id, score=score, document_key=key, title=title, chunk_number=chunk,
-            text=text if return_text else None, payload=b"" if held else bytes(payload), crc32c=crc32c, held=held,
-            knowledge_base="" if self.head.memories else self.name,
-        )  # fmt: skip
+        found = {row[0]: row[1:] for row in _rows(connection, query, list(scores))}
+        hits = []
+        for reference in (n for n in scores if n in found):  # another process may delete meanwhile
+            shifted, key, title, chunk, text, checksum, vector, crc32c, payload = found[reference]
+            memory_id = shifted + _SHIFT
+            if _checksum(text, vector) != checksum:
+                raise CorruptFile(
+                    f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew"
+                )
+            held = memory_id in sent
+            sent.add(memory_id)
+            hits.append(
+                Hit(
+                    memory_id=memory_id, score=scores[reference], document_key=key, title=title, chunk_number=chunk,
+                    text=text, payload=b"" if held else payload, crc32c=crc32c, held=held,
+                    knowledge_base=self.name,
+                )
+            )  # fmt: skip
+        return tuple(hits)
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Read the vectors of references that came since the last time, or all where some went."""
         version = connection.execute("PRAGMA data_version").fetchone()[0], connection.total_changes
         if version == self._known:
             return
-        last = int(self._ids[-1]) if len(self._ids) else 0
-        count, newer = connection.execute(
-            "SELECT count(*), coalesce(sum(id > ?), 0) FROM vectors", (last,)
-        ).fetchone()
-        if count - newer != len(
-            self._ids
-        ):  # some went: ids are given once, so what is left is what was there
-            last, newer = 0, count
-            self._ids, self._vectors = self._ids[:0], self._vectors[:0]
-        if newer:
-            self._ids, self._vectors = self._grown(connection, last, count)
+        query = "SELECT count(*), coalesce(sum(id > ?), 0) FROM refs"
+        count, newer = connection.execute(query, (self._near.last_id,)).fetchone()
+        if count - newer != len(self._near):  # ids are given once, so what is left is what was there
+            self._near = NearVectors(self.head.dimension)
+        query = "SELECT id, vector FROM vectors WHERE id > ? ORDER BY id"
+        rows = connection.execute(query, (self._near.last_id,))
+        while block := rows.fetchmany(BLOCK):
+            self._near.add(np.array([row[0] for row in block]), self._matrix([row[1] for row in block]))
         self._known = version
 
-    def _grown(self, connection: sqlite3.Connection, last: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """All ids and vectors; room for as many again is kept, so that each is copied a few times at most."""
-        old, ids = len(self._ids), np.zeros(count, np.int64)
-        ids[:old] = self._ids
-        room = self._vectors.base
-        if not isinstance(room, np.ndarray) or len(room) < count:
-            room = np.empty((count + count // 2, self.head.dimension), np.float32)
-            room[:old] = self._vectors
-        rows = connection.execute("SELECT id, vector FROM vectors WHERE id > ? ORDER BY id", (last,))
-        for place, (number, vector) in enumerate(rows, old):
-            if len(vector) != 4 * self.head.dimension:
-                raise CorruptFile(f"a vector in {self.path} has {len(vector)} bytes: the file is damaged")
-            ids[place], room[place] = number, np.frombuffer(vector, "<f4")
-        return ids, room[:count]
+    def _matrix(self, vectors: Sequence[bytes]) -> np.ndarray:
+        """float32 [n, dimension]."""
+        if any(len(vector) != 4 * self.head.dimension for vector in vectors):
+            raise CorruptFile(f"vectors in {self.path} are of another length: the file is damaged")
+        return np.frombuffer(b"".join(vectors), "<f4").reshape(-1, self.head.dimension)
 
     @staticmethod
     def _delete(connection: sqlite3.Connection, key: str) -> bool:
@@ -422,6 +378,25 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
     return connection
+
+
+def _rows(connection: sqlite3.Connection, query: str, ids: Sequence[int]) -> list[tuple[Any, ...]]:
+    """The rows of these ids, in any order, by one query that ends with `IN`."""
+    return connection.execute(f"{query} (SELECT value FROM json_each(?))", (json.dumps(ids),)).fetchall()
+
+
+def _by_words(
+    connection: sqlite3.Connection, scores: Mapping[int, float], words: Sequence[int]
+) -> dict[int, float]:
+    """The same references ordered by cosine and words, without those far below the best."""
+    query = "SELECT refs.id, refs.text, title FROM refs JOIN documents ON documents.id = document WHERE refs.id IN"
+    texts = {row[0]: row[1:] for row in _rows(connection, query, list(scores))}
+    found = [reference for reference in scores if reference in texts]
+    best = order(
+        words, [scores[n] for n in found], [text_words(texts[n][0]) for n in found],
+        [query_words(texts[n][1]) for n in found], LARGEST_DROP,
+    )  # fmt: skip
+    return {found[place]: scores[found[place]] for place in best}
 
 
 def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> None:

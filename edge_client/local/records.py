@@ -24,7 +24,7 @@ class Head:
     """Which knowledge base it is and what wrote it. Ids are hex SHA-256; dimension: of its vectors.
 
     candidates: nearest by vector that words put in order. Of a memory pack, else 0: the service's revision, and how
-    many memories it has there with which digest of their ids; a limited pack has fewer.
+    many memories it has with which digest of their ids.
     """
 
     name: str
@@ -38,6 +38,11 @@ class Head:
     memories: int = 0
     id_digest: int = 0
 
+    @property
+    def pulled(self) -> bool:
+        """Whether it is a memory pack, which a service wrote."""
+        return self.memories > 0
+
     @classmethod
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
         """A new one's, for what a bundle writes."""
@@ -46,7 +51,9 @@ class Head:
         )
 
     def require(self, identity: Identity, embedder_id: str, remedy: str) -> None:
-        """Raise the mismatch of the first id that is another."""
+        """Raise the mismatch of the first id that is another; remedy: what to do, if not the usual."""
+        again = "pull" if self.pulled else "remember --anew"
+        remedy = remedy or f"write it anew with `edge-client {again} --kb {self.name}`"
         mismatches: tuple[tuple[type[IdentityMismatch], str, str], ...] = (
             (ModelMismatch, self.model_id, identity.model_id),
             (FormatMismatch, self.memory_format_id, identity.memory_format_id),

@@ -1,7 +1,7 @@
 """Texts of chunks to explicit memories: embed, call the service, check, decompress. Never raises for a chunk.
 
     queries -> query vectors -> hits -> payloads, checked -> memories      what is in the cache skips the middle
-               embedder         the service, or the device's pack
+               embedder         the service, and this device
 
 Whatever fails on the way becomes a Recall without memories that says why, because decoding goes on.
 """
@@ -23,8 +23,8 @@ from edge_client.errors import RetrievalError, described
 from edge_client.generate.prompt import query_vectors
 from edge_client.recall.cache import CachedMemory, MemoryCache
 from edge_client.recall.policy import Breaker
-from edge_client.wire.bases import merged
-from edge_client.wire.retrieval import Answer, Hit
+from edge_client.wire.client import MemoryClient
+from edge_client.wire.retrieval import Answer, Hit, merged
 from memory_model.codec.payload import ExplicitMemory, MemoryFormat
 from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, IdentityMismatch
@@ -35,8 +35,6 @@ CACHE_BYTES = 64 << 20
 DEADLINE_S = 2.0
 HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
-SERVICE_SHARE = 0.75
-"""Of a recall's deadline, what the service gets where a pack can answer instead."""
 FAIR_SHARE = 0.5
 """Of its time that a call must have got before its timeout counts as the service's failure."""
 LASTING = frozenset(
@@ -46,8 +44,8 @@ LASTING = frozenset(
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
 """fetched: at least one memory came from the service. held: all were here already. late: they came, or will, after
-their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds, its pack or
-memories of its own. off: recall is off."""
+their chunk began. failed: requested in vain. skipped: not requested. offline: from what this device holds. off: recall
+is off."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ class MemoryRead:
 class RecallTimes:
     """Where a chunk's recall spent its time, in milliseconds. Chunks recalled together share the times equally.
 
-    queue: behind the computing of other recalls. call: to the answer, of which the server reports `server_ms`, of these
-    `search_ms` and `fetch_ms` for searching and for reading payloads.
+    queue: behind the computing of other recalls. call: to the answer, of which the server reports `server_ms`.
     """
 
     embed_ms: float = 0.0
@@ -88,8 +85,6 @@ class RecallTimes:
     decompress_ms: float = 0.0
     inject_ms: float = 0.0
     queue_ms: float = 0.0
-    search_ms: float = 0.0
-    fetch_ms: float = 0.0
 
     def shared(self, chunks: int) -> RecallTimes:
         """One chunk's share of the times of `chunks`."""
@@ -100,9 +95,9 @@ class RecallTimes:
 class Recall:
     """What a chunk reads: memories (at most the model's number), where they are from, or why there are none.
 
-    memories: arrays are read-only. payloads: their checked bytes, one for each. read: one for each hit, refused
-    ones included. error: `REASON: message` of what failed for the whole chunk, with `reason` alone beside it; empty if
-    nothing did. service_error: why the service was not used, when memories came from the device's pack.
+    memories: arrays are read-only. read: one for each hit, refused ones included. error: `REASON: message` of what
+    failed for the whole chunk, with `reason` alone beside it; empty if nothing did. service_error: why the service was
+    not used, when memories came from this device instead.
     """
 
     query: str
@@ -111,7 +106,6 @@ class Recall:
     error: str = ""
     times: RecallTimes = RecallTimes()
     state: RecallState = "fetched"
-    payloads: tuple[bytes, ...] = ()
     service_error: str = ""
     reason: str = ""
 
@@ -131,35 +125,21 @@ class LocalSource(Protocol):
         ...
 
 
-class Service(Protocol):
-    """What is needed of a client; `edge_client.wire.client.MemoryClient` is one."""
-
-    def retrieve(
-        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]] = (), held_ids: Collection[int] = (),
-        timeout_s: float | None = None, cancellation: Cancellation | None = None,
-    ) -> Answer:  # fmt: skip
-        """The k nearest of each vector; raises a RetrievalError."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class Recaller:
     """The device's read path. Thread-safe: all sessions share it, with its cache and what it learned of the service.
 
-    client: the service, called first. pack: used when there is no client or the service does not answer; the service
-    then has a part of the deadline, so that there is time left for the pack. local: searched at every recall, and
-    merged with the others by score; recallers may share the list. clock: seconds, replaced in tests.
+    client: the service, if it is to be called. local: searched at every recall, and merged with the service's answer by
+    score; recallers may share the list. stand_ins: searched where the service does not answer. clock: seconds, replaced
+    in tests.
     """
 
     def __init__(
-        self, embedder: Embedder, client: Service | None, memory_format: MemoryFormat, *,
-        pack: LocalSource | None = None, local: list[LocalSource] | None = None, cache: MemoryCache | None = None,
+        self, embedder: Embedder, client: MemoryClient | None, memory_format: MemoryFormat, *,
+        local: list[LocalSource] | None = None, stand_ins: Sequence[LocalSource] = (), cache: MemoryCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.embedder, self.client, self.memory_format, self.pack = embedder, client, memory_format, pack
-        self.local = [] if local is None else local
+        self.embedder, self.client, self.memory_format = embedder, client, memory_format
+        self.local, self._stand_ins = [] if local is None else local, stand_ins
         self.cache = MemoryCache(CACHE_BYTES) if cache is None else cache
         self._memories_per_chunk = memory_format.config.memory.memories_per_chunk
         self._breaker = Breaker(clock)
@@ -175,7 +155,7 @@ class Recaller:
         own memories, searched as `local` is.
         """
         try:
-            local = self.local if also is None else (*self.local, also)
+            local = [source for source in (*self.local, also) if source]  # an empty one changes nothing
             return self._recall(queries, deadline_s, cancellation, local)
         except Exception as error:
             # A fault of ours, or of a runtime, costs these chunks' memories and no more.
@@ -199,7 +179,7 @@ class Recaller:
         if not queries:
             return []
         failed = self._closed()
-        if failed and not local and (self.pack is None or not failed.unavailable):
+        if failed and not local and not (self._stand_ins and failed.unavailable):
             return without(queries, failed.reason, str(failed), "skipped")
         begun = time.perf_counter()
         with self._computing:
@@ -219,30 +199,26 @@ class Recaller:
                 # Error and frame, and those of its causes, would hold each other until Python's collector runs.
                 error.__traceback__ = error.__cause__ = error.__context__ = None
                 failed = error
-        state: RecallState = "fetched"
-        if failed:
-            if self.pack is not None and failed.unavailable:
-                answers.append(self.pack.retrieve(vectors, k=k, words=words))
-            elif not local or failed.reason == "CANCELLED":
-                times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
-                state = "skipped" if failed.reason == "CANCELLED" else "failed"
-                return without(queries, failed.reason, str(failed), state, times)
-            state = "offline"
-        answer = answers[0] if len(answers) == 1 else merged([""] * len(answers), answers, k, words)
+        if failed and failed.unavailable:
+            answers += [source.retrieve(vectors, k=k, words=words) for source in self._stand_ins]
+        if failed and (not answers or failed.reason == "CANCELLED"):
+            times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
+            state: RecallState = "skipped" if failed.reason == "CANCELLED" else "failed"
+            return without(queries, failed.reason, str(failed), state, times)
+        answer = merged(answers, k, words)
         called = time.perf_counter()
         with self._computing:
             read = self._read(answer, held, private)
         times = replace(
-            times, call_ms=1e3 * (called - embedded), server_ms=answer.server_ms, search_ms=answer.search_ms,
-            fetch_ms=answer.fetch_ms, decompress_ms=1e3 * (time.perf_counter() - called),
+            times, call_ms=1e3 * (called - embedded), server_ms=answer.server_ms,
+            decompress_ms=1e3 * (time.perf_counter() - called),
         ).shared(len(queries))  # fmt: skip
         return [
             Recall(
-                query, memories, reads, times=times, payloads=payloads,
-                service_error=described(failed) if failed and (self.client or self.pack) else "",
-                state="held" if state == "fetched" and memories and _all_held(reads) else state,
+                query, memories, reads, times=times, state="offline" if failed else _state(reads),
+                service_error=described(failed) if failed and (self.client or self._stand_ins) else "",
             )
-            for query, (memories, payloads, reads) in zip(queries, read, strict=True)
+            for query, (memories, reads) in zip(queries, read, strict=True)
         ]  # fmt: skip
 
     def _closed(self) -> RetrievalError | None:
@@ -258,12 +234,9 @@ class Recaller:
     ) -> Answer:  # fmt: skip
         """The service's answer; the breaker learns how it went, but is not told of what is this device's slowness."""
         assert self.client is not None
-        whole_s = deadline_s * (1.0 if self.pack is None else SERVICE_SHARE)
-        left_s = whole_s - spent_s
+        left_s = deadline_s - spent_s
         if left_s <= 0:
-            message = (
-                f"this device took {spent_s:.3g} s to queue and embed the query, {whole_s:.3g} s were given"
-            )
+            message = f"this device took {spent_s:.3g} s to queue and embed the query, {deadline_s:.3g} s were given"
             raise RetrievalError(message, reason="DEADLINE_EXCEEDED", unavailable=True)
         call = self._breaker.begin()
         try:
@@ -274,7 +247,7 @@ class Recaller:
         except RetrievalError as error:
             too_late = error.reason == "DEADLINE_EXCEEDED"
             if error.reason in LASTING or (
-                error.unavailable and not (too_late and left_s < FAIR_SHARE * whole_s)
+                error.unavailable and not (too_late and left_s < FAIR_SHARE * deadline_s)
             ):
                 self._breaker.failed(call, error)
             elif not error.unavailable and error.reason != "CANCELLED":
@@ -285,8 +258,8 @@ class Recaller:
 
     def _read(
         self, answer: Answer, held: Mapping[int, CachedMemory], private: Collection[int]
-    ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[bytes, ...], tuple[MemoryRead, ...]]]:
-        """Memories, payloads and fates of every query's hits, checked and decoded; at most the model's number is read.
+    ) -> list[tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]]:
+        """Memories and fates of every query's hits, checked and decoded; at most the model's number is read.
 
         held: what the request named; its bytes count even if the cache let them go. private: ids of local memories.
         """
@@ -337,13 +310,14 @@ class Recaller:
             self.cache.put(memory_id, found[memory_id])
 
 
-def _all_held(read: Sequence[MemoryRead]) -> bool:
-    return all(r.held for r in read if not r.refused)
+def _state(read: Sequence[MemoryRead]) -> RecallState:
+    used = [memory.held for memory in read if not memory.refused]
+    return "held" if used and all(used) else "fetched"
 
 
 def _of_query(
     hits: Sequence[Hit], found: Mapping[int, CachedMemory], refused: Mapping[int, str], sent: Collection[int]
-) -> tuple[tuple[ExplicitMemory, ...], tuple[bytes, ...], tuple[MemoryRead, ...]]:
+) -> tuple[tuple[ExplicitMemory, ...], tuple[MemoryRead, ...]]:
     """What one query reads. sent: ids of memories whose payload came with this answer."""
     read: list[MemoryRead] = []
     chosen: dict[int, CachedMemory] = {}
@@ -359,5 +333,4 @@ def _of_query(
                 held=not why and hit.memory_id not in sent, knowledge_base=hit.knowledge_base,
             )
         )  # fmt: skip
-    memories = tuple(known.memory for known in chosen.values() if known.memory is not None)
-    return memories, tuple(known.payload for known in chosen.values()), tuple(read)
+    return tuple(known.memory for known in chosen.values() if known.memory is not None), tuple(read)

@@ -32,7 +32,7 @@ from edge_client.serve.requests import BASE_NAME, EmbeddingRequest
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from edge_client.wire.admin import ServiceLink
-from edge_client.wire.bases import names_of
+from edge_client.wire.retrieval import names_of
 from memory_model.errors import InvalidInput
 from memory_model.formats import SUFFIXES, read_documents
 

@@ -159,7 +159,7 @@ class _Text:
             **{name: getattr(found, name) for name in ("error", "service_error", "query")},
             "read": [_memory(memory, texts=self.body.memory.texts) for memory in found.read],
             "times": {name: round(value, 3) for name, value in asdict(found.times).items()},
-            "blocked_ms": round(recalled.blocked.total_ms, 3),
+            "blocked_ms": round(recalled.blocked_ms, 3),
         }
 
 

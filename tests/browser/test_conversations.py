@@ -14,6 +14,7 @@ from tests.browser.chat_page import (
     answers,
     ask,
     ask_and_wait,
+    import_turns,
     question,
     set_settings,
     wait_until_answered,
@@ -131,14 +132,10 @@ def test_a_chat_has_a_system_message_of_its_own_and_a_meter_of_its_context(open_
     assert second == [{"role": "user", "content": "hello"}]
 
 
-def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage, tmp_path: Path) -> None:
+def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenPage) -> None:
     page = open_small()
-    text = "Look:\n\n```python\nprint('hi')  # there\n```\n\n" + "\n\n".join(f"line {n}" for n in range(60))
-    file = tmp_path / "code.json"
-    file.write_text(
-        json.dumps([{"role": "user", "content": "code?"}, {"role": "assistant", "content": text}])
-    )
-    page.locator("#import-file").set_input_files([file])
+    lines = "\n\n".join(f"line {n}" for n in range(60))
+    import_turns(page, "code?", f"Look:\n\n```python\nprint('hi')  # there\n```\n\n{lines}")
     expect(page.locator("pre .string")).to_have_text("'hi'")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the code").click()

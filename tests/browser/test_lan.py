@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from deploy.processes import AppProcess
-from tests.browser.chat_page import ask_and_wait, set_settings
+from tests.browser.chat_page import ANSWER, QUESTION, answer_without_end, ask_and_wait, set_settings
 from tests.browser.conftest import CHROMIUM, OPTIONS, pages
-from tests.edge_client.tiny_bundle import tiny_bundle
+from tests.browser.day import Day
 
 pytestmark = [
     pytest.mark.browser,
@@ -55,50 +55,40 @@ def other_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]
         subprocess.run(["ip", "netns", "del", NETWORK], capture_output=True)
 
 
-def started(folder: Path, *options: str) -> AppProcess:
-    return AppProcess.start(folder, tiny_bundle(folder).folder, "127.0.0.1:1", "--lan", *options)
-
-
-def used(page: Page) -> None:
-    """A conversation with all that needs a secure context elsewhere: ids, locks, the clipboard."""
-    set_settings(page, mode="off", max_tokens="6")
-    ask_and_wait(page, "one", 1)
-    ask_and_wait(page, "two", 2)
-    page.get_by_role("button", name="Copy the answer").last.click()
-    expect(page.locator(".toast").last).to_have_text("Copied.")
-    page.reload()
-    expect(page.locator("li.user")).to_have_count(2)
-
-
-def test_over_plain_http_with_the_key_of_the_address(other_machine: Browser, tmp_path: Path) -> None:
-    with started(tmp_path) as app, pages(other_machine, app, f"http://{OWN}:{app.port}") as open_page:
-        page = open_page(path=f"#key={app.key}")
-        assert page.evaluate("isSecureContext") is False
-        assert page.url == f"http://{OWN}:{app.port}/"  # the key does not stay in the address
-        used(page)
-        two = open_page(context=page.context, path=f"#key={app.key}")
-        two.get_by_role("button", name="one", exact=True).click()
-        set_settings(page, max_tokens="1800")
-        two.get_by_label("Your question").fill("me too")
-        page.get_by_label("Your question").fill("a long one")
-        page.keyboard.press("Enter")
-        expect(page.locator("li.assistant .answer").last).to_have_attribute("aria-busy", "true")
-        two.get_by_label("Your question").press("Enter")
-        expect(two.locator(".toast.error")).to_contain_text("another tab")
-
-
-def test_over_tls_with_the_certificate_that_it_made(other_machine: Browser, tmp_path: Path) -> None:
-    context: BrowserContext = other_machine.new_context(ignore_https_errors=True)
-    with started(tmp_path, "--tls") as app:
-        with pages(other_machine, app, f"https://{OWN}:{app.port}") as open_page:
-            used(open_page(context=context, path=f"#key={app.key}"))
-        context.close()
-
-
-def test_without_the_key_the_page_asks_for_it(other_machine: Browser, tmp_path: Path) -> None:
-    with started(tmp_path) as app, pages(other_machine, app, f"http://{OWN}:{app.port}") as open_page:
-        page = open_page()
-        page.get_by_role("textbox", name="API key").fill(app.key)
-        page.get_by_role("button", name="Go on").click()
-        set_settings(page, mode="off", max_tokens="6")
-        ask_and_wait(page, "one")
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewhere(
+    other_machine: Browser, day: Day, bundle: Path, tmp_path: Path, scheme: str, picture: Callable[[Page, str], None]
+) -> None:  # fmt: skip
+    tls = ["--tls"] if scheme == "https" else []
+    with AppProcess.start(tmp_path, bundle, day.service.address, "--lan", *tls) as app:
+        url = f"{scheme}://{OWN}:{app.port}"
+        with pages(other_machine, app, url) as open_page:
+            page = open_page(path=f"#key={app.key}", ignore_https_errors=True)
+            assert page.evaluate("isSecureContext") is bool(tls)
+            assert page.url == f"{url}/"  # the key does not stay in the address
+            set_settings(page, mode="off", max_tokens="6")
+            ask_and_wait(page, "one", 1)
+            ask_and_wait(page, "two", 2)
+            page.get_by_role("button", name="Copy the answer").last.click()
+            expect(page.locator(".toast").last).to_have_text("Copied.")
+            page.reload()
+            expect(page.locator("li.user")).to_have_count(2)
+            two = open_page(context=page.context)
+            two.get_by_role("textbox", name="API key").fill(app.key)
+            two.get_by_role("button", name="Go on").click()
+            two.get_by_role("button", name="one", exact=True).click()
+            answer_without_end(page)
+            set_settings(page, max_tokens="1500")
+            two.get_by_label("Your question").fill("me too")
+            page.get_by_label("Your question").fill("a long one")
+            page.keyboard.press("Enter")
+            expect(page.locator("li.assistant .answer").last).to_have_attribute("aria-busy", "true")
+            two.get_by_label("Your question").press("Enter")
+            expect(two.locator(".toast.error")).to_contain_text("another tab")
+            page.get_by_role("button", name="Stop").click()
+            if not tls:
+                page.get_by_role("button", name="New chat").click()
+                set_settings(page, mode="exact", max_tokens="40")
+                expect(ask_and_wait(page, QUESTION)).to_contain_text(ANSWER)
+                page.mouse.move(700, 30)
+                picture(page, "lan")

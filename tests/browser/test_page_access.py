@@ -94,6 +94,10 @@ def test_the_pictures_of_the_documents(open_page: OpenPage, scheme: str, picture
     page.mouse.move(700, 30)
     assert violations(page) == []
     picture(page, scheme)
+    if scheme == "light":
+        for number, asked in enumerate(("its capital", "its population", "the climate of Tonga"), 3):
+            ask_and_wait(page, f"What is {asked}?", number)
+        picture(page, "long")
 
 
 def test_the_theme_can_be_chosen_and_stays(open_small: OpenPage) -> None:

@@ -53,10 +53,6 @@ def test_links_that_pip_could_not_install_are_made_once_more_without_harm(tmp_pa
         assert os.readlink(tmp_path / "libggml.so") == "libggml.so.0.9"
 
 
-def test_without_a_build_there_is_no_peer(tmp_path):
-    assert LlamaCpp.find(tmp_path) is None
-
-
 def test_bits_per_weight_count_the_scales(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     quantised = gguf.quantize(np.ones((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)

@@ -75,12 +75,6 @@ def test_every_figure_that_a_scenario_measures_has_a_direction(name):
     assert {one or other for one, other in named} <= set(find_scenario(name).directions)
 
 
-def test_a_setting_of_the_command_overrules_the_quick_one():
-    assert made_scenario().settings_of(["rounds=4", "target=host:1"], quick=True) == Settings(
-        rounds=4, target="host:1"
-    )
-
-
 @pytest.mark.parametrize(
     "wrong", ["rounds", "=3", "rounds=[", "round=3", "rounds=0", "threads=many", "target=http://h"]
 )
@@ -138,28 +132,6 @@ def test_more_is_better_worse_or_neither_as_the_scenario_declares(name, word):
         return {"scenario": "made", name: value, "intervals": {name: [value, value]}}
 
     assert [v.word for v in compare(result(1), result(2))] == [word]
-
-
-def test_without_intervals_a_difference_is_unclear():
-    few = {**made_result(), "ratio": 0.1, "intervals": {"ratio": None}}
-    assert [v.word for v in compare(few, made_result())] == ["unclear"]
-
-
-def test_figures_of_rows_are_compared_with_those_of_the_same_row_wherever_it_stands():
-    def row(rtt_ms: float, low: float, high: float) -> dict:
-        return {"rtt_ms": rtt_ms, "ratio": (low + high) / 2, "intervals": {"ratio": [low, high]}}
-
-    before = {"scenario": "made", "rows": [row(0, 0.9, 0.95), row(50, 0.9, 0.95), row(100, 0.9, 0.95)]}
-    after = {"scenario": "made", "rows": [row(50, 0.7, 0.75), row(0, 0.9, 0.95), row(200, 0.1, 0.2)]}
-    assert {v.name: v.word for v in compare(before, after)} == {
-        "0 ms: ratio": "same",
-        "50 ms: ratio": "worse",
-    }
-
-
-def test_results_of_different_scenarios_are_refused():
-    with pytest.raises(ScenarioFailed, match="cannot be compared"):
-        compare(made_result(), {**made_result(), "scenario": "other"})
 
 
 @pytest.mark.parametrize(("low", "exit_code"), [(0.95, 0), (0.5, 1)])

@@ -30,15 +30,6 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> N
     assert recall(np.where(collection.neighbours % 2, collection.neighbours, -1), exact) < 1.0
 
 
-def test_the_same_seed_gives_the_same_collection_and_every_payload_is_another() -> None:
-    one, other = Collection(50, 16, 5), Collection(50, 16, 5)
-    assert np.array_equal(one.query_vectors, other.query_vectors)
-    payloads = [one.payload(n) for n in range(50)]
-    assert payloads == [other.payload(n) for n in range(50)]
-    assert len(set(payloads)) == 50
-    assert {len(payload) for payload in payloads} == {PAYLOAD_BYTES}
-
-
 def test_the_echo_answers_every_question_with_five_payloads() -> None:
     requests = requests_of(Collection(50, 16, 3))
     with side_process(serve_echo) as address:

@@ -69,12 +69,6 @@ def test_what_builds_a_wheel_is_read_as_it_was_meant(wheel: Wheel) -> None:
     assert tomllib.loads("".join(as_toml(table))) == table
 
 
-def test_the_wheels_of_a_release_ask_for_each_other_in_the_same_version() -> None:
-    for wheel in ALL.values():
-        ours = [r for r in requirements(wheel) if r.startswith("memory3-")]
-        assert ours == [f"{name}=={VERSION}" for name in sorted(wheel.ours)]
-
-
 def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:
     given = {"edge", "service"} | {extra for wheel in ALL.values() for extra in wheel.optional}
     assert given | WORKSHOP == set(EXTRAS)

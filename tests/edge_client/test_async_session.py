@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_client import EdgeModel, Finished, SessionBusy, Token
+from edge_client import EdgeModel, Token
 
 QUESTION = "What is the code of Lima?"
 MANY: dict[str, Any] = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
@@ -58,16 +58,3 @@ async def test_an_answer_that_is_left_is_recorded_as_far_as_it_was_received(
     assert [m["content"] for m in session.messages] == ([QUESTION, text] if taken else [])
     again = await session.send("Go on", **{**MANY, "max_tokens": 2}).aresult()
     assert again.statistics.generated_tokens == 2
-
-
-async def test_cancel_gives_finished_and_a_second_answer_is_refused_meanwhile(model: EdgeModel) -> None:
-    session = model.session()
-    events = []
-    async for event in session.send(QUESTION, **{**MANY, "max_tokens": 400}):
-        if not events:
-            with pytest.raises(SessionBusy, match="read it to its end, or end it with"):
-                session.send("x")
-        events.append(event)
-        session.cancel()
-    assert isinstance(events[-1], Finished)
-    assert events[-1].reason == "cancelled"

@@ -162,32 +162,31 @@ def test_a_question_is_answered_the_same_whatever_was_asked_before(model: EdgeMo
 
 
 def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) -> None:
-    _, _, finished = answer(model, max_tokens=5)
-    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "forty"},
-                {"role": "user", "content": "And Rome?"}]  # fmt: skip
-    _, _, second = answer(model, messages)
-    assert second.statistics.reused_tokens >= finished.statistics.prompt_tokens
-    assert second.statistics.recalls > 0
-    again = answer(model, messages)[2].statistics
+    """Continued, asked again, with its last or its first question changed, its answer gone on with, and a stranger."""
+    system = {"role": "system", "content": "Be brief, and " + "kind, " * 20}
+    first = [system, {"role": "user", "content": QUESTION}]
+    said = answer(model, first, max_tokens=30, **MANY)[2]
+    cached = said.statistics.prompt_tokens + 29
+    talk = [*first, {"role": "assistant", "content": said.text}, {"role": "user", "content": "And Rome?"}]
+    assert answer(model, talk)[2].statistics.reused_tokens == cached
+    again = answer(model, talk)[2].statistics
     assert again.reused_tokens == again.prompt_tokens - 1
     assert again.recalls > 0, "the last chunk's memories are read again"
-
-
-def test_without_memory_reuse_changes_nothing(model: EdgeModel) -> None:
-    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "x"},
-                {"role": "user", "content": "And?"}]  # fmt: skip
-    fresh = answer(model, messages, memory="off", max_tokens=20)[1]
-    answer(model, messages[:1], memory="off")
-    _, tokens, finished = answer(model, messages, memory="off", max_tokens=20)
-    assert finished.statistics.reused_tokens > 0
-    assert tokens == fresh
-
-
-def test_text_comes_in_pieces_that_make_the_whole(model: EdgeModel) -> None:
-    events = list(model.generate(QUESTION, max_tokens=60, temperature=2.0, seed=1))
-    shown = "".join(e.text for e in events if isinstance(e, Token))
-    _, _, finished = parts(events)
-    assert shown == finished.text
+    edited = answer(model, [*talk[:-1], {"role": "user", "content": "And Paris?"}])[2].statistics
+    assert edited.reused_tokens >= cached - 16, "a chunk that changes is read anew from its start"
+    branch = [
+        *talk[:-1],
+        talk[-1],
+        {"role": "assistant", "content": "No"},
+        {"role": "user", "content": "Oh?"},
+    ]
+    assert answer(model, branch)[2].statistics.reused_tokens >= cached, (
+        "the answer is spelled as it was generated"
+    )
+    gone_on = answer(model, talk[:-1], max_tokens=2)[2].statistics
+    assert gone_on.reused_tokens >= cached - 16
+    stranger = answer(model, [system, {"role": "user", "content": "Who?"}])[2].statistics
+    assert stranger.reused_tokens >= 112
 
 
 def test_a_stop_string_ends_the_answer_before_it(model: EdgeModel) -> None:
@@ -197,11 +196,6 @@ def test_a_stop_string_ends_the_answer_before_it(model: EdgeModel) -> None:
     finished = answer(model, stop=[stop], **options)[2]
     assert finished.reason == "stop"
     assert finished.text == text[: text.index(stop)]
-
-
-def test_the_same_seed_gives_the_same_answer(model: EdgeModel) -> None:
-    runs = [answer(model, temperature=5.0, top_p=0.9, seed=s, max_tokens=20)[1] for s in (1, 1, 2)]
-    assert runs[0] == runs[1] != runs[2]
 
 
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
@@ -217,17 +211,6 @@ def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
     assert answer(model)[2].reason == "length"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 1.5}, {"max_tokens": True}, {"temperature": -1},
-     {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_p": 0}, {"top_p": 1.1}, {"stop": [""]},
-     {"stop": "x"}, {"stop": [3]}],
-)  # fmt: skip
-def test_wrong_options_are_refused_before_anything_runs(model: EdgeModel, options: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput):
-        model.generate(QUESTION, **options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("messages", [[], {}, [{}], [{"role": "x", "content": "y"}], 3])
 def test_wrong_messages_are_refused(model: EdgeModel, messages: object) -> None:
     with pytest.raises(InvalidInput):
@@ -239,30 +222,14 @@ def test_strange_questions_are_answered(model: EdgeModel, question: str) -> None
     assert answer(model, question)[2].statistics.generated_tokens > 0
 
 
-def test_two_answers_at_a_time_have_caches_of_their_own(model: EdgeModel) -> None:
-    alone = answer(model, max_tokens=20, **MANY)[1]
-    first = model.generate(QUESTION, max_tokens=20, **MANY)
-    begun = [next(first) for _ in range(5)]
-    other = answer(model, "Something else: Cairo, Delhi?", max_tokens=20, **MANY)[1]
-    assert parts([*begun, *first])[1] == alone
-    assert other != alone
-
-
 def test_statistics_add_up(model: EdgeModel) -> None:
     recalls, tokens, finished = answer(model, max_tokens=40)
     s = finished.statistics
-    assert s.generated_tokens == len(tokens)
-    assert s.recalls == len(recalls)
-    assert s.tokens_per_s > 0
-    assert s.first_token_ms > 0
+    assert s.generated_tokens == len(tokens) == 40
     assert s.states == Counter(r.state for r in recalls)
     assert s.generated_recalls == len([r for r in recalls if r.generated]) == 2
-    assert s.recall_ms == pytest.approx(sum(r.blocked.total_ms for r in recalls))
-    assert s.blocked_ms_per_chunk == pytest.approx(s.blocked.total_ms / 2)
-    assert s.blocked.total_ms >= s.blocked.embed_ms > 0, "exact stands still while it recalls"
-    assert s.decoder_ms + s.recall_ms + s.overhead_ms >= s.first_token_ms
-    usage = (s.prompt_tokens, s.reused_tokens, s.generated_tokens)
-    assert usage == (s.prompt_tokens, s.reused_tokens, 40)
+    assert s.recall_ms == pytest.approx(sum(r.blocked_ms for r in recalls))
+    assert s.decoder_ms + s.recall_ms + s.overhead_ms >= s.first_token_ms > 0
     assert all(r.recall.times.server_ms > 0 for r in recalls)
 
 

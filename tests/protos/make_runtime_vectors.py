@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_client.generate.prompt import OWN_SHARE, asks, cut, generated_query
+from edge_client.generate.prompt import OWN_SHARE, asks, cut
 from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate, prefix_ids, text_start
 from memory_model.codec.codec import ProductCodec
@@ -194,7 +194,7 @@ def answered(case: Case) -> dict[str, Any]:
         if case.memory and asks(len(tokens), size):
             found = recalled.pop(0)
             read = read if found is None else found
-            text = tokenizer.decode(generated_query(said, size)).strip()
+            text = tokenizer.decode(said[-size:]).strip()
             swap = {"query": {"text": text, "before": ""}, "recalled": found, "reads": read}
         logits = reference.read([token], read)
         if swap or len(tokens) <= 2:

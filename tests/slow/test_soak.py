@@ -42,7 +42,7 @@ class NewMemories:
     def one(self, query: str) -> Recall:
         self.count += 5
         payloads = self.format.encode([random_memory(tiny_config(), self.count + n) for n in range(5)])
-        return Recall(query, tuple(self.format.decode(payloads)), payloads=tuple(payloads))
+        return Recall(query, tuple(self.format.decode(payloads)))
 
 
 def threads_and_files() -> tuple[int, int]:

@@ -19,7 +19,7 @@ from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, direct
 from deploy.bench.scenarios.ingest import portions
 from edge_client import EdgeModel
 from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
@@ -44,7 +44,6 @@ def measure(settings: RememberSettings) -> Keys:
     head = Head.of("bench", bundle.identity, bundle.manifest.embedder_id, writer.embedder.dim)
     tokens, rounds = bundle.config.memory.reference_tokens, settings.rounds + settings.warm_up
     given = list(islice(portions(bundle.tokenizer.count, tokens, settings.references), rounds))
-    large = filled(head, settings.stored)
     queries = np.random.default_rng(1).standard_normal((rounds, head.dimension)).astype(np.float32)
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
@@ -53,6 +52,7 @@ def measure(settings: RememberSettings) -> Keys:
             bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu"
         ) as model,
     ):
+        large = filled(Path(folder, "large.db"), head, settings.stored)
 
         def remembering(number: int, ended: Callable[[], bool] = lambda: False) -> float:
             base = LocalKnowledgeBase.create(Path(folder, f"{time.monotonic_ns()}.db"), head)
@@ -98,13 +98,13 @@ def measure(settings: RememberSettings) -> Keys:
     )
 
 
-def filled(head: Head, count: int) -> LocalKnowledgeBase:
-    """A knowledge base in memory of random unit vectors, with texts of a line and payloads of a byte."""
-    base, rng = LocalKnowledgeBase.create(IN_MEMORY, head), np.random.default_rng(0)
+def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
+    """A knowledge base of random unit vectors, with texts of eighty words and payloads of a byte."""
+    base, rng = LocalKnowledgeBase.create(path, head), np.random.default_rng(0)
     for start in range(0, count, 1000):
         rows = rng.standard_normal((min(1000, count - start), head.dimension)).astype(np.float32)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        texts = [f"Reference {start + n} says that {n * 37} is a number." for n in range(len(rows))]
+        texts = [10 * f"Reference {start + n} says that {n * 37} is a number. " for n in range(len(rows))]
         base.add(LocalDocument(f"document {start}"), texts, Written([b"\0"] * len(rows), rows))
     return base
 

@@ -1,4 +1,4 @@
-"""Compile decode.c: at build or install, or by `python -m memory_model.codec.native.compile`.
+"""Compile decode.c and search.c: at build or install, or by `python -m memory_model.codec.native.compile`.
 
 The standard library only: the build of the package runs this file alone, by its path (`hatch_build.py`).
 """
@@ -14,8 +14,8 @@ import sysconfig
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCE = FOLDER / "decode.c"
-"""Includes the loops of decode_rows.h."""
+SOURCES = (FOLDER / "decode.c", FOLDER / "search.c")
+"""The first includes the loops of decode_rows.h."""
 LIBRARY = "_decode.so"
 """The same for every Python: it is loaded by ctypes and knows nothing of Python's own interface."""
 # Not for this machine's processor: they have a loop for each instruction set, chosen when it is called.
@@ -40,7 +40,7 @@ def compile_library(target: Path) -> str:
     if command is None:
         return "no C compiler is here (cc, gcc or clang; CC names another)"
     partial = target.with_name(f"{target.name}.{os.getpid()}")
-    call = [*command, *FLAGS, str(SOURCE), "-lgcc", "-o", str(partial)]
+    call = [*command, *FLAGS, *map(str, SOURCES), "-lgcc", "-o", str(partial)]
     try:
         done = subprocess.run(
             call, capture_output=True, text=True, errors="replace", check=False, timeout=300

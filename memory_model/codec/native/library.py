@@ -63,6 +63,9 @@ class Library:
         self.sum_rows, self.multiply = loaded.memory_codec_sum_rows, loaded.memory_codec_multiply
         self.sum_rows.argtypes = [ctypes.c_int32, pointer, pointer, number, pointer, pointer, number]
         self.multiply.argtypes = [*self.sum_rows.argtypes, pointer]
+        self._dots = loaded.memory_codec_dots
+        self._dots.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
+        self._dots.restype = None
 
     @property
     def name(self) -> str:
@@ -73,6 +76,19 @@ class Library:
     def multiplies(self) -> bool:
         """Whether `multiply` runs on this processor."""
         return self.level >= 2
+
+    def dots(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        """Float32 [q, n], scales * (queries . rows), of rows int8 [n, d], scales float32 [n], queries int16 [q, d].
+
+        The caller keeps the sums within int32.
+        """
+        (n, width), count = rows.shape, len(queries)
+        out = np.empty((count, n), np.float32)
+        self._dots(
+            _address("rows", rows, np.int8, n, width), _address("scales", scales, np.float32, n), n, width,
+            _address("queries", queries, np.int16, count, width), count, out.ctypes.data,
+        )  # fmt: skip
+        return out
 
 
 class Compiled:

@@ -6,35 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from typer.testing import CliRunner, Result
 
-from edge_client.cli.main import app
-from edge_client.errors import ModelClosed
-from edge_client.session import ChatSession
-from edge_client.stream import AnswerStream
 from memory_model.bundle import Bundle
+from tests.edge_client.cli.conftest import PROGRAM, run
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 
-PROGRAM = Path(sys.executable).parent / "edge-client"
 QUESTION = "What is the code of Lima?"
-
-
-def run(*arguments: object, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env={"COLUMNS": "120"})
-
-
-@pytest.fixture
-def places(tiny: Bundle, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    monkeypatch.setenv("EDGE_CLIENT_MEMORY", "exact")  # the answer does not depend on the machine's speed
-    monkeypatch.setenv("EDGE_CLIENT_DEADLINE_S", "30")
-    return ["--bundle", tiny.folder, "--service", service.address]
 
 
 def test_ask_answers_and_shows_memories_and_statistics(places: list[object], service: FakeService) -> None:
@@ -74,7 +56,7 @@ def test_ask_reads_a_file_of_any_length(places: list[object], tmp_path: Path, li
 
 @pytest.mark.parametrize("mode", ["overlap", "exact", "off", "compare"])
 def test_ask_reads_memories_as_it_is_told(places: list[object], mode: str) -> None:
-    options = [*places, "--memory", mode, "--lead", 4, "--max-tokens", 20]
+    options = [*places, "--memory", mode, "--max-tokens", 20]
     data = json.loads(run("ask", QUESTION, *options, "--json").stdout)
     if mode != "compare":
         assert bool(data["memories"]) == (mode != "off")
@@ -159,79 +141,6 @@ def test_help_names_settings_with_their_defaults_and_the_exit_codes() -> None:
     text = " ".join(run("ask", "--help").stdout.split())
     for said in ("[default: 127.0.0.1:7430]", "[default: overlap]", "[default: 512]", "--kb", "--seed"):
         assert said in text
-
-
-def test_chat_keeps_the_conversation_and_knows_its_commands(
-    places: list[object], service: FakeService
-) -> None:
-    lines = ["hello", "/memories", "/stats", "/what", "/help", "", "x" * 3000, "and Rome?", "/reset", "hello"]
-    result = run("chat", *places, "--max-tokens", 4, stdin="\n".join([*lines, "/quit", "never read"]))
-    assert result.exit_code == 0, result.output
-    for said in ("Memories read", "reused", "there is no command /what; there are: /kb, /memory, ", "/save FILE",
-                 "CONTEXT_FULL", "a new conversation"):  # fmt: skip
-        assert said in result.stderr
-    assert len(service.requests) >= 3
-
-
-def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
-    places: list[object], service: FakeService
-) -> None:
-    lines = [
-        "/kb",
-        "/memory off",
-        "hello",
-        "/memory compare",
-        "hello",
-        "/memory maybe",
-        "/history",
-        "/kb towns",
-        "hi",
-    ]
-    said = run("chat", *places, "--max-tokens", 3, stdin="\n".join(lines)).stderr
-    for each in ("* default", "  towns", "without memory", "with memory", "user> hello",
-                 "/memory takes overlap, exact, off or compare, not 'maybe'"):  # fmt: skip
-        assert each in said
-    assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
-
-
-def test_what_was_said_and_what_is_wrong_move_no_cursor(places: list[object]) -> None:
-    lines = "a\x1b[2Jb\n/history\n/load c\x1b[2Jd\n/e\x1b[2Jf\n"
-    result = run("chat", *places, "--max-tokens", 2, stdin=lines)
-    assert result.exit_code == 0, result.output
-    for said in ("user> a\u241b[2Jb", "c\u241b[2Jd", "no command /e\u241b[2Jf"):
-        assert said in result.stderr
-    assert "\x1b[2J" not in result.stderr
-
-
-def test_a_question_whose_retry_fails_is_not_lost(
-    places: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send, asked = ChatSession.send, list[str]()
-
-    def failing_once(self: ChatSession, text: str, **options: Any) -> AnswerStream:
-        asked.append(text)
-        if len(asked) == 2:
-            raise ModelClosed("not now")
-        return send(self, text, **options)
-
-    monkeypatch.setattr(ChatSession, "send", failing_once)
-    result = run("chat", *places, "--max-tokens", 2, stdin="hello\n/retry\n/retry\n/history\n")
-    assert result.exit_code == 0, result.output
-    assert asked == ["hello"] * 3
-    assert "MODEL_CLOSED: not now" in result.stderr
-    assert result.stderr.count("user> hello") == 1
-
-
-def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
-    file = tmp_path / "chat"
-    drawn = ["--max-tokens", 4, "--temperature", 50, "--seed", 3, "--stop", "zzz"]
-    run("chat", *places, *drawn, stdin=f"hello\n/save {file}\n")
-    lines = f"/load {file}\nand?\n/stats\n/load {tmp_path / 'none'}\n/save\n"
-    result = run("chat", *places, *drawn, stdin=lines)
-    assert result.exit_code == 0, result.output
-    for said in ("2 messages", "MISSING_FILE", "/save needs the name of a file: /save FILE"):
-        assert said in result.stderr
-    assert "(0 reused)" not in result.stderr
 
 
 def test_only_our_words_are_said_of_a_connection_that_fails(places: list[object]) -> None:

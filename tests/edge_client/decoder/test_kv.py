@@ -11,7 +11,7 @@ from edge_client.decoder.kv import Caches, Rows, check_memories
 from edge_client.errors import ProviderError
 from memory_model.cache_layout import TEXT
 from memory_model.codec.payload import ExplicitMemory
-from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.errors import InvalidInput
 from tests.edge_client.tiny_bundle import random_memory, tiny_config
 
 CONFIG = tiny_config()
@@ -104,21 +104,6 @@ def test_what_does_not_fit_the_slots_is_refused() -> None:
     ):
         with pytest.raises(InvalidInput, match=why):
             check_memories(bad, CONFIG)
-
-
-def test_rows_of_another_shape_type_or_number_are_refused() -> None:
-    caches = Caches(CONFIG, CONTEXT)
-    good = text(caches, 10, 0)
-    name = next(iter(good))
-    caches.check_rows(good, 10)
-    for bad, why in (
-        ({}, "not of a decoder of this shape"),
-        ({**good, name: good[name][:, :9]}, "expected"),
-        ({**good, name: good[name].astype(np.float64)}, "float64"),
-        ({**good, name: good[name] * np.nan}, "NaN"),
-    ):
-        with pytest.raises(CorruptFile, match=why):
-            caches.check_rows(bad, 10)
 
 
 def test_a_context_that_no_memory_holds_is_called_so() -> None:

@@ -49,17 +49,6 @@ def test_chunks_and_single_steps_give_the_same_logits(decoder: Decoder) -> None:
     np.testing.assert_allclose(steps, whole, atol=1e-4)
 
 
-def test_rewinding_forgets_exactly_the_rest(sequence: Sequence) -> None:
-    sequence.read([1, 2, 3])
-    first = sequence.read([4, 5]).copy()
-    sequence.read(list(range(80)))
-    sequence.rewind(3)
-    np.testing.assert_array_equal(sequence.read([4, 5]), first)
-    for length in (-1, 6):
-        with pytest.raises(InvalidInput, match="rewind"):
-            sequence.rewind(length)
-
-
 def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
     sequence.read(list(range(150)) * 2)
     with pytest.raises(ContextFull, match="303 tokens are cached and 101 more do not fit into 403"):
@@ -220,24 +209,6 @@ def test_what_another_sequence_has_read_is_copied(tiny: Bundle, decoder: Decoder
     assert [kept for kept, _ in found] == [0, *[32 if memory else 40] * 2]
     assert [said for _, said in found] == [fresh(tiny, p, memory=memory) for p in prompts[:3]]
     assert answer(decoder.sequence("elsewhere"), prompts[3], memory=memory)[0] == 0
-
-
-def test_a_snapshot_goes_on_in_another_decoder(tiny: Bundle, sequence: Sequence) -> None:
-    _, said = answer(sequence, PROMPT)
-    arrays, numbers = sequence.snapshot()
-    other = Decoder(
-        DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=CONTEXT, parallel=1
-    ).sequence()
-    other.restore(arrays, sequence.tokens, sequence.held, **numbers)
-    assert other.valid(PROMPT, memory=True) == sequence.valid(PROMPT, memory=True) == 54, (
-        "a retry reads little"
-    )
-    longer = [*PROMPT, *said, *drawn(2, 10)]
-    assert answer(other, longer) == answer(sequence, longer)
-    with pytest.raises(ContextFull):
-        other.restore(arrays, [1] * 401, NOTHING, with_memory=True, chunks=[])
-    with pytest.raises(CorruptFile):
-        other.restore(arrays, [1] * 10, NOTHING, with_memory=True, chunks=[])
 
 
 def test_a_sequence_takes_the_place_of_another(decoder: Decoder, sequence: Sequence) -> None:

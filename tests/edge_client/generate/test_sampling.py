@@ -125,6 +125,16 @@ def test_a_bias_of_100_forces_and_of_minus_100_forbids() -> None:
     assert {hot.pick(logits).id for _ in range(100)} == {1, 2}
 
 
+@pytest.mark.parametrize("size", [4, 5000])
+def test_top_p_draws_from_the_fewest_tokens_that_reach_p(size: int) -> None:
+    weights = np.full(size, 1e-9)
+    weights[:4] = [0.5, 0.3, 0.15, 0.05]
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.79, seed=0), size)
+    drawn = [sampler.pick(np.log(weights).astype(np.float32)).id for _ in range(300)]
+    assert set(drawn) == {0, 1}
+    assert 0.5 < drawn.count(0) / 300 < 0.75
+
+
 def test_every_option_has_a_keyword() -> None:
     assert set(SamplingOptions.__annotations__) == set(Sampling.__dataclass_fields__)
 
@@ -139,7 +149,7 @@ def test_every_option_has_a_keyword() -> None:
 )  # fmt: skip
 def test_a_value_that_means_nothing_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
-        Sampling(**options)
+        Sampling.of(options)
 
 
 def test_an_option_that_does_not_exist_and_a_token_that_does_not_are_refused() -> None:

@@ -1,14 +1,11 @@
-"""Prompt chunks, sampling and streamed text: the parts that need no decoder."""
+"""Prompt chunks and streamed text: the parts that need no decoder."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.generate.prompt import common_length, cut
-from edge_client.generate.sampling import Sampler, Sampling
+from edge_client.generate.prompt import cut
 from edge_client.generate.text import StreamText
 from memory_model.chat import ChatTemplate, Prompt
 from memory_model.tokenizer import Tokenizer
@@ -53,42 +50,6 @@ def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: i
         inside = prompt.content[c.start : c.start + len(c.tokens)]
         assert (c.query is None) == (not any(inside))
         assert c.query is None or len(c.query.replace("\n", "")) <= size  # a line a turn
-
-
-def test_common_length() -> None:
-    assert [common_length(a, b) for a, b in (([], [1]), ([1, 2], [1, 2, 3]), ([1, 2], [1, 3]))] == [0, 2, 1]
-
-
-def test_greedy_takes_the_likeliest() -> None:
-    assert Sampler(Sampling(), 3).pick(np.array([0.1, 3.0, 2.9], np.float32)).id == 1
-
-
-@pytest.mark.parametrize("size", [4, 5000])
-def test_top_p_draws_from_the_fewest_tokens_that_reach_p(size: int) -> None:
-    weights = np.full(size, 1e-9)
-    weights[:4] = [0.5, 0.3, 0.15, 0.05]
-    logits = np.log(weights).astype(np.float32)
-    sampler = Sampler(Sampling(temperature=1.0, top_p=0.79, seed=0), size)
-    drawn = [sampler.pick(logits).id for _ in range(300)]
-    assert set(drawn) == {0, 1}
-    assert 0.5 < drawn.count(0) / 300 < 0.75
-
-
-def test_flat_logits_use_the_whole_vocabulary() -> None:
-    sampler = Sampler(Sampling(temperature=1.0, top_p=0.99, seed=0), 3000)
-    drawn = {sampler.pick(np.zeros(3000, np.float32)).id for _ in range(2000)}
-    assert len(drawn) > 1000
-
-
-def test_temperature_sharpens_and_flattens() -> None:
-    logits = np.array([2.0, 1.0, 0.0], np.float32)
-    cold, hot = (
-        [s.pick(logits).id for _ in range(500)]
-        for s in (Sampler(Sampling(temperature=t, seed=1), 3) for t in (0.1, 100))
-    )
-    assert cold.count(0) > 495
-    assert 120 < hot.count(0) < 220
-    assert Sampler(Sampling(temperature=1e-12, seed=1), 3).pick(logits).id == 0
 
 
 @given(st.text(max_size=40))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.local.knowledge_base import IN_MEMORY, LocalKnowledgeBase, kept_documents
+from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
@@ -117,12 +117,6 @@ def test_what_another_process_commits_is_found(base: LocalKnowledgeBase) -> None
         assert base.retrieve(rows[number : number + 1], k=1).hits[0][0].text == str(number)
     other.delete("1")
     assert sorted(hit.text or "" for hit in base.retrieve(rows[:1], k=5).hits[0]) == ["0", "2"]
-
-
-def test_one_in_memory_needs_no_file() -> None:
-    base = LocalKnowledgeBase.create(IN_MEMORY, HEAD)
-    base.add(LocalDocument("turn 1"), ["said"], written(vectors(1)))
-    assert base.retrieve(vectors(1), k=1).hits[0][0].document_key == "turn 1"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Memory packs: what a device finds without a network is what the service finds."""
+"""Memory packs: what a device finds without a network is what the service finds, whatever broke on the way."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from typer.testing import CliRunner
 
 from edge_client.cli.main import app
 from edge_client.errors import RetrievalError, StorageError
+from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase, read_head
+from edge_client.local.records import Head
 from edge_client.pull import pack as pull_pack_module
 from edge_client.pull import staging as pull_staging
-from edge_client.pull.pack import PACK, open_pack, pull_pack
-from edge_client.settings import EdgeSettings
+from edge_client.pull.pack import pull_pack
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
 from edge_client.wire.retrieval import Hit
 from memory_model.bundle import Bundle
 from memory_model.codec.payload import Identity
-from memory_model.errors import (
-    InvalidInput,
-    MissingFile,
-    ModelMismatch,
-)
+from memory_model.errors import InvalidInput, ModelMismatch
 from memory_model.words import query_words
 from tests.edge_client.cut_connection import cutting
 from tests.memory_service.encoders import DIMENSION, HashEncoder, vector_of
@@ -69,9 +66,7 @@ def address(service: tuple[Client, str]) -> str:
 
 @pytest.fixture(scope="module")
 def towns(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("packs") / "towns"
-    pull_pack(ChannelSettings(address), "towns", place)
-    return place
+    return pull_pack(ChannelSettings(address), "towns", tmp_path_factory.mktemp("local")).path
 
 
 @pytest.fixture
@@ -85,8 +80,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_pack_module, "_PAUSE_S", 0.01)
 
 
-def opened(folder: Path) -> LocalKnowledgeBase:
-    return LocalKnowledgeBase.open(folder / PACK, IDENTITY, WRITER.embedder_id)
+def opened(path: Path, minimum_score: float | None = None) -> LocalKnowledgeBase:
+    return LocalKnowledgeBase.open(path, IDENTITY, WRITER.embedder_id, minimum_score=minimum_score)
 
 
 @pytest.mark.parametrize("by_words", [False, True])
@@ -108,26 +103,21 @@ def test_the_pack_finds_what_the_service_finds(
         # The service's index computes in bfloat16: 8 bits of a number, summed over the vector.
         assert np.allclose([h.score for h in mine], [h.score for h in remote], atol=8e-3)
         for hit, other in zip(mine, remote, strict=True):
-            assert dataclasses.replace(hit, score=0) == dataclasses.replace(other, score=0)
+            assert hit == dataclasses.replace(other, score=hit.score, knowledge_base="towns")
             if hit.payload:
                 hit.check()
 
 
-def test_scores_are_cosines_whatever_the_query_s_length(pack: LocalKnowledgeBase) -> None:
+def test_scores_are_cosines_and_none_are_below_the_least(towns: Path, pack: LocalKnowledgeBase) -> None:
     vector = vector_of(stored("k3"))[None]
     (best, *_), (longer, *_) = (pack.retrieve(v, k=2).hits[0] for v in (vector, 100 * vector))
     assert best.document_key == "k3"
     assert best.score == pytest.approx(1.0, abs=1e-2)
     assert longer.score == pytest.approx(best.score, abs=1e-6)
-
-
-def test_no_more_than_there_are_and_none_below_the_least_score(pack: LocalKnowledgeBase) -> None:
-    vector = vector_of(stored("k3"))[None]
-    assert len(pack.retrieve(vector, k=1000).hits[0]) == len(pack) == len(TEXTS_OF)
-    assert [h.document_key for h in pack.retrieve(vector, k=5, minimum_score=0.9).hits[0]] == ["k3"]
-    assert pack.retrieve(-vector, k=5, minimum_score=0.99).hits == ((),)
-    words = [query_words("nothing of this")]
-    assert pack.retrieve(-vector, k=5, minimum_score=0.99, words=words).hits == ((),)
+    assert len(pack.retrieve(vector, k=1000).hits[0]) == len(TEXTS_OF)
+    strict = opened(towns, minimum_score=0.9)
+    assert [h.document_key for h in strict.retrieve(vector, k=5).hits[0]] == ["k3"]
+    assert strict.retrieve(-vector, k=5, words=[query_words("nothing of this")]).hits == ((),)
 
 
 def test_questions_that_are_none_are_refused(pack: LocalKnowledgeBase) -> None:
@@ -141,20 +131,20 @@ def test_questions_that_are_none_are_refused(pack: LocalKnowledgeBase) -> None:
         pack.retrieve(good, k=1, words=[[1], [2]])
 
 
-def test_a_pack_that_cannot_be_read_is_refused_and_says_what_to_do(
-    tiny: Bundle, towns: Path, tmp_path: Path
+def test_a_pack_stands_in_for_the_knowledge_base_of_its_name_and_takes_nothing_of_the_devices_own(
+    tiny: Bundle, towns: Path
 ) -> None:
-    assert open_pack(EdgeSettings(), tiny) is None
-    with pytest.raises(MissingFile, match="edge-client pull --kb"):
-        open_pack(EdgeSettings(pack=tmp_path / "none"), tiny)
-    with pytest.raises(ModelMismatch, match="pull the pack again"):
-        open_pack(EdgeSettings(pack=towns), tiny)
+    with pytest.raises(ModelMismatch, match="edge-client pull --kb towns"):
+        LocalKnowledgeBases(towns.parent, tiny)
     manifest = dataclasses.replace(
         tiny.manifest, model_id=IDENTITY.model_id, codec_id=IDENTITY.codec_id,
         memory_format_id=IDENTITY.memory_format_id, embedder_id=WRITER.embedder_id,
     )  # fmt: skip
-    with pytest.raises(InvalidInput, match="--knowledge-base towns"):
-        open_pack(EdgeSettings(pack=towns), Bundle(tiny.folder, manifest))
+    bases = LocalKnowledgeBases(towns.parent, Bundle(tiny.folder, manifest))
+    assert [base.name for base in bases.stand_ins("atlas,towns")] == ["towns"]
+    assert (len(bases), bases.documents(), bases.stand_ins("atlas")) == (0, {}, [])
+    with pytest.raises(InvalidInput, match="pulled from a service"):
+        bases.base("towns", DIMENSION)
 
 
 def test_threads_search_one_pack(pack: LocalKnowledgeBase) -> None:
@@ -176,65 +166,57 @@ def test_threads_search_one_pack(pack: LocalKnowledgeBase) -> None:
 # Pulling
 
 
-def everything(folder: Path) -> list[Hit]:
+def everything(path: Path) -> list[Hit]:
     """All that a pack finds, in the order of its ids."""
-    (hits,) = opened(folder).retrieve(vector_of("x")[None], k=10 * MANY).hits
+    (hits,) = opened(path).retrieve(vector_of("x")[None], k=10 * MANY).hits
     return sorted(hits, key=lambda hit: hit.memory_id)
 
 
 @pytest.fixture(scope="module")
 def whole(address: str, tmp_path_factory: pytest.TempPathFactory) -> list[Hit]:
-    place = tmp_path_factory.mktemp("whole") / "many"
-    pulled = pull_pack(ChannelSettings(address), "many", place)
-    assert pulled.bytes == (place / PACK).stat().st_size
-    assert [p.name for p in place.iterdir()] == [PACK]
-    assert [p.name for p in place.parent.iterdir()] == ["many"], "nothing is left beside it"
-    assert (pulled.memories, pulled.head.memories, len(opened(place))) == (MANY, MANY, MANY)
-    return everything(place)
+    pulled = pull_pack(ChannelSettings(address), "many", tmp_path_factory.mktemp("whole"))
+    assert [p.name for p in pulled.path.parent.iterdir()] == ["many.memories"], "nothing is left beside it"
+    assert (pulled.head.memories, len(opened(pulled.path))) == (MANY, MANY)
+    return everything(pulled.path)
 
 
-def collected(staging: Path) -> int:
-    """Memories that an interrupted pull left."""
-    with closing(LocalKnowledgeBase.any(staging / PACK)) as base:
-        return len(base)
-
-
-def interrupted(address: str, place: Path) -> Path:
-    """The staging folder of a pull whose service went away in the middle."""
-    staging = place.parent / f".{place.name}.pull"
+def interrupted(address: str, folder: Path) -> Path:
+    """What a pull collected whose service went away in the middle."""
+    collected = folder / ".many.memories.pull" / "many.memories"
+    count = 0
     for _ in range(5):  # the break may reach a busy device before it has written the first record
         with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
-            pull_pack(ChannelSettings(proxy.address, attempts=1), "many", place)
-        if (staging / PACK).is_file() and collected(staging):
+            pull_pack(ChannelSettings(proxy.address, attempts=1), "many", folder)
+        if collected.is_file():
+            with closing(LocalKnowledgeBase.any(collected)) as base:
+                count = len(base)
+        if count:
             break
-    assert 0 < collected(staging) < MANY
-    assert not place.exists()
-    return staging
+    assert 0 < count < MANY
+    assert not (folder / "many.memories").exists()
+    return collected
 
 
 def test_a_broken_connection_goes_on_where_it_stopped(address: str, whole: list[Hit], tmp_path: Path) -> None:
     with cutting(address, 400_000, 300_000, 50) as proxy:
-        pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path / "many")
-    assert everything(tmp_path / "many") == whole
+        pulled = pull_pack(ChannelSettings(proxy.address, attempts=1), "many", tmp_path)
+    assert everything(pulled.path) == whole
 
 
-def test_the_next_run_keeps_what_came(address: str, whole: list[Hit], tmp_path: Path) -> None:
-    interrupted(address, tmp_path / "many")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_next_run_keeps_what_came_unless_it_is_damaged(
+    address: str, whole: list[Hit], tmp_path: Path, damaged: bool
+) -> None:
+    collected = interrupted(address, tmp_path)
+    if damaged:
+        collected.write_bytes(b"noise" * 1000)
     done: list[int] = []
-    pull_pack(
-        ChannelSettings(address), "many", tmp_path / "many",
-        progress=lambda done_bytes, total_bytes, what: done.append(done_bytes),
-    )  # fmt: skip
-    assert done[0] > 100_000
+    pulled = pull_pack(
+        ChannelSettings(address), "many", tmp_path, progress=lambda have, total, what: done.append(have)
+    )
+    assert (done[0] > 100_000) is not damaged
     assert done == sorted(done)
-    assert everything(tmp_path / "many") == whole
-
-
-def test_a_collection_that_is_damaged_begins_anew(address: str, whole: list[Hit], tmp_path: Path) -> None:
-    staging = interrupted(address, tmp_path / "many")
-    (staging / PACK).write_bytes(b"noise" * 1000)
-    pull_pack(ChannelSettings(address), "many", tmp_path / "many")
-    assert everything(tmp_path / "many") == whole
+    assert everything(pulled.path) == whole
 
 
 @pytest.mark.slow
@@ -243,13 +225,12 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(
 ) -> None:
     client, address = service
     client.ingest("growing", *(document(f"g{n}", f"Number {n}.") for n in range(MANY)))
-    place = tmp_path / "growing"
     with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
-        pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", place)
+        pull_pack(ChannelSettings(proxy.address, attempts=1), "growing", tmp_path)
     client.ingest("growing", document("g0", "Number 0, anew."), document("new", "A new one."))
-    pulled = pull_pack(ChannelSettings(address), "growing", place)
-    assert pulled.memories == MANY + 1
-    pack = opened(place)
+    pulled = pull_pack(ChannelSettings(address), "growing", tmp_path)
+    assert pulled.head.memories == MANY + 1
+    pack = opened(pulled.path)
     (hits,) = pack.retrieve(vector_of("Number 0, anew.")[None], k=1).hits
     assert hits[0].text == "Number 0, anew."
     keys = [h.document_key for h in pack.retrieve(vector_of("x")[None], k=MANY + 1).hits[0]]
@@ -257,9 +238,7 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(
 
 
 @pytest.mark.slow
-def test_one_that_never_rests_is_named(
-    service: tuple[Client, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_never_rests_is_named(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("restless", *(document(f"r{n}", f"Number {n}.") for n in range(MANY)))
     count = [0]
@@ -271,57 +250,37 @@ def test_one_that_never_rests_is_named(
     with cutting(address, *[400_000] * 50) as proxy:
         settings = ChannelSettings(proxy.address, attempts=1)
         with pytest.raises(StorageError, match="ingestion is over"):
-            pull_pack(settings, "restless", tmp_path / "restless", progress=write)
-    assert not (tmp_path / "restless").exists()
+            pull_pack(settings, "restless", tmp_path, progress=write)
+    assert not (tmp_path / "restless.memories").exists()
 
 
-def test_a_limit_bounds_the_pack_and_the_pack_says_so(address: str, tmp_path: Path) -> None:
-    pulled = pull_pack(ChannelSettings(address), "many", tmp_path / "some", limit=300)
-    assert (pulled.memories, pulled.head.memories) == (300, MANY)
-    pack = opened(tmp_path / "some")
-    assert len(pack.retrieve(vector_of("x")[None], k=MANY).hits[0]) == 300
-
-
-def test_a_pack_for_another_model_is_refused_before_it_is_fetched(address: str, tmp_path: Path) -> None:
-    other = Identity("ab" * 32, IDENTITY.codec_id, IDENTITY.memory_format_id)
-    with pytest.raises(RetrievalError) as caught:
-        pull_pack(ChannelSettings(address), "many", tmp_path / "many", identity=other)
-    assert caught.value.reason == "MODEL_MISMATCH"
-
-
-def test_nothing_to_fetch_and_no_room_for_it_are_named(
+def test_what_cannot_be_fetched_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    channel = ChannelSettings(address)
+    other = Identity("ab" * 32, IDENTITY.codec_id, IDENTITY.memory_format_id)
+    with pytest.raises(RetrievalError) as caught:
+        pull_pack(channel, "many", tmp_path, identity=other)
+    assert caught.value.reason == "MODEL_MISMATCH"
     with pytest.raises(StorageError, match="no memories"):
-        pull_pack(ChannelSettings(address), "default", tmp_path / "default")
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(InvalidInput, match="not a memory pack"):
-        pull_pack(ChannelSettings(address), "many", tmp_path / "letters")
+        pull_pack(channel, "default", tmp_path)
+    head = Head.of("many", IDENTITY, WRITER.embedder_id, DIMENSION)
+    LocalKnowledgeBase.create(tmp_path / "many.memories", head).close()
+    with pytest.raises(InvalidInput, match="this device's own memories"):
+        pull_pack(channel, "many", tmp_path)
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(StorageError, match="are free"):
-        pull_pack(ChannelSettings(address), "many", tmp_path / "many")
+        pull_pack(channel, "towns", tmp_path)
 
 
 def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
-    place = tmp_path / "towns"
-    options = [
-        "--service",
-        address,
-        "--kb",
-        "towns",
-        "--out",
-        str(place),
-        "--bundle",
-        str(tmp_path / "none"),
-    ]
+    command = ["pull", "--service", address, "--out", str(tmp_path), "--bundle", str(tmp_path / "none")]
     for _ in range(2):  # the second replaces the first
-        result = CliRunner().invoke(app, ["pull", *options])
+        result = CliRunner().invoke(app, [*command, "--kb", "towns"])
         assert result.exit_code == 0, result.output
         assert f"{len(TEXTS_OF)} memories of towns" in " ".join(result.stdout.split())
-    assert read_head(place / PACK).name == "towns"
-    result = CliRunner().invoke(app, ["pull", "--service", address, "--kb", "nobody's", "--out", str(place)])
+    assert read_head(tmp_path / "towns.memories").pulled
+    result = CliRunner().invoke(app, [*command, "--kb", "nobodys"])
     assert result.exit_code == 1
     assert "there are: default, many, towns" in result.stderr
-    assert CliRunner().invoke(app, ["pull", "--limit", "3"]).exit_code == 2

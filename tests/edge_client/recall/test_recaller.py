@@ -82,11 +82,10 @@ def equal(one: Recall, other: Recall) -> bool:
 def test_a_recall_is_what_was_written(recaller: Recaller, written: list[ExplicitMemory]) -> None:
     (found,) = recaller.recall([QUERY])
     assert (found.state, found.error) == ("fetched", "")
-    assert len(found.memories) == len(found.payloads) == len(found.read) == 5
-    for read, memory, payload in zip(found.read, found.memories, found.payloads, strict=True):
+    assert len(found.memories) == len(found.read) == 5
+    for read, memory in zip(found.read, found.memories, strict=True):
         assert read.text == TEXTS[read.memory_id - 1]
         assert np.array_equal(memory.keys, written[read.memory_id - 1].keys)
-        assert recaller.memory_format.check(payload) == memory.tokens
     assert found.times.embed_ms > 0
     assert found.times.call_ms > 0
 
@@ -213,7 +212,7 @@ def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeServ
     service.spoil = spoil
     (found,) = recaller.recall([QUERY])
     assert found.read[1].refused.startswith("DUPLICATE_HIT")
-    assert len(found.memories) == len(found.payloads) == len(set(ids(found))) == 4
+    assert len(found.memories) == len(set(ids(found))) == 4
 
 
 # The whole answer is wrong, late or missing: no memories, and the reason by name
@@ -327,17 +326,21 @@ def test_a_cancelled_recall_ends_its_call_and_is_no_failure(
 # Offline: what is needed of a pack is what a client's `retrieve` does, so another service stands in for it
 
 
+OFFLINE = "OFFLINE: the service is not asked (--offline, or none was named)"
+
+
 def test_without_a_service_the_pack_is_read(tiny: Bundle, service: FakeService) -> None:
-    recaller = recaller_of(tiny, None, pack=client_of(tiny, service.address))
-    (found,) = recaller.recall([QUERY])
+    (found,) = recaller_of(tiny, None, stand_ins=[client_of(tiny, service.address)]).recall([QUERY])
     assert (found.state, found.error, len(found.memories)) == ("offline", "", 5)
-    assert found.service_error == "OFFLINE: the service is not asked (--offline, or none was named)"
+    assert found.service_error == OFFLINE
+    (found,) = recaller_of(tiny, None).recall([QUERY])
+    assert (found.state, found.error) == ("skipped", OFFLINE)
 
 
 def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
     tiny: Bundle, service: FakeService, nobody: str
 ) -> None:
-    recaller = recaller_of(tiny, nobody, pack=client_of(tiny, service.address))
+    recaller = recaller_of(tiny, nobody, stand_ins=[client_of(tiny, service.address)])
     first, second = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (first.state, second.state, first.error, len(second.memories)) == ("offline", "offline", "", 5)
     assert first.service_error.startswith("UNREACHABLE: no service at")
@@ -346,14 +349,6 @@ def test_when_the_service_is_away_the_pack_is_read_and_the_reason_kept(
 
 def test_a_refusal_is_not_hidden_by_the_pack(tiny: Bundle, service: FakeService) -> None:
     service.abort = (grpc.StatusCode.PERMISSION_DENIED, "wrong key")
-    recaller = recaller_of(tiny, service.address, pack=client_of(tiny, service.address))
+    recaller = recaller_of(tiny, service.address, stand_ins=[client_of(tiny, service.address)])
     (found,) = recaller.recall([QUERY])
     assert (found.state, found.error.split(":")[0]) == ("failed", "ACCESS_REFUSED")
-
-
-def test_with_neither_service_nor_pack_it_says_so(tiny: Bundle) -> None:
-    (found,) = recaller_of(tiny, None).recall([QUERY])
-    assert (found.state, found.error) == (
-        "skipped",
-        "OFFLINE: the service is not asked (--offline, or none was named)",
-    )

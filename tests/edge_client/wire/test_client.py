@@ -11,8 +11,8 @@ import pytest
 from edge_client.cancellation import Cancellation
 from edge_client.errors import RetrievalError
 from edge_client.wire.channel import RECEIVE_LIMIT_BYTES, ChannelSettings
-from edge_client.wire.client import MemoryClient
-from edge_client.wire.retrieval import QUERIES_PER_CALL, Answer, Limits
+from edge_client.wire.client import QUERIES_PER_CALL, MemoryClient
+from edge_client.wire.retrieval import Answer
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
 from memory_model.words import LARGEST_DROP, query_words
@@ -30,7 +30,7 @@ def retrieve(tiny: Bundle, address: str, vectors: np.ndarray, **more: Any) -> An
     """One call by a client of its own."""
     options = {
         name: more.pop(name)
-        for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base")
+        for name in ("deadline_s", "attempts", "minimum_score", "knowledge_base", "payload_bytes")
         if name in more
     }
     positional, named = arguments(tiny, address, **options)
@@ -81,14 +81,15 @@ def test_held_memories_come_without_payload_and_say_so(
             hit.check()
 
 
-def test_many_queries_are_cut_into_requests_and_joined_in_order(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
+@pytest.mark.parametrize(("payload_bytes", "most"), [(0, QUERIES_PER_CALL), (RECEIVE_LIMIT_BYTES // 3, 2)])
+def test_many_queries_are_cut_into_requests_whose_answers_can_come_and_joined_in_order(
+    tiny: Bundle, service: FakeService, vectors: np.ndarray, payload_bytes: int, most: int
 ) -> None:
     many = np.concatenate([vectors] * 5)
-    answer = retrieve(tiny, service.address, many, k=1)
+    answer = retrieve(tiny, service.address, many, k=1, payload_bytes=payload_bytes)
     assert [hits[0].document_key for hits in answer.hits] == [f"doc-{n}" for n in range(len(TEXTS))] * 5
     sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
-    assert max(sizes) <= QUERIES_PER_CALL
+    assert max(sizes) == most
     assert sum(sizes) == len(many)
 
 
@@ -107,27 +108,6 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
     assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})
     with pytest.raises(InvalidInput, match="has no name"):
         retrieve(tiny, service.address, vectors, k=1, knowledge_base="atlas,,firm")
-
-
-def test_what_the_service_takes_is_asked_once_and_kept_to(
-    client: MemoryClient, service: FakeService, vectors: np.ndarray
-) -> None:
-    service.description.limits.queries, service.description.limits.hits = 4, 6
-    service.description.limits.held_ids = 2
-    client.describe()
-    client.retrieve(vectors, k=2, held_ids=[5, 6, 7])
-    sizes = [len(r.query_vectors) // (4 * r.dimension) for r in service.requests]
-    assert sorted(sizes) == [1, 3, 3], "6 hits at 2 a query are 3 queries"
-    assert all(list(r.held_ids) == [5, 6] for r in service.requests)
-
-
-def test_limits_bound_the_answer_by_what_the_channel_takes() -> None:
-    large = Limits(payload_bytes=2_250_000, queries=256, hits=1280, request_bytes=32 << 20)
-    assert large.queries_per_call(5, 384) == RECEIVE_LIMIT_BYTES // (5 * (2_250_000 + 4096))
-    assert Limits(payload_bytes=RECEIVE_LIMIT_BYTES).queries_per_call(5, 384) == 1
-    assert Limits().queries_per_call(5, 384) == QUERIES_PER_CALL
-    small = Limits(request_bytes=1 << 20, queries=256).queries_per_call(5, 1024)
-    assert small * 4 * 1024 < 1 << 20
 
 
 def test_a_call_ends_at_its_own_deadline(tiny: Bundle, service: FakeService, vectors: np.ndarray) -> None:

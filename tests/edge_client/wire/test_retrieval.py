@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.wire.bases import MOST, merged, names_of
-from edge_client.wire.retrieval import Answer, Hit
+from edge_client.wire.retrieval import MOST, Answer, Hit, merged, names_of
 from memory_model.errors import InvalidInput
 from memory_model.words import query_words
 
@@ -25,13 +24,13 @@ def test_names_are_split_and_checked() -> None:
 
 
 def hit(
-    memory_id: int, score: float, *, text: str | None = None, title: str = "", payload: bytes = b""
+    base: str, memory_id: int, score: float, *, text: str | None = None, title: str = "", payload: bytes = b""
 ) -> Hit:
-    return Hit(memory_id, score, f"d{memory_id}", title, 0, text, payload, 0, held=not payload)
+    return Hit(memory_id, score, f"d{memory_id}", title, 0, text, payload, 0, not payload, base)
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> Answer:
+def answers(draw: st.DrawFn, name: str) -> Answer:
     """Of one knowledge base: the first hit of a memory carries its bytes, unless the device holds it."""
     held = draw(st.sets(st.integers(0, 12)))
     sent: set[int] = set()
@@ -42,16 +41,18 @@ def answers(draw: st.DrawFn) -> Answer:
         hits = []
         for memory_id, score in zip(ids, scores, strict=True):
             new = memory_id not in held | sent
-            hits.append(hit(memory_id, score, payload=b"%d" % memory_id if new else b""))
+            hits.append(hit(name, memory_id, score, payload=b"%d" % memory_id if new else b""))
             sent.add(memory_id)
         queries.append(tuple(hits))
     return Answer(tuple(queries), draw(st.floats(0, 9)))
 
 
-@given(st.lists(answers(), min_size=2, max_size=4), st.integers(1, 5))
-def test_the_best_of_all_are_kept_and_no_bytes_are_lost(found: list[Answer], k: int) -> None:
-    names = [f"b{n}" for n in range(len(found))]
-    whole = merged(names, found, k)
+NAMES = ["b0", "b1", "b2"]
+
+
+@given(st.tuples(*map(answers, NAMES)), st.integers(1, 5))
+def test_the_best_of_all_are_kept_and_no_bytes_are_lost(found: tuple[Answer, ...], k: int) -> None:
+    whole = merged(found, k)
     came = {h.memory_id: h.payload for answer in found for hits in answer.hits for h in hits if h.payload}
     carried: set[int] = set()
     for query, hits in enumerate(whole.hits):
@@ -62,7 +63,7 @@ def test_the_best_of_all_are_kept_and_no_bytes_are_lost(found: list[Answer], k: 
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
         assert not hits or hits[0].score <= best[0]
         for h in hits:
-            mine = found[names.index(h.knowledge_base)].hits[query]
+            mine = found[NAMES.index(h.knowledge_base)].hits[query]
             assert h.memory_id in {other.memory_id for other in mine}
             assert h.payload == (b"" if h.memory_id in carried else came.get(h.memory_id, b""))
             assert h.held == (not h.payload)
@@ -72,20 +73,29 @@ def test_the_best_of_all_are_kept_and_no_bytes_are_lost(found: list[Answer], k: 
 
 def test_words_decide_between_knowledge_bases_as_they_do_within_one() -> None:
     words = query_words("What is the capital of Benin?")
-    atlas = Answer(((hit(1, 0.50, title="Benin", text="Benin\nCapital: Porto-Novo", payload=b"1"),),), 1.0)
-    firm = Answer(((hit(2, 0.55, title="Handbook", text="Handbook\nLeave: 31 days", payload=b"2"),),), 2.0)
-    [best] = merged(["firm", "atlas"], [firm, atlas], 5, [words]).hits
+    atlas = Answer(
+        ((hit("atlas", 1, 0.50, title="Benin", text="Benin\nCapital: Porto-Novo", payload=b"1"),),), 1.0
+    )
+    firm = Answer(
+        ((hit("firm", 2, 0.55, title="Handbook", text="Handbook\nLeave: 31 days", payload=b"2"),),), 2.0
+    )
+    [best] = merged([firm, atlas], 5, [words]).hits
     assert [(h.memory_id, h.knowledge_base) for h in best] == [(1, "atlas")], (
         "what is named leaves others far below"
     )
-    [by_cosine] = merged(["firm", "atlas"], [firm, atlas], 5).hits
+    [by_cosine] = merged([firm, atlas], 5).hits
     assert [h.memory_id for h in by_cosine] == [2, 1]
 
 
 def test_a_document_that_two_knowledge_bases_have_is_read_once() -> None:
     mine = Answer(
-        ((hit(1, 0.5, text="Code 1", payload=b"1"), hit(3, 0.4, text="Code 3", payload=b"3")),), 1.0
+        (
+            (
+                hit("mine", 1, 0.5, text="Code 1", payload=b"1"),
+                hit("mine", 3, 0.4, text="Code 3", payload=b"3"),
+            ),
+        )
     )
-    yours = Answer(((hit(2, 0.5, text="Code 1", payload=b"2"),),), 1.0)
-    [found] = merged(["mine", "yours"], [mine, yours], 5).hits
+    yours = Answer(((hit("yours", 2, 0.5, text="Code 1", payload=b"2"),),))
+    [found] = merged([mine, yours], 5).hits
     assert [(h.memory_id, h.payload) for h in found] == [(1, b"1"), (3, b"3")]

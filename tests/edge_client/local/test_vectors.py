@@ -1,0 +1,31 @@
+"""The nearest by int8 hold the nearest by float32, whoever multiplies and in however many pieces they came."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_client.local.vectors import BLOCK, NearVectors
+from tests.memory_model.codec.native_libraries import libraries
+
+COUNT, DIMENSION, WANTED = 20_000, 384, 50
+
+
+def unit(rng: np.random.Generator, n: int) -> np.ndarray:
+    rows = rng.standard_normal((n, DIMENSION)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("library", [None, *libraries()[:1]], ids=lambda library: "C" if library else "numpy")
+def test_exact_search_finds_no_other_vectors(library: object) -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = unit(rng, COUNT), unit(rng, 40)
+    near = NearVectors(DIMENSION, library)  # type: ignore[arg-type]
+    for start in range(0, COUNT, BLOCK + 1):
+        block = vectors[start : start + BLOCK + 1]
+        near.add(np.arange(start, start + len(block)) + 7, block)
+    found = near.nearest(queries, WANTED)
+    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :WANTED] + 7
+    shares = [np.isin(best, ids).mean() for best, ids in zip(exact, found, strict=True)]
+    assert np.mean(shares) >= 0.999
+    assert (len(near), near.last_id, len(found[0])) == (COUNT, COUNT + 6, 2 * WANTED)
