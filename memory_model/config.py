@@ -286,12 +286,3 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
         ) from error
     memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
     return config.with_memory(memory).memory
-
-
-def memory3_2b() -> ModelConfig:
-    """The paper's model (3.4): 44 layers, 40/8 heads of 80, MLP 3200, 22 memory layers of 8 sparse tokens."""
-    return ModelConfig(
-        name="memory3-2b", layers=44, query_heads=40, kv_heads=8, head_dim=80, mlp_width=3200, vocabulary=60416,
-        rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=False, positions=2048,
-        memory=MemoryConfig(heads=uniform_budget(22, 8, 8)),
-    )  # fmt: skip

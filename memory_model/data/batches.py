@@ -1,8 +1,7 @@
 """One step's input, whatever it was made from: references, texts that read them, and a teacher's view.
 
-Every kind of training (conversations about facts or prose, the paper's continual training, keeping what
-the original model knows) is a `BatchSource`; `Mixture` mixes them and
-`memory_model.train.tuner` knows only `Batch`.
+Every kind of training (conversations about facts or prose, the paper's continual training, keeping what the original
+model knows) is a `BatchSource`; `Mixture` mixes them and `memory_model.train.tuner` knows only `Batch`.
 """
 
 from __future__ import annotations

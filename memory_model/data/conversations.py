@@ -1,9 +1,8 @@
 """Conversations that ask about memories: the right one among near misses, or none that knows.
 
-A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so each written
-memory serves as the right one here and as a distractor there. Retrieval returns near misses, so references come in
-families (several of one document) and, for facts, in topics (the same field of different documents). Some conversations
-have the reference as text in the question instead, so that reading text is not unlearned.
+A batch writes N references once; every conversation reads five of them (or fewer) and asks about some. Retrieval
+returns near misses, so references come in families (several of one document) and, for facts, in topics (the same field
+of different documents). Some conversations have the reference as text instead, so that reading text is not unlearned.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     if len(prefixes) != 1:
         raise CorruptFile(f"{folder} has {len(prefixes)} tensors {WORDS}, expected one")
     expected = {WORDS: (vocabulary, dim), POSITIONS: (positions, dim), TYPES: (types, dim)}
-    expected |= _layer_shapes(layers, dim, inner)
-    tensors.require({prefixes[0] + name: shape for name, shape in expected.items()}, folder)
+    every = expected.items() | _layer_shapes(layers, dim, inner).items()
+    tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
     pooling = pooling_of(folder, str(kind))
     return Encoder(
         called,

@@ -116,8 +116,9 @@ class Tuner:
         self.model, self.prefix, self.batches, self.plan = model.to(device), prefix, batches, plan
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
         self.most_tokens = most_tokens
-        options = {"lr": plan.learning_rate, "betas": (0.9, 0.98), "weight_decay": plan.weight_decay}
-        self.optimizer = torch.optim.AdamW(self.parameters, **options, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
+        )
         self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -134,20 +134,6 @@ def test_means_have_standard_errors_and_comparisons_are_row_by_row() -> None:
     }  # fmt: skip
 
 
-def test_memories_are_written_once_for_all_conditions(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    write = loaded.writer.write
-    monkeypatch.setattr(
-        loaded.writer, "write", lambda texts, **options: written.extend(texts) or write(texts, **options)
-    )
-    run = evaluation(loaded, ("memory", "memory_exact"))
-    run.run()
-    run.run()
-    assert sorted(written) == sorted({row.knowledge for row in ROWS})
-
-
 def test_a_plain_model_is_asked_without_prefix_and_reads_no_memories(loaded: LoadedModel) -> None:
     plain = Subject(MemoryBank(loaded, format_of(loaded)), ())
     tuned = Subject.of(loaded, format_of(loaded))
