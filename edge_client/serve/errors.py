@@ -35,8 +35,6 @@ _REASONS: Mapping[str, tuple[int, str]] = {
     "DEADLINE_EXCEEDED": (504, "service_error"),
 }
 """RetrievalError by its reason; of the others 503 where the service gave no answer."""
-_CODES = {"CONTEXT_FULL": "context_length_exceeded"}
-"""OpenAI's code where it has one; else the reason in lower case."""
 _ROUTING = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -67,7 +65,8 @@ def body_of(error: Exception) -> tuple[int, dict[str, Any], Mapping[str, str]]:
         status, kind = next((s, k) for cls, s, k in _CLASSES if isinstance(error, cls))
         if isinstance(error, RetrievalError):
             status, kind = _REASONS.get(error.reason, (503 if error.unavailable else status, kind))
-        code = _CODES.get(error.reason, error.reason.lower())
+        # OpenAI's code where it has one.
+        code = "context_length_exceeded" if error.reason == "CONTEXT_FULL" else error.reason.lower()
         return status, _body(str(error), kind=kind, code=code), headers
     if isinstance(error, RequestValidationError):
         message, param = _first_problem(error.errors())

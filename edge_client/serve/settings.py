@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, field_validator
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from edge_client.settings import CheckedSettings
@@ -18,6 +20,7 @@ class ServeSettings(CheckedSettings):
     one more is refused.
     """
 
+    wanted: ClassVar[dict[str, str]] = {"allowed_origins": "origins, such as http://127.0.0.1:5173"}
     model_config = SettingsConfigDict(env_prefix="EDGE_CLIENT_SERVE_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
@@ -25,15 +28,5 @@ class ServeSettings(CheckedSettings):
     api_key: SecretStr | None = Field(default=None, min_length=1)
     tls: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: tuple[Annotated[str, Field(pattern=r"^https?://[^/*]+$")], ...] = ()
     waiting: int = Field(default=16, ge=0, le=4096)
-
-    @field_validator("allowed_origins")
-    @classmethod
-    def _no_star(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if "*" in origin or "://" not in origin or origin.endswith("/"):
-                raise ValueError(
-                    f"{origin!r} is no origin: name scheme, host and port, as http://127.0.0.1:5173"
-                )
-        return origins

@@ -100,16 +100,6 @@ def test_the_pictures_of_the_documents(open_page: OpenPage, scheme: str, picture
         picture(page, "long")
 
 
-def test_the_theme_can_be_chosen_and_stays(open_small: OpenPage) -> None:
-    page = open_small(color_scheme="light")
-    background = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(background)
-    page.get_by_role("button", name="Light or dark").click()
-    dark = page.evaluate(background)
-    page.reload()
-    assert page.evaluate(background) == dark != light
-
-
 def test_a_phone_shows_one_thing_at_a_time_and_never_scrolls_sideways(
     open_page: OpenPage, picture: TakePicture
 ) -> None:

@@ -73,13 +73,9 @@ async function open(id) {
   const live = running.get(id)?.conversation;
   const found = live ?? (await store.get(id));
   if (!found) return;
-  found.messages.forEach((message, place) => {
-    message.parent ??= place - 1; // of a page that knew no branches
-    for (const answer of live ? [] : [message, message.plain]) {
-      if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
-    }
-  });
-  found.leaf ??= found.messages.length - 1;
+  for (const answer of live ? [] : found.messages.flatMap((message) => [message, message.plain])) {
+    if (answer?.status === "waiting" || answer?.status === "writing") answer.status = "broken";
+  }
   enter(found, `#${id}`);
   toBottom();
 }
@@ -208,11 +204,7 @@ async function run(mine, parent, question, begunOne, signal) {
     if (conversation === mine) {
       const follow = atBottom();
       views.get(answer)?.soon();
-      const now = [answer.status === "waiting", ...answer.chunks.map((chunk) => chunk.state)].join();
-      if (shown.answer === answer && shown.drawn !== now) {
-        shown.drawn = now;
-        timeline.draw(answer, shown.chunk);
-      }
+      if (shown.answer === answer) timeline.draw(answer, shown.chunk);
       if (follow) toBottom();
     }
     if (performance.now() - saved > SAVE_MS) {

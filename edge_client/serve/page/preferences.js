@@ -1,11 +1,11 @@
-// Settings and theme: what the reader chose, kept in this browser.
+// Settings: what the reader chose, kept in this browser.
 
 import { byId } from "./dom.js";
 import * as store from "./store.js";
 
 const NUMBERS = ["temperature", "max_tokens"];
 
-/** Make the dialog and the theme's button work. told, tell: get and set what the model is told first in this chat. */
+/** Make the dialog work. told, tell: get and set what the model is told first in this chat. */
 export function prepare({ told, tell }) {
   const form = byId("settings-dialog").querySelector("form");
   const fields = [...form.elements].filter((field) => field.name);
@@ -25,10 +25,6 @@ export function prepare({ told, tell }) {
       store.setSettings({ [field.name]: NUMBERS.includes(field.name) ? Number(field.value) : field.value });
     });
   }
-  byId("s-reset").addEventListener("click", () => {
-    store.setSettings(Object.fromEntries(fields.map((field) => [field.name, store.DEFAULTS[field.name]])));
-    draw();
-  });
   byId("settings").addEventListener("click", () => {
     draw();
     byId("settings-dialog").showModal();
@@ -37,19 +33,6 @@ export function prepare({ told, tell }) {
     byId(name).checked = store.settings()[name];
     byId(name).addEventListener("change", () => store.setSettings({ [name]: byId(name).checked }));
   }
-  byId("theme").addEventListener("click", () => {
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const now = store.settings().theme || (dark ? "dark" : "light");
-    store.setSettings({ theme: now === "dark" ? "light" : "dark" });
-    theme();
-  });
-  theme();
-}
-
-function theme() {
-  const { theme: chosen } = store.settings();
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  else delete document.documentElement.dataset.theme;
 }
 
 function output(field) {

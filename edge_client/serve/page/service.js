@@ -34,10 +34,6 @@ export function watch(ask) {
     suggest();
   });
   byId("also").addEventListener("click", () => byId("settings").click());
-  byId("s-reset").addEventListener("click", () => {
-    store.setSettings({ also: store.DEFAULTS.also });
-    drawAlso();
-  });
 }
 
 async function look() {

@@ -23,10 +23,14 @@ export function names(chunks) {
 }
 
 const opened = new Set(); // texts that stay open while the panel is drawn anew
+let drawn = {};
 
 /** Draw the chunks of an answer; `chosen` is the one to show. */
 export function draw(answer, chosen = null) {
   const chunks = answer?.chunks ?? [];
+  const key = [answer?.status, chosen, ...chunks.map((chunk) => `${chunk.state}${chunk.read.length}`)].join();
+  if (drawn.answer === answer && drawn.key === key) return; // as it is while tokens come
+  drawn = { answer, key };
   const labels = names(chunks);
   const cards = chunks.map((chunk, i) => card(chunk, labels[i], i === chosen));
   let summary = "Ask something: what is read for every 64 tokens is shown here.";
@@ -59,7 +63,7 @@ function memoryRow(chunk, memory) {
     "details", { class: "memory", open: opened.has(id), ontoggle: () => (row.open ? opened.add(id) : opened.delete(id)) },
     h("summary", {},
       h("span", { class: "title" }, memory.title || memory.document_key, h("small", { class: "dim" }, ` #${memory.chunk_number}`)),
-      h("span", { class: "score", title: "how near it is" }, memory.score.toFixed(2))),
+      h("span", { class: "score dim", title: "how near it is" }, memory.score.toFixed(2))),
     memory.refused ? h("p", { class: "bad" }, memory.refused) : null,
     h("p", { class: "reference", tabindex: "0" }, memory.text ?? "The service sent no text."),
     h("p", { class: "dim key" }, base ? `${base}: ${memory.document_key}` : memory.document_key),

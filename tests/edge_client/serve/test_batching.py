@@ -13,7 +13,7 @@ from openai import OpenAI
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
 from tests.edge_client.fake_service import FakeService
-from tests.edge_client.http_calls import MODEL, call
+from tests.edge_client.http_calls import MODEL, call, post
 
 AT_ONCE = 8
 PLACES = ("Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Bern")
@@ -21,7 +21,7 @@ PLACES = ("Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Bern")
 REQUESTS: list[dict[str, Any]] = [
     {
         "messages": [{"role": "user", "content": f"{'What is it? ' * n}The code of {place}?"}],
-        "max_tokens": 24 + 8 * n, "extra_body": {"memory": {"mode": "off" if n % 3 == 2 else "exact"}},
+        "max_tokens": 24 + 8 * n, "memory": {"mode": "off" if n % 3 == 2 else "exact"},
     }
     for n, place in enumerate(PLACES)
 ]  # fmt: skip
@@ -32,21 +32,18 @@ def wide(
     tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppProcess]:
     waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
-    folder = tmp_path_factory.mktemp("wide")
-    with AppProcess.start(
-        folder, tiny.folder, memories.address, "--parallel", str(AT_ONCE), environment=waits
-    ) as running:
+    folder, options = tmp_path_factory.mktemp("wide"), ("--parallel", str(AT_ONCE))
+    with AppProcess.start(folder, tiny.folder, memories.address, *options, environment=waits) as running:
         yield running
     assert "Traceback" not in running.log.read_text()
 
 
 def answer(server: AppProcess, request: dict[str, Any], start: threading.Barrier | None = None) -> str:
-    """The streamed text, after all others are ready to start."""
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        if start is not None:
-            start.wait()
-        with client.chat.completions.create(model=MODEL, stream=True, **request) as stream:
-            return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    """The text, after all others are ready to start."""
+    if start is not None:
+        start.wait()
+    text: str = post(server, request).json()["choices"][0]["message"]["content"]
+    return text
 
 
 def all_at_once(server: AppProcess) -> list[str]:
@@ -87,17 +84,11 @@ def test_one_that_hangs_up_does_not_disturb_the_others(wide: AppProcess) -> None
 
 def chat(server: AppProcess, *turns: str) -> tuple[str, int, int]:
     """The answer to a conversation of alternating turns, its prompt's tokens, and those read from the caches."""
-    roles = ("user", "assistant")
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        found = client.chat.completions.create(
-            model=MODEL, max_tokens=24,
-            messages=[{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)],  # type: ignore[misc]
-            extra_body={"memory": {"mode": "exact"}},
-        )  # fmt: skip
-    assert found.usage is not None
-    assert found.usage.prompt_tokens_details is not None
-    cached = found.usage.prompt_tokens_details.cached_tokens or 0
-    return found.choices[0].message.content or "", found.usage.prompt_tokens, cached
+    messages = [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+    found = post(server, {"messages": messages, "max_tokens": 24, "memory": {"mode": "exact"}}).json()
+    usage = found["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return found["choices"][0]["message"]["content"], usage["prompt_tokens"], cached
 
 
 def test_again_edit_and_take_back_read_only_what_is_new(wide: AppProcess) -> None:

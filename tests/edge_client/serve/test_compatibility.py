@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
@@ -91,10 +92,12 @@ class City(BaseModel):
     coastal: bool
 
 
-def test_the_official_client_parses_an_answer_into_a_class(client: OpenAI) -> None:
+def test_the_official_client_parses_an_answer_into_a_class_and_names_what_is_wrong(client: OpenAI) -> None:
     found = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=City)
-    city = found.choices[0].message.parsed
-    assert isinstance(city, City)
+    assert isinstance(found.choices[0].message.parsed, City)
+    broken: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objec"}}}
+    with pytest.raises(openai.BadRequestError, match="schema"):
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, response_format=broken)
 
 
 async def test_the_asynchronous_client_answers_whole_and_streamed(server: AppProcess) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from deploy.processes import AppProcess
 from memory_model.bundle import Bundle
+from tests.edge_client.fake_service import FakeService
 from tests.edge_client.http_calls import call, post
 
 PDF = b"""%PDF-1.4
@@ -112,11 +113,12 @@ def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(
     assert "Paid leave: 31 days" in texts["leave.pdf"]
 
 
-def test_what_is_remembered_stands_beside_what_the_service_has(server: AppProcess) -> None:
+def test_what_is_remembered_is_read_beside_what_the_service_has(
+    server: AppProcess, memories: FakeService
+) -> None:
     remember(server, "quito.txt", "The code of Quito is 149.")
+    before = len(memories.requests)
     found = read(server, "What is the code of Quito?")
-    assert {"mine", "quito.txt"} <= {
-        value for one in found for value in one.values() if isinstance(value, str)
-    }
-    assert any(one["document_key"].startswith("doc-") for one in found)
+    assert ("mine", "quito.txt") in {(one["knowledge_base"], one["document_key"]) for one in found}
+    assert len(memories.requests) == before + 1
     assert call(server.port, "DELETE", "/v1/local?key=quito.txt").json() == {"deleted": True}
