@@ -17,10 +17,11 @@ from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import StorageError
 from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
 from memory_model.chat import Prompt
-from memory_model.errors import InvalidInput
+from memory_model.errors import CorruptFile, InvalidInput
 from tests.edge_client.answers import finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded
@@ -166,6 +167,23 @@ def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
     assert loaded.conversation.sequence.tokens[:prompt] == session.conversation.sequence.tokens[:prompt]
     retried = finished(list(loaded.send(loaded.take_back(), **MANY, seed=5)))
     assert retried.statistics.reused_tokens > prompt - 40, "a retry reads little anew"
+
+
+def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(
+    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("a long random text")
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as model:
+        session = model.session(SYSTEM)
+        talk(session, 8)
+        session.save(tmp_path / "chat")
+        assert b"remember it" not in (tmp_path / "chat").read_bytes()
+        loaded = model.load_session(tmp_path / "chat")
+        assert past_turns(talk(loaded, 1))
+        monkeypatch.delenv(KEY_FILE)
+        with pytest.raises(CorruptFile, match="encrypted"):
+            model.load_session(tmp_path / "chat")
 
 
 def test_a_killed_process_leaves_what_it_saved_whole(tiny: Bundle, tmp_path: Path) -> None:
