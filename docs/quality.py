@@ -23,7 +23,8 @@ DEVICE_PRECISION = "int4-64-table-int8"
 """What `memory-model export` writes by default."""
 _ROWS = (
     ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
-    ("same_field", "exact_match", "same field: exact"), ("squad", "f1", "SQuAD: F1"),
+    ("same_field", "exact_match", "same field: exact"), ("introductions", "f1", "introductions: F1"),
+    ("squad", "f1", "SQuAD: F1"),
     ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
     ("squad_retrieved", "f1", "SQuAD, retrieved: F1"), ("unanswerable", "refused", "unanswerable: refused"),
     ("unanswerable_twins", "refused", "answerable twins: refused"),
@@ -89,6 +90,10 @@ TARGETS = (
         kind="difference"),
     Bar("unanswerable: refused", "unanswerable", ("memory",), "refused", 0.6, 0.85),
     Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
+    Bar("introductions: F1, memory / the same five as text", "introductions", ("memory", "rag_five"), "f1", 0.9, 1.0,
+        kind="ratio"),
+    Bar("introductions: F1, memory / the right text alone", "introductions", ("memory", "rag"), "f1", 0.75, 0.95,
+        kind="ratio"),
     Bar("HaluEval (development): F1, memory / the same five as text", "halueval/dev", ("memory", "rag_five"), "f1",
         0.9, 1.0, kind="ratio"),
     Bar("HaluEval (development): F1, memory / the right text alone", "halueval/dev", ("memory", "rag"), "f1",

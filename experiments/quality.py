@@ -79,6 +79,7 @@ SECTIONS = (
     Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 100),
     Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 60),
     Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 60),
+    Section("introductions", "test", "introductions_test.json", GIVEN, 74),
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),
