@@ -215,5 +215,3 @@ def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -
     graph.save(tmp_path / "decoder.onnx")
     with pytest.raises(CorruptFile):
         DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
-
-
