@@ -85,7 +85,9 @@ def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewh
             expect(page.locator("li.assistant .answer").last).to_have_attribute("aria-busy", "true")
             two.get_by_label("Your question").press("Enter")
             expect(two.locator(".toast.error")).to_contain_text("another tab")
+            expect(two.get_by_label("Your question")).to_have_value("me too")
             page.get_by_role("button", name="Stop").click()
+            expect(two.locator("li.user")).to_have_count(3)
             if not tls:
                 page.get_by_role("button", name="New chat").click()
                 set_settings(page, mode="exact", max_tokens="40")
