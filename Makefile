@@ -145,7 +145,7 @@ bench-peers: $(READY) ## install the vector databases that bench-service compare
 $(BENCHES):
 	$(BIN)/python -m deploy.bench run $(@:bench-%=%) $(BENCH)
 
-bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures and says their age
+bench-report: $(READY) ## write the tables of docs/benchmarks.md; what was not measured again keeps its figures
 	$(BIN)/python -m deploy.bench report
 
 $(BUNDLE)/manifest.json: | $(READY)

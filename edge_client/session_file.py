@@ -1,59 +1,54 @@
-"""A saved session as one file, whole or not at all, refused when it is damaged or too new.
-
-8 bytes   magic "M3CHAT" and the format version (little-endian uint16)
-32 bytes  SHA-256 of the rest
-8 bytes   length of the header (little-endian uint64)
-the rest  the header (JSON), and the conversation's own memories (an SQLite file; nothing where it has none)
-"""
+"""A saved session: the SQLite file of the conversation's own memories with one more table, or that table alone."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import secrets
-import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from edge_client.errors import StorageError
+from edge_client.local.database import connected, disk_errors
 from memory_model.errors import CorruptFile, MissingFile
 
-MAGIC = b"M3CHAT"
 VERSION = 3
-START = struct.Struct("<6sH32s")
-LENGTH = struct.Struct("<Q")
 
 
 def write_session(path: Path, header: dict[str, Any], past: bytes) -> None:
-    """Write the file beside its place and move it there; raises StorageError and then changes nothing."""
-    said = json.dumps(header).encode()
-    data = LENGTH.pack(len(said)) + said + past
+    """Write the file beside its place and move it there; raises StorageError and then changes nothing.
+
+    past: the file of the conversation's memories; empty where it has none.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    said = json.dumps({**header, "past": bool(past)})
     try:
-        beside.write_bytes(START.pack(MAGIC, VERSION, hashlib.sha256(data).digest()) + data)
-        beside.replace(path)
-    except OSError as error:
+        with disk_errors(path):
+            beside.write_bytes(past)
+            with closing(connected(beside)) as file:
+                file.execute("DROP TABLE IF EXISTS session")  # of the file that it was loaded from
+                file.execute("CREATE TABLE session (version INTEGER, header TEXT, sha256 TEXT)")
+                file.execute("INSERT INTO session VALUES (?, ?, ?)", (VERSION, said, _digest(said)))
+                file.execute("PRAGMA journal_mode = DELETE")  # one file alone
+            beside.replace(path)
+    finally:
         beside.unlink(missing_ok=True)
-        raise StorageError(
-            f"the session could not be saved to {path}: {error.strerror or error}", reason="SESSION_NOT_SAVED"
-        ) from error
 
 
 def read_session(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Header and memories of a file, checked; raises MissingFile, CorruptFile."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFile(f"no session at {path}: save one with ChatSession.save or /save") from error
-    except OSError as error:
-        raise CorruptFile(f"the session at {path} cannot be read: {error.strerror or error}") from error
-    start, data = content[: START.size], content[START.size :]
-    if len(start) < START.size or not start.startswith(MAGIC):
-        raise CorruptFile(f"{path} is not a saved session")
-    _, version, digest = START.unpack(start)
-    if version != VERSION:
-        raise CorruptFile(f"{path} has session format {version}, this program reads {VERSION}")
-    if hashlib.sha256(data).digest() != digest:
-        raise CorruptFile(f"{path} was cut short or changed since it was saved (SHA-256 differs)")
-    end = LENGTH.size + LENGTH.unpack_from(data)[0]
-    return json.loads(data[LENGTH.size : end]), data[end:]
+    """Header and memories of a file, checked; raises MissingFile, CorruptFile, StorageError."""
+    if not path.is_file():
+        raise MissingFile(f"no session at {path}: save one with ChatSession.save or /save")
+    with disk_errors(path):
+        with closing(connected(path)) as file:
+            version, said, digest = file.execute("SELECT version, header, sha256 FROM session").fetchone()
+        if version != VERSION:
+            raise CorruptFile(f"{path} has session format {version}, this program reads {VERSION}")
+        if _digest(said) != digest:
+            raise CorruptFile(f"{path} was changed since it was saved (SHA-256 differs)")
+        header = json.loads(said)
+        return header, path.read_bytes() if header["past"] else b""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

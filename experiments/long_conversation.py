@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from rich.table import Table
 
 from edge_client.events import Result
+from edge_client.generate.past import Past
 from edge_client.model import EdgeModel
 from memory_model.bundle import DEFAULT_FOLDER
 from memory_model.chat import Message
@@ -29,6 +31,7 @@ CONDITIONS = {
     "memories": "older turns as memories",
     "window": "the last turns that fit",
     "everything": "all turns as text, where they fit",
+    "retrieved": "five retrieved references as text",
 }
 REPLIES = ("Thanks, I will remember that.", "Good to know!", "I see.", "How interesting.")
 ANSWER_TOKENS = 32
@@ -48,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """One answer."""
+    """One answer. resident_mb: the most that the process ever held in memory.
+
+    first_token_ms: writing and reading included; where all turns fit, `everything` finds what `window` has read.
+    """
 
     number: int
     distance: int
@@ -58,6 +64,9 @@ class Measured:
     f1: float
     exact: float
     prompt_tokens: int
+    first_token_ms: float
+    tokens_per_s: float
+    resident_mb: float
 
 
 def rows(documents: Sequence[dict[str, str]], distance: int, count: Callable[[str], int]) -> Iterator[Row]:
@@ -89,7 +98,12 @@ def answer(model: EdgeModel, row: Row, condition: str) -> Result | None:
     """The answer under a condition of CONDITIONS, or None where the text does not fit."""
     if condition == "memories":
         return model.session(messages=row.messages).send(row.question, max_tokens=ANSWER_TOKENS).result()
-    asked: list[Message] = [*row.messages, {"role": "user", "content": row.question}]
+    question = row.question
+    if condition == "retrieved":
+        past = model.past()
+        past.remember_turns(_turns(row.messages))
+        question = "\n\n".join([*_nearest(model, past, row.question), row.question])
+    asked: list[Message] = [*row.messages, {"role": "user", "content": question}]
     while len(model.bundle.chat.prompt(asked).ids) + ANSWER_TOKENS >= model.decoder.room:
         if condition == "everything":
             return None
@@ -144,10 +158,22 @@ def _field(line: str) -> str:
     return line.partition(": ")[0]
 
 
+def _turns(messages: Sequence[Message]) -> list[tuple[int, Sequence[Message]]]:
+    return [(n // 2 + 1, messages[n : n + 2]) for n in range(0, len(messages), 2)]
+
+
+def _nearest(model: EdgeModel, past: Past, question: str) -> list[str]:
+    assert model.recaller is not None
+    found = model.recaller.recall([question], also=past.base)[0]
+    return [m.text for m in found.read if m.text]
+
+
 def _scored(row: Row, condition: str, found: Result) -> Measured:
+    s = found.statistics
+    resident_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Measured(
         row.number, row.distance, condition, found.text, row.answer, token_f1(found.text, row.answer),
-        exact_match(found.text, row.answer), found.statistics.prompt_tokens,
+        exact_match(found.text, row.answer), s.prompt_tokens, s.first_token_ms, s.tokens_per_s, resident_mb,
     )  # fmt: skip
 
 

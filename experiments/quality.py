@@ -22,18 +22,18 @@ from pydantic import TypeAdapter, ValidationError
 from memory_model.chat import text_start
 from memory_model.cli import options
 from memory_model.cli.evaluation import (
-    CandidatesOption,
     PrecisionOption,
     computed_in,
     open_knowledge_base,
     scored,
     show,
 )
-from memory_model.cli.options import console, open_embedder, progress_bar, use_threads, write_json
+from memory_model.cli.options import console, open_embedder, progress_bar, write_json
 from memory_model.data import factbook
 from memory_model.digest import file_sha256
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import EVALUATOR, PAIRS, Evaluation, Scores, compared, result_of
+from memory_model.eval.retrieval import CANDIDATES
 from memory_model.eval.rows import Row, open_rows
 from memory_model.eval.scores import Mean, Paired
 from memory_model.eval.subject import PLAIN, Subject
@@ -118,17 +118,8 @@ class Measured:
         rows = len(next(iter(scores.values())).f1)
         means = {condition: found.means() for condition, found in scores.items()}
         shown: dict[str, Any] = {name: about[name] for name in ("model", "memory_bytes") if name in about}
-        return cls(
-            name,
-            part,
-            key,
-            time.strftime("%Y-%m-%d"),
-            since(started),
-            rows,
-            means,
-            compared(scores, pairs),
-            shown,
-        )
+        date, seconds = time.strftime("%Y-%m-%d"), since(started)
+        return cls(name, part, key, date, seconds, rows, means, compared(scores, pairs), shown)
 
     @property
     def label(self) -> str:
@@ -287,21 +278,17 @@ def quality(
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
-    embedder: options.EmbedderOption = None,
-    candidates: CandidatesOption = 50,
     precision: PrecisionOption = "bfloat16",
-    threads: options.ThreadsOption = 0,
 ) -> None:
     """Measure every section of docs/quality.md, the most important first; an interrupted run goes on.
 
     A section that was measured with the same key (evaluator, model, codec, prompt, data, sizes, retrieval) is kept.
     Every answer is written to a folder `answers` beside the output. `make quality` writes the page.
     """
-    use_threads(threads)
     todo, subject = selected(sections, data, natural), Subject.open(model, adapter, codec)
-    settings = {"distractors": 4, "seed": 0, "candidates": candidates, "precision": precision}
+    settings = {"distractors": 4, "seed": 0, "candidates": CANDIDATES, "precision": precision}
     about = subject.about()
-    opened = cache(lambda: open_embedder(embedder, ModelFolder.open(model).embedder))
+    opened = cache(lambda: open_embedder(None, ModelFolder.open(model).embedder))
     open_base = cache(lambda name: open_knowledge_base(subject, data / name, opened()))
     with computed_in(precision, subject):
         for section in todo:
@@ -313,7 +300,7 @@ def quality(
                 continue
             if section.knowledge_base:
                 base = open_base(section.knowledge_base)
-            run = Evaluation(subject, rows, section.conditions, knowledge_base=base, candidates=candidates)
+            run = Evaluation(subject, rows, section.conditions, knowledge_base=base)
             scores = scored(run, section.label)
             keep(out, Measured.of(section.name, section.part, key, started, scores, about))
             result = result_of(scores, rows)

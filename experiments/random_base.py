@@ -16,10 +16,10 @@ import torch
 import typer
 from safetensors.torch import save_file
 
-from memory_model.cli.options import console, progress_bars
-from memory_model.config import ModelConfig, weight_shapes
+from memory_model.cli.options import console, progress_bar
+from memory_model.config import PRESETS, ModelConfig, weight_shapes
 from memory_model.errors import InvalidInput
-from memory_model.models.folder import Checkpoint
+from memory_model.models.folder import Checkpoint, ModelFolder
 from memory_model.tokenizer import Tokenizer
 
 SHARD_BYTES = 1 << 30
@@ -58,11 +58,11 @@ def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
 
 def write_random_folder(
     config: ModelConfig, out: str | Path, like: Checkpoint, *, seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, all: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Path:  # fmt: skip
     """Write the folder in bfloat16, one shard at a time; returns it.
 
-    like: whose tokenizer and chat template it gets. progress: called with (tensors written, tensors). Raises
+    like: whose tokenizer and chat template it gets. progress: called at each tensor. Raises
     InvalidInput where `out` holds something or the tokenizer has more tokens than the shape.
     """
     out = Path(out)
@@ -88,7 +88,7 @@ def write_random_folder(
             save_file(shard, out / file)
             places |= dict.fromkeys(shard, file)
             shard.clear()
-        progress(number, len(shapes))
+        progress()
     settings = {
         "bos_token": backend.id_to_token(special.bos), "eos_token": backend.id_to_token(special.eos),
         "chat_template": like.chat_template,
@@ -104,35 +104,17 @@ def write_random_folder(
 
 
 def random_base(
-    shape: Annotated[
-        str, typer.Argument(help="memory3-2b, qwen2.5-1.5b, smollm2-135m, or a Hugging Face config.json.")
-    ],
+    shape: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
 ) -> None:
     """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
 
     It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
     shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
     """
-    from memory_model.config import PRESETS
-    from memory_model.errors import InvalidInput
-    from memory_model.models.architectures import config_of
-    from memory_model.models.folder import ModelFolder
-    from memory_model.models.tensor_files import read_json
-
-    if shape.endswith(".json"):
-        config = config_of(read_json(Path(shape)), Path(shape).parent.name)
-    elif shape in PRESETS:
-        config = PRESETS[shape]()
-    else:
-        raise InvalidInput(
-            f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}, or a config.json"
-        )
-    with progress_bars() as progress:
-        task = progress.add_task(f"random weights of {config.name}", total=None)
-        write_random_folder(
-            config, out, ModelFolder.open().checkpoint, seed=seed,
-            progress=lambda done, every: progress.update(task, completed=done, total=every),
-        )  # fmt: skip
+    if shape not in PRESETS:
+        raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}")
+    config = PRESETS[shape]()
+    with progress_bar(f"random weights of {config.name}", len(weight_shapes(config))) as advance:
+        write_random_folder(config, out, ModelFolder.open().checkpoint, progress=advance)
     console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")

@@ -146,7 +146,7 @@ def _try() -> None:
             put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"
             _inside(service, "sh", "-c", put)
             ask = ("edge-client", "ask", QUESTION, "--service", address, "--require-memory")
-            _inside(edge, "edge-client", "pull", "--service", address, "--out", "/srv/memories/bundle")
+            _inside(edge, "edge-client", "pull", "--service", address, "--bundle", "/srv/memories/bundle")
             _inside(edge, "edge-client", "doctor", "--service", address)
             for container in (service, edge):
                 said = _inside(container, *ask)

@@ -18,7 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from edge_client.cli.options import ServiceOption
+from edge_client.cli.options import with_options
 from edge_client.errors import RetrievalError, StorageError
 from edge_client.local.folder import path_of
 from edge_client.pull.bundle import pull_bundle
@@ -34,38 +34,24 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
+@with_options("service", "bundle", "local")
 def pull(
-    service: ServiceOption = None,
-    out_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Folder of the bundle, or of local knowledge bases. [default: build/bundle, build/local]",
-        ),
-    ] = None,
+    given: dict[str, Any],
     knowledge_base: Annotated[
         str | None,
         typer.Option(
-            "--knowledge-base",
-            "--kb",
-            metavar="NAME",
-            help="Fetch this knowledge base's memories as a pack instead, for offline use.",
+            "--knowledge-base", "--kb", metavar="NAME",
+            help="Fetch this knowledge base's memories instead, to --local, for offline use.",
         ),
     ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Bundle that shall read the pack. [default: build/bundle]")
-    ] = None,
-) -> None:
-    """Fetch the service's edge bundle, or with --knowledge-base a memory pack to be searched on this device.
+) -> None:  # fmt: skip
+    """Fetch the service's edge bundle to --bundle, or with --kb a memory pack to be searched on this device.
 
     Ctrl-C keeps what was fetched: the same command goes on there. TLS and API key: EDGE_CLIENT_TLS, EDGE_CLIENT_CA,
     EDGE_CLIENT_API_KEY and others, see the edge guide.
     """
-    given = {k: v for k, v in {"service": service, "bundle": bundle}.items() if v is not None}
-    settings = EdgeSettings(**given)  # type: ignore[arg-type]
-    place = out_folder or (settings.bundle if knowledge_base is None else settings.local)
-    if knowledge_base is not None:
-        folder, place = place, path_of(place, knowledge_base)
+    settings = EdgeSettings(**given)
+    place = settings.bundle if knowledge_base is None else path_of(settings.local, knowledge_base)
     try:
         with _bar() as show:
             if knowledge_base is None:
@@ -73,24 +59,16 @@ def pull(
                 size = sum(entry.bytes for entry in manifest.files.values())
                 said = f"{manifest.name}, {manifest.precision}, model {manifest.model_id[:12]}"
             else:
-                head = pull_pack(
-                    settings.channel, knowledge_base, folder, progress=show, **_known(settings.bundle)
-                ).head
+                known = _known(settings.bundle)
+                pack = pull_pack(settings.channel, knowledge_base, settings.local, progress=show, **known)
                 size = place.stat().st_size
-                said = f"{head.memories} memories of {knowledge_base}, revision {head.revision}"
-        out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
-    except KeyboardInterrupt:
-        err.print(f"\ninterrupted; {_kept(place)}", soft_wrap=True)
+                said = f"{pack.head.memories} memories of {knowledge_base}, revision {pack.head.revision}"
+    except (KeyboardInterrupt, RetrievalError, StorageError):
+        begun = Staging(place).folder.is_dir()
+        kept = "what was fetched so far is kept; the same command goes on where it stopped"
+        err.print(kept if begun else "nothing was fetched", soft_wrap=True)
         raise
-    except (RetrievalError, StorageError):
-        err.print(f"[dim]{_kept(place)}[/]", soft_wrap=True)
-        raise
-
-
-def _kept(place: Path) -> str:
-    if Staging(place).folder.is_dir():
-        return "what was fetched so far is kept; the same command goes on where it stopped"
-    return "nothing was fetched"
+    out.print(f"{place}: {said}, {size / 1e6:.0f} MB, checksums right", soft_wrap=True, markup=False)
 
 
 def _known(bundle: Path) -> dict[str, Any]:

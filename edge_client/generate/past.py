@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
+from edge_client.local.database import disk_errors
 from edge_client.local.folder import remember
-from edge_client.local.knowledge_base import LocalKnowledgeBase, disk_errors
+from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from memory_model.chat import Message
@@ -78,13 +77,4 @@ class Past:
 
     def saved(self) -> bytes:
         """The file, whole."""
-        copy = self.base.path.with_suffix(".copy")
-        with (
-            disk_errors(copy), closing(sqlite3.connect(self.base.path)) as source,
-            closing(sqlite3.connect(copy)) as target,
-        ):  # fmt: skip
-            source.backup(target)
-        with disk_errors(copy):
-            content = copy.read_bytes()
-            copy.unlink()
-        return content
+        return self.base.content()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_client.local.knowledge_base import LocalKnowledgeBase, disk_errors, kept_documents, read_head
+from edge_client.local.database import disk_errors
+from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents, read_head
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter
 from edge_client.wire.retrieval import Answer, merged, names_of

@@ -13,7 +13,6 @@ nearest are put in order by vector and words, as the service does (`memory_model
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import sqlite3
@@ -27,7 +26,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from edge_client.errors import StorageError
+from edge_client.local.database import connected, disk_errors
 from edge_client.local.records import Head, LocalDocument, Reference
 from edge_client.local.vectors import BLOCK, NearVectors
 from edge_client.local.writer import Written
@@ -37,8 +36,6 @@ from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.words import LARGEST_DROP, order, query_words, text_words
 
 FORMAT_VERSION = 1
-WAIT_S = 10.0
-"""For another process that writes to the file."""
 _SHIFT = 1 << 63
 """Memory ids are unsigned on the wire, SQLite's numbers are signed."""
 _TABLES = """
@@ -86,13 +83,13 @@ class LocalKnowledgeBase:
         path = Path(path)
         head = read_head(path)
         head.require(identity, embedder_id, remedy)
-        return cls(path, _connected(path), head, minimum_score)
+        return cls(path, connected(path), head, minimum_score)
 
     @classmethod
     def any(cls, path: Path) -> LocalKnowledgeBase:
         """The file at `path`, whatever bundle wrote it: to list and to delete, not to search."""
         head = read_head(path)
-        return cls(path, _connected(path), head, None)
+        return cls(path, connected(path), head, None)
 
     @classmethod
     def create(
@@ -102,7 +99,7 @@ class LocalKnowledgeBase:
         path = Path(path)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            connection = _connected(path)
+            connection = connected(path)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 if not _empty(connection):
@@ -190,6 +187,12 @@ class LocalKnowledgeBase:
         """Leave one file, which may be moved once it is closed."""
         with self._reading() as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
+
+    def content(self) -> bytes:
+        """The file, whole."""
+        with self._reading() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return self.path.read_bytes()
 
     def delete(self, key: str) -> bool:
         """Remove a document; whether it was there."""
@@ -344,7 +347,7 @@ def read_head(path: Path) -> Head:
     """What a file is of; raises MissingFile, CorruptFile."""
     if not path.is_file():
         raise MissingFile(f"no local knowledge base at {path}: make one with `edge-client remember`")
-    with disk_errors(path), contextlib.closing(_connected(path)) as connection:
+    with disk_errors(path), contextlib.closing(connected(path)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and _empty(connection):  # its creation was interrupted
             raise MissingFile(f"{path} is empty: fill it with `edge-client remember`")
@@ -362,22 +365,13 @@ def read_head(path: Path) -> Head:
 def kept_documents(path: Path) -> Iterable[LocalDocument]:
     """The documents of a file of any bundle, with their texts; raises CorruptFile, StorageError."""
     query = "SELECT key, title, text, metadata FROM documents ORDER BY id"
-    with disk_errors(path), contextlib.closing(_connected(path)) as connection:
+    with disk_errors(path), contextlib.closing(connected(path)) as connection:
         for key, title, text, metadata in connection.execute(query):
             yield LocalDocument(key, title, text, json.loads(metadata))
 
 
 def _empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA foreign_keys = ON")
-    with contextlib.suppress(sqlite3.OperationalError):  # a pack may lie where nothing can be written
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")  # what is acknowledged outlives a power cut
-    return connection
 
 
 def _rows(connection: sqlite3.Connection, query: str, ids: Sequence[int]) -> list[tuple[Any, ...]]:
@@ -411,29 +405,3 @@ def _insert(connection: sqlite3.Connection, document: int, one: Reference) -> No
 
 def _checksum(text: str, vector: bytes) -> int:
     return int(google_crc32c.extend(google_crc32c.value(text.encode("utf-8", "surrogatepass")), vector))
-
-
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Raises StorageError or CorruptFile for what the disk or SQLite says about `path`."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        message = str(error)
-        if "full" in message or "disk I/O" in message:
-            raise _no_room(path, message) from error
-        if "locked" in message or "readonly" in message or "unable to open" in message:
-            raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
-        raise CorruptFile(f"{path} is damaged, or no local knowledge base: {message}") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _no_room(path, str(error.strerror)) from error
-        raise StorageError(f"{path} cannot be written: {error.strerror}", reason="IN_USE") from error
-
-
-def _no_room(path: Path, why: str) -> StorageError:
-    return StorageError(
-        f"no room for {path} ({why})",
-        reason="DISK_FULL",
-        help="make room and run the same command again; what was remembered before is kept",
-    )

@@ -54,7 +54,7 @@ def pull_pack(
     """
     path = path_of(folder, knowledge_base)
     if path.exists() and not read_head(path).pulled:
-        raise InvalidInput(f"{path} holds this device's own memories: choose another folder with --out")
+        raise InvalidInput(f"{path} holds this device's own memories: choose another folder with --local")
     request = bases.ExportKnowledgeBaseRequest(name=knowledge_base, embedder_id=embedder_id)
     if identity is not None:
         request.model_id, request.codec_id = identity.model_id, identity.codec_id

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memory_model.errors import IdentityMismatch
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound, ScopeTooSmall
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE
-from memory_service.stores import unknown_knowledge_base
+from memory_service.stores import require_sound, unknown_knowledge_base
 from memory_service.stores.identity import require_same
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class Catalogue:
         raise unknown_knowledge_base(name, [name for name in seen if name])
 
     def require_ours(self, access: Access, base: KnowledgeBase) -> None:
-        """Raises the mismatch of the first id in which the writer of the knowledge base differs from our encoder."""
+        """Raises KnowledgeBaseDamaged, or the mismatch of the first id in which its writer differs from our encoder."""
+        require_sound(base)
         what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
         require_same(base.identity, self.encoder.identity, what)
 

@@ -1,4 +1,4 @@
-"""`memory-service backup` and `memory-service restore`: both ask a running service, both go on when run again."""
+"""`memory-service backup` and `memory-service restore`: both ask a running service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def backup(
     ],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Save a knowledge base while it is served; run again to go on after an interruption, or to save what is new."""
+    """Save a knowledge base while it is served; an older backup there is replaced once this one is whole."""
     from memory_service.ops.backup import Archive, back_up
 
     with _with_bar("memories") as show:
@@ -41,13 +41,10 @@ def restore(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="folder or s3://bucket/prefix of a backup")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="of the knowledge base to create")],
     address: Address = DEFAULT_ADDRESS,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with a restoration that was interrupted")
-    ] = False,
 ) -> None:
     """Restore a backup into a new knowledge base; every checksum is compared."""
     from memory_service.ops import backup
 
     with _with_bar("documents") as show:
-        made = backup.restore(address, name, backup.Archive(source), show, resume=resume)
+        made = backup.restore(address, name, backup.Archive(source), show)
     typer.echo(f"restored {made.document_count} documents, {made.memory_count} memories as {name}")

@@ -6,9 +6,8 @@ A backup is one SQLite file and, beside it and written last, its SHA-256: withou
     documents   key, title, metadata and content hash
     manifest    one row: the ids of model, codec, format and embedder, and counts
 
-A backup that was interrupted goes on behind the last memory it has. When the knowledge base is written to meanwhile,
-the documents are compared again at the end and what is missing is fetched, until nothing changed in between: a backup
-holds every document whole, in its newest version.
+When the knowledge base is written to meanwhile, the documents are compared again at the end and what is missing is
+fetched, until nothing changed in between: a backup holds every document whole, in its newest version.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from protos.memory.v1 import knowledge_bases_pb2 as pb
 
 DATABASE, CHECKSUM = "backup.sqlite3", "backup.sha256"
 _TABLES = """
-CREATE TABLE IF NOT EXISTS memories (
+CREATE TABLE memories (
     id BLOB PRIMARY KEY, document TEXT NOT NULL, chunk INTEGER NOT NULL, text TEXT NOT NULL, vector BLOB NOT NULL,
     payload BLOB NOT NULL
 );
-CREATE INDEX IF NOT EXISTS by_document ON memories (document, chunk);
-CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, title TEXT, metadata TEXT, content_hash BLOB);
-CREATE TABLE IF NOT EXISTS manifest (json TEXT);
+CREATE INDEX by_document ON memories (document, chunk);
+CREATE TABLE documents (key TEXT PRIMARY KEY, title TEXT, metadata TEXT, content_hash BLOB);
+CREATE TABLE manifest (json TEXT);
 CREATE TEMP TABLE wanted (id BLOB PRIMARY KEY);
 """
 _ROUNDS = 20
@@ -58,17 +57,13 @@ Progress = Callable[[int, int], None]
 
 
 class Manifest(BaseModel):
-    """What a backup holds. The ids are those of the knowledge base's model, codec, memory format and embedder."""
+    """What a backup holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     description: str
-    model_id: str
-    codec_id: str
-    memory_format_id: str
-    embedder_id: str
-    dimension: int
+    identity: WriterIdentity
     memory_count: int
     id_digest: int
     document_count: int
@@ -104,27 +99,19 @@ class Archive:
             raise StoreUnavailable(f"{self._place} cannot be used: {first_line}") from error
 
     @contextlib.contextmanager
-    def changed(self) -> Iterator[Path]:
-        """The file of a backup that is made; it is a backup again when the block ends without an error.
-
-        For S3 it is in the user's cache until it is sent.
-        """
-        path = self._folder and self._folder / DATABASE
-        if path is None:
-            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memory-service"
-            path = cache / f"{hashlib.sha256(self._place.encode()).hexdigest()[:16]}.sqlite3"
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with self._errors(), contextlib.suppress(FileNotFoundError):
-            self._store.delete(CHECKSUM)
-        yield path
-        with self._errors():
+    def replaced(self) -> Iterator[Path]:
+        """An empty folder for the files of a new backup, which take the old ones' place when the block ends."""
+        with self._errors(), tempfile.TemporaryDirectory(prefix=".backup-", dir=self._folder) as folder:
+            yield Path(folder)
+            checksum = _sha256(Path(folder) / DATABASE).encode()
+            with contextlib.suppress(FileNotFoundError):
+                self._store.delete(CHECKSUM)
             if self._folder is None:
-                self._store.put(DATABASE, path)
-            self._store.put(CHECKSUM, _sha256(path).encode())
-            if self._folder is None:
-                path.unlink()
+                self._store.put(DATABASE, Path(folder) / DATABASE)
             else:
-                os.sync()
+                (Path(folder) / DATABASE).replace(self._folder / DATABASE)
+            self._store.put(CHECKSUM, checksum)
+            os.sync()
 
     @contextlib.contextmanager
     def verified(self) -> Iterator[Path]:
@@ -154,11 +141,11 @@ def _sha256(path: Path) -> str:
 def back_up(
     address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None
 ) -> Manifest:
-    """Saves a knowledge base; run again it goes on where it was. Raises RemoteError and the archive's errors."""
+    """Saves a knowledge base. Raises RemoteError and the archive's errors."""
     with (
-        archive.changed() as path,
-        contextlib.closing(sqlite3.connect(path)) as database,
+        archive.replaced() as folder,
         connected(address) as channel,
+        contextlib.closing(sqlite3.connect(folder / DATABASE)) as database,
     ):
         return _Backup(channel, name, database, on_progress).run()
 
@@ -175,24 +162,27 @@ class _Backup:
 
     def run(self) -> Manifest:
         self._database.executescript(_TABLES)
-        ((last, count),) = self._database.execute("SELECT max(id), count(*) FROM memories")
-        self._save({} if last is None else {"after_id": int.from_bytes(last, "big")}, count)
+        self._save()
         for _ in range(_ROUNDS):
             head = _head(self._bases, self._name)
             self._save_documents()
             for memory_id in self._missing():
-                self._save({"after_id": memory_id - 1, "limit": 1} if memory_id else {"limit": 1})
+                self._save(memory_id)
             if not self._missing() and head.revision == _head(self._bases, self._name).revision:
                 return self._finished(head.knowledge_base)
         raise RemoteError(
-            f"knowledge base {self._name!r} was written to all the time: run the backup again to go on",
+            f"knowledge base {self._name!r} was written to all the time: try again when it is quieter",
             grpc.StatusCode.ABORTED, "KNOWLEDGE_BASE_CHANGED",
         )  # fmt: skip
 
-    def _save(self, of: dict[str, Any], done: int = 0) -> None:
-        """Saves exported memories, a page in each transaction."""
-        request = pb.ExportKnowledgeBaseRequest(name=self._name, while_written=True, **of)
-        total = 0
+    def _save(self, memory_id: int | None = None) -> None:
+        """Saves exported memories, one or all, a page in each transaction."""
+        request = pb.ExportKnowledgeBaseRequest(name=self._name, while_written=True)
+        if memory_id is not None:
+            request.limit = 1
+        if memory_id:
+            request.after_id = memory_id - 1
+        done = total = 0
         for response in self._bases.ExportKnowledgeBase(request, timeout=_TIMEOUT_S):
             total = total or response.head.memory_count
             rows = [
@@ -201,7 +191,7 @@ class _Backup:
             ]
             with self._database:
                 self._database.executemany("INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?, ?)", rows)
-            if rows and "limit" not in of:
+            if rows and memory_id is None:
                 done += len(rows)
                 self._on_progress(min(done, total), total)
 
@@ -246,12 +236,13 @@ class _Backup:
             self._database.execute("DELETE FROM memories WHERE id NOT IN (SELECT id FROM wanted)")
             ((documents,),) = self._database.execute("SELECT count(*) FROM documents")
             ids = [int.from_bytes(one, "big") for (one,) in self._database.execute("SELECT id FROM wanted")]
+            identity = WriterIdentity(
+                base.model_id, base.codec_id, base.memory_format_id, base.embedder_id, base.dimension
+            )
             manifest = Manifest(
-                description=base.description, model_id=base.model_id, codec_id=base.codec_id,
-                memory_format_id=base.memory_format_id, embedder_id=base.embedder_id, dimension=base.dimension,
-                memory_count=len(ids), id_digest=digest(ids), document_count=documents,
+                description=base.description, identity=identity, memory_count=len(ids), id_digest=digest(ids),
+                document_count=documents,
             )  # fmt: skip
-            self._database.execute("DELETE FROM manifest")
             self._database.execute("INSERT INTO manifest VALUES (?)", (manifest.model_dump_json(),))
         return manifest
 
@@ -260,35 +251,33 @@ class _Backup:
 
 
 def restore(
-    address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None, *,
-    resume: bool = False,
-) -> Manifest:  # fmt: skip
-    """Restores a backup into a new knowledge base. resume: goes on with a restoration that was interrupted.
+    address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None
+) -> Manifest:
+    """Restores a backup into a new knowledge base.
 
     Raises RemoteError, MissingFile, CorruptFile, an IdentityMismatch.
     """
-    with archive.verified() as path, contextlib.closing(_read_only(path)) as database:
+    with (
+        archive.verified() as path,
+        contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as database,
+    ):
         try:
             ((raw,),) = database.execute("SELECT json FROM manifest")
             manifest = Manifest.model_validate_json(raw)
         except ValueError as error:
             raise CorruptFile("this is no backup that this release reads") from error
         to = Destination(address, name)
-        ids = manifest.model_id, manifest.codec_id, manifest.memory_format_id, manifest.embedder_id
-        ours = WriterIdentity(*ids, manifest.dimension)
-        require_same(ours, to.identity(), "restore it into a service that runs the model of the backup")
+        require_same(
+            manifest.identity, to.identity(), "restore it into a service that runs the model of the backup"
+        )
         with connected(address) as channel:
             bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
             request = pb.CreateKnowledgeBaseRequest(name=name, description=manifest.description)
-            try:
-                bases.CreateKnowledgeBase(request, timeout=60)
-            except grpc.RpcError as error:
-                if not (resume and error.code() == grpc.StatusCode.ALREADY_EXISTS):
-                    raise
+            bases.CreateKnowledgeBase(request, timeout=60)
             for done, row in enumerate(Ingestion(to).run(_documents(database)), 1):
                 if row.outcome == "failed":
                     raise RemoteError(
-                        f"document {row.key!r}: {row.message}: run it again with --resume",
+                        f"document {row.key!r}: {row.message}: delete {name!r} and restore again",
                         grpc.StatusCode.ABORTED, row.reason,
                     )  # fmt: skip
                 on_progress(done, manifest.document_count)
@@ -299,10 +288,6 @@ def restore(
             " delete it and restore again"
         )
     return manifest
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 
 def _documents(database: sqlite3.Connection) -> Iterator[Row]:
@@ -316,12 +301,8 @@ def _documents(database: sqlite3.Connection) -> Iterator[Row]:
             for text, vector, payload in memories
         ]
         prepared = ingestion_pb2.PreparedDocument(
-            key=key,
-            title=title,
-            metadata=json.loads(metadata),
-            references=references,
-            content_hash=content_hash,
-        )
+            key=key, title=title, metadata=json.loads(metadata), references=references, content_hash=content_hash
+        )  # fmt: skip
         yield Row("backup", "", key, ingestion_pb2.IngestItem(prepared=prepared))
 
 

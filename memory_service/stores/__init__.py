@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memory_model.errors import InvalidInput
-from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseNotFound
+from memory_service.errors import (
+    DocumentNotFound,
+    KnowledgeBaseDamaged,
+    KnowledgeBaseExists,
+    KnowledgeBaseNotFound,
+)
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
-
-_REMEDY = "restore a backup, or `memory-service kb delete` it and ingest again"
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,6 @@ class Query:
     candidates: int = 50
     maximum_drop: float | None = None
 
-    def __post_init__(self) -> None:
-        """There are words for every vector or for none."""
-        if self.words and len(self.words) != len(self.vectors):
-            raise InvalidInput(f"words of {len(self.words)} queries for {len(self.vectors)} vectors")
-
 
 @dataclass(frozen=True)
 class Retrieved:
@@ -244,14 +241,8 @@ class Store(ABC):
 
     @abstractmethod
     def keys(
-        self,
-        base: KnowledgeBase,
-        prefix: str,
-        *,
-        after_key: str | None,
-        count: int,
-        filter: Filter | None = None,
-    ) -> list[str]:
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:  # fmt: skip
         """At most `count` keys of documents that begin with `prefix`, in the order of their bytes, after one.
 
         filter: of the documents' metadata.
@@ -265,10 +256,6 @@ class Store(ABC):
     def statistics(self, base: KnowledgeBase) -> Statistics:
         """Counts and bytes."""
 
-    @abstractmethod
-    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        """Everything wrong with it, one sentence each; `deep` reads everything and compares its checksums."""
-
     def ping(self) -> None:
         """Returns when the store answers; raises StoreUnavailable. Stores on another machine ask it."""
         self.knowledge_bases()
@@ -280,7 +267,8 @@ class Store(ABC):
 
 def problem_text(problems: Sequence[str]) -> str:
     """The problems as the one text that refuses a knowledge base; empty for none."""
-    return f"{'; '.join(problems)}: {_REMEDY}" if problems else ""
+    remedy = "restore a backup, or `memory-service kb delete` it and ingest again"
+    return f"{'; '.join(problems)}: {remedy}" if problems else ""
 
 
 def require_sound(base: KnowledgeBase) -> None:
@@ -295,11 +283,23 @@ def digest(memory_ids: Sequence[int] | np.ndarray) -> int:
     return int(np.bitwise_xor.reduce(np.asarray(memory_ids, np.uint64))) if len(memory_ids) else 0
 
 
+def name_taken(name: str) -> KnowledgeBaseExists:
+    """The error for a name that another one has."""
+    message = f"a knowledge base called {name!r} is there already"
+    return KnowledgeBaseExists(message, knowledge_base=name)
+
+
 def unknown_knowledge_base(name: str, known: Sequence[str]) -> KnowledgeBaseNotFound:
     """The error for a name that none has."""
     there = ", ".join(sorted(known)[:20]) or "none"
     message = f"no knowledge base is called {name[:80]!r}; there are: {there}"
     return KnowledgeBaseNotFound(message, knowledge_base=name)
+
+
+def deleted_meanwhile(base: KnowledgeBase) -> KnowledgeBaseNotFound:
+    """The error for a knowledge base that was dropped since it was looked up."""
+    message = f"knowledge base {base.name!r} was deleted meanwhile"
+    return KnowledgeBaseNotFound(message, knowledge_base=base.name)
 
 
 def unknown_document(base: KnowledgeBase, key: str) -> DocumentNotFound:

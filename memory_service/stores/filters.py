@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 MAX_CONDITIONS = 64
 """Most conditions of one filter."""
 MAX_DEPTH = 8
 """Deepest nesting of one filter."""
+_SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,17 @@ class Range:
     above: float | str | None = None
     at_most: float | str | None = None
     below: float | str | None = None
+
+    @property
+    def limits(self) -> dict[str, float | str]:
+        """The bounds that are given, by what a value must be to them."""
+        signs = {">=": self.at_least, ">": self.above, "<=": self.at_most, "<": self.below}
+        return {sign: limit for sign, limit in signs.items() if limit is not None}
+
+    @property
+    def of_text(self) -> bool:
+        """Whether values are compared as text."""
+        return any(isinstance(limit, str) for limit in self.limits.values())
 
 
 @dataclass(frozen=True)
@@ -113,18 +128,22 @@ def number(value: str) -> float | None:
 
 
 def _within(bounds: Range, value: str) -> bool:
-    limits = (bounds.at_least, bounds.above, bounds.at_most, bounds.below)
-    if any(isinstance(limit, str) for limit in limits):
-        least, above, most, below = (None if x is None else str(x).encode() for x in limits)
-        return _between(value.encode(), least, above, most, below)
+    if bounds.of_text:
+        return all(_SIGNS[sign](value.encode(), str(limit).encode()) for sign, limit in bounds.limits.items())
     found = number(value)
-    return found is not None and _between(found, *limits)
+    return found is not None and all(_SIGNS[sign](found, limit) for sign, limit in bounds.limits.items())
 
 
-def _between(value, at_least, above, at_most, below) -> bool:  # type: ignore[no-untyped-def]
-    return (
-        (at_least is None or value >= at_least)
-        and (above is None or value > above)
-        and (at_most is None or value <= at_most)
-        and (below is None or value < below)
-    )
+def condition_sql(condition: Filter | None, of_one: Callable[[In | Exists | Range], str]) -> str:
+    """A filter as SQL. of_one: a condition on one value."""
+    match condition:
+        case None:
+            return "1"
+        case And(parts):
+            return f"({' AND '.join(condition_sql(part, of_one) for part in parts) or '1'})"
+        case Or(parts):
+            return f"({' OR '.join(condition_sql(part, of_one) for part in parts) or '0'})"
+        case Not(part):
+            return f"NOT {condition_sql(part, of_one)}"
+        case _:
+            return of_one(condition)

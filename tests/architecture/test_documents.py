@@ -1,4 +1,4 @@
-"""What the documents name exists: programs, options, settings, links with their anchors, decisions."""
+"""What the documents name exists: programs, options, settings, files, links with their anchors, decisions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from edge_client.local.database import KEY_FILE
 from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_service.client.connection import Connection
@@ -22,14 +23,17 @@ PROGRAMS = {
     "memory-service": "memory_service.cli",
     "memory-model": "memory_model.cli",
     "edge-client": "edge_client.cli.main",
+    "experiments": "experiments.__main__",
+    "deploy.bench": "deploy.bench.__main__",
 }
-PAGES = [
+TRACKED = [
     name
     for name in subprocess.run(
-        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     if (ROOT / name).is_file()
 ]
+PAGES = [name for name in TRACKED if name.endswith(".md")]
 # A program, its words and options up to what ends a command; a continued line is one line.
 CALL = re.compile(rf"(?<![\w/.-])({'|'.join(PROGRAMS)})((?: +[^\s|;&)`]+)*)")
 
@@ -74,12 +78,18 @@ def test_every_program_command_and_option_on_a_page_exists(page: str) -> None:
 
 
 def test_every_setting_in_the_documents_exists() -> None:
-    known = {"MEMORY_SERVICE_ADDRESS", "MEMORY_SERVICE_CONFIG"}
+    known = {"MEMORY_SERVICE_ADDRESS", "MEMORY_SERVICE_CONFIG", KEY_FILE}
     for settings in (Settings, Connection, EdgeSettings, ServeSettings):
         known |= {f"{settings.model_config['env_prefix']}{name.upper()}" for name in settings.model_fields}
     for page in PAGES:
         named = set(re.findall(r"(?:MEMORY_SERVICE|EDGE_CLIENT)_[A-Z_]*[A-Z]", (ROOT / page).read_text()))
         assert named <= known, page
+
+
+def test_every_source_file_in_the_documents_exists() -> None:
+    for page in PAGES:
+        for named in re.findall(r"`([\w./-]+\.(?:py|mjs|proto|c))`", (ROOT / page).read_text()):
+            assert any(f"/{name}".endswith(f"/{named}") for name in TRACKED), f"{page} names {named}"
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:

@@ -10,30 +10,16 @@ from typing import Any
 import grpc
 import pytest
 
-from edge_client import EdgeModel, Event, Finished, Recalled, Token
+from edge_client import EdgeModel
 from memory_model.bundle import Bundle
 from protos.memory.v1 import retrieval_pb2
+from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.cut_connection import cutting
 from tests.edge_client.fake_service import FakeService
 
-QUESTION = "What is the code of Lima?"
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3, "max_tokens": 40}
 """Two generated chunks of 16, and a half."""
 WAIT_S = 20.0
-
-
-def tokens(events: list[Event]) -> list[int]:
-    return [e.id for e in events if isinstance(e, Token)]
-
-
-def recalls(events: list[Event]) -> list[Recalled]:
-    return [e for e in events if isinstance(e, Recalled)]
-
-
-def finished(events: list[Event]) -> Finished:
-    end = events[-1]
-    assert isinstance(end, Finished)
-    return end
 
 
 def garbage(response: retrieval_pb2.RetrieveResponse) -> None:
@@ -114,35 +100,12 @@ def test_the_answer_is_that_without_memories_and_the_reason_is_named(
         without = list(model.session().send(QUESTION, memory="off", **MANY))
         events = list(model.session().send(QUESTION, **MANY))
         over.set()
-    assert tokens(events) == tokens(without)
-    first = recalls(events)[0]
+    assert tokens_of(events) == tokens_of(without)
+    first = recalls_of(events)[0]
     said = [first.recall.error, *(m.refused for m in first.recall.read)]
     assert any(text.startswith(FAULTS[fault]) for text in said), said
     assert not first.recall.memories
     assert finished(events).reason == "length"
-
-
-def test_a_call_that_hangs_delays_no_other_session(tiny: Bundle, service: FakeService) -> None:
-    over, hanging = threading.Event(), threading.Event()
-
-    def hang_once(number: int, _: grpc.ServicerContext) -> None:
-        if number == 0:
-            hanging.set()
-            over.wait(WAIT_S)
-
-    service.before = hang_once
-    with EdgeModel.open(tiny.folder, service.address, deadline_s=WAIT_S) as model:
-        slow = model.session()
-        events: list[Event] = []
-        thread = threading.Thread(target=lambda: events.extend(slow.send(QUESTION, max_tokens=2)))
-        thread.start()
-        assert hanging.wait(WAIT_S)
-        answered = list(model.session().send(QUESTION, max_tokens=2))
-        over.set()
-        thread.join(WAIT_S)
-    assert {r.state for r in recalls(answered)} == {"fetched"}
-    assert recalls(answered)[0].recall.times.queue_ms < 1000 * WAIT_S / 2
-    assert not finished(events).without_memory
 
 
 def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
@@ -154,9 +117,9 @@ def test_a_service_that_fails_in_mid_answer_leaves_the_memories_that_are_read(
         service.before = abort(code, first=1)
         with EdgeModel.open(tiny.folder, service.address, memory="exact", deadline_s=WAIT_S) as model:
             events = list(model.session().send(QUESTION, **MANY))
-        later = [r for r in recalls(events) if r.generated]
-        assert all(len(r.recall.memories) == 5 for r in recalls(events) if not r.generated)
+        later = [r for r in recalls_of(events) if r.generated]
+        assert all(len(r.recall.memories) == 5 for r in recalls_of(events) if not r.generated)
         assert later
         assert all(r.recall.error and r.kept == 5 for r in later)
-        answers.append(tokens(events))
+        answers.append(tokens_of(events))
     assert answers[0] == answers[1] == answers[2]

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Recalled, Remembered, Token
+from edge_client import ChatSession, ContextFull, EdgeModel, Event, Finished, Remembered, Token
 from edge_client.cancellation import Cancellation
 from edge_client.decoder.sequence import Sequence
 from edge_client.errors import StorageError
 from edge_client.generate.chunk_recalls import ChunkRecalls
+from edge_client.local.database import KEY_FILE
 from edge_client.local.writer import MemoryWriter, Written
 from memory_model.bundle import Bundle
 from memory_model.chat import Prompt
-from memory_model.errors import InvalidInput
+from memory_model.errors import CorruptFile, InvalidInput
+from tests.edge_client.answers import finished, recalls_of, tokens_of
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded
 
@@ -59,18 +61,13 @@ def talk(session: ChatSession, turns: int, **options: Any) -> list[Event]:
     return events
 
 
-def finished(events: list[Event]) -> Finished:
-    assert isinstance(events[-1], Finished)
-    return events[-1]
-
-
 def remembered(events: list[Event]) -> list[int]:
     return [turn for e in events if isinstance(e, Remembered) for turn in e.turns]
 
 
 def past_turns(events: list[Event]) -> set[str]:
     """Titles of what was read of the conversation itself."""
-    read = (m for e in events if isinstance(e, Recalled) for m in e.recall.read)
+    read = (m for r in recalls_of(events) for m in r.recall.read)
     return {m.title for m in read if m.knowledge_base == "conversation"}
 
 
@@ -127,39 +124,32 @@ def test_an_answer_after_an_eviction_is_that_of_a_fresh_session_which_reads_the_
 
 
 @pytest.mark.parametrize("memory", ["exact", "overlap"])
-def test_an_answer_goes_on_while_turns_leave(model: EdgeModel, memory: str) -> None:
+def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_what_is_kept(
+    model: EdgeModel, memory: str
+) -> None:
     session = model.session(SYSTEM, memory=memory)
     talk(session, 3)
     before, events, evicted_after = session.tokens, list[Event](), 0
+    talked = session.conversation
     for event in session.send("Tell me a long story.", **{**MANY, "max_tokens": 280}):
         events.append(event)
-        if isinstance(event, Remembered):
-            evicted_after = sum(isinstance(e, Token) for e in events)
+        if isinstance(event, Remembered) and not evicted_after:
+            evicted_after = len(tokens_of(events))
+            if memory == "exact":  # in overlap, what is late is swapped in late
+                read = talked.sequence.tokens[:-1]  # one token more was read since
+                content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
+                want, _ = fresh(model, session, Prompt(read, content))
+                places = [s.place for s in (talked.sequence, want)]
+                rows, wanted = (
+                    model.decoder.caches.read(p, True, want.length) for p in places if p is not None
+                )
+                for name, array in rows.items():
+                    np.testing.assert_allclose(array, wanted[name], atol=1e-4)
     assert before + 290 > model.decoder.room, "it would not have fitted"
-    assert events[-1].reason == "length"  # type: ignore[union-attr]
-    assert sum(isinstance(e, Token) for e in events) == 280
+    assert (finished(events).reason, len(tokens_of(events))) == ("length", 280)
     assert 0 < evicted_after < 280
-    said = session.conversation.sequence.tokens[-200:]
-    assert said == session.conversation.spelled[len(session.messages) - 1][-201:-1], (
-        "in order, none lost or read twice"
-    )
-
-
-def test_key_values_in_the_middle_of_an_answer_are_those_of_a_fresh_session(model: EdgeModel) -> None:
-    session = model.session(SYSTEM)
-    talk(session, 3)
-    stream = session.send("Tell me a long story.", **{**MANY, "max_tokens": 250, "logprobs": 1})
-    for event in stream:
-        if isinstance(event, Remembered):
-            break
-    talked = session.conversation
-    read = talked.sequence.tokens[:-1]  # one token more was read since
-    content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
-    want, _ = fresh(model, session, Prompt(read, content))
-    places = [s.place for s in (talked.sequence, want)]
-    rows, wanted = (model.decoder.caches.read(p, True, want.length) for p in places if p is not None)
-    for name, array in rows.items():
-        np.testing.assert_allclose(array, wanted[name], atol=1e-4)
+    said = talked.sequence.tokens[-200:]
+    assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
 
 
 def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
@@ -177,6 +167,23 @@ def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
     assert loaded.conversation.sequence.tokens[:prompt] == session.conversation.sequence.tokens[:prompt]
     retried = finished(list(loaded.send(loaded.take_back(), **MANY, seed=5)))
     assert retried.statistics.reused_tokens > prompt - 40, "a retry reads little anew"
+
+
+def test_a_saved_conversation_is_encrypted_with_the_key_that_is_named(
+    tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("a long random text")
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "key"))
+    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as model:
+        session = model.session(SYSTEM)
+        talk(session, 8)
+        session.save(tmp_path / "chat")
+        assert b"remember it" not in (tmp_path / "chat").read_bytes()
+        loaded = model.load_session(tmp_path / "chat")
+        assert past_turns(talk(loaded, 1))
+        monkeypatch.delenv(KEY_FILE)
+        with pytest.raises(CorruptFile, match="encrypted"):
+            model.load_session(tmp_path / "chat")
 
 
 def test_a_killed_process_leaves_what_it_saved_whole(tiny: Bundle, tmp_path: Path) -> None:
@@ -250,7 +257,7 @@ def test_a_text_is_remembered_once_also_after_a_fault_and_read_beside_the_servic
     assert count == session.remember(book, "Keys") == len(written) == len(set(written)) >= 20
     assert steps[-1] == (count, count)
     events = list(session.send("Who keeps room 3?", **MANY))
-    read = [m for e in events if isinstance(e, Recalled) for m in e.recall.read]
+    read = [m for r in recalls_of(events) for m in r.recall.read]
     assert any(m.title == "Keys" and "Room" in (m.text or "") for m in read)
     assert any(m.knowledge_base == "" for m in read), "beside the service's"
     with pytest.raises(InvalidInput, match="no text"):
@@ -276,23 +283,13 @@ def test_a_list_of_messages_that_is_too_long_goes_on_in_the_next_call(model: Edg
 def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeService) -> None:
     session = model.session(SYSTEM)
     events = talk(session, 10)
-    ids = {m.memory_id for e in events if isinstance(e, Recalled) for m in e.recall.read if m.knowledge_base}
+    ids = {m.memory_id for r in recalls_of(events) for m in r.recall.read if m.knowledge_base}
     assert ids
     sent = {memory_id for request in service.requests for memory_id in request.held_ids}
     assert sent
     assert not sent & ids
     other = list(model.session(SYSTEM).send("What is my number?", **MANY))
     assert not past_turns(other)
-
-
-def test_an_answer_without_the_service_reads_what_the_conversation_remembers(tiny: Bundle) -> None:
-    with EdgeModel.open(tiny.folder, offline=True, memory="exact", context=CONTEXT) as offline:
-        session = offline.session()
-        session.remember("The key of room 3 is under the mat.", "Keys")
-        *events, finished = session.send("Where is the key?", **MANY)
-        assert {m.title for e in events if isinstance(e, Recalled) for m in e.recall.read} == {"Keys"}
-        assert isinstance(finished, Finished)
-        assert not finished.without_memory
 
 
 @pytest.mark.parametrize("lines", [3, 60])

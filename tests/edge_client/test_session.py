@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client import ContextFull, EdgeModel, Event, Finished, Recalled, Token
+from edge_client import ContextFull, EdgeModel, Finished, Recalled
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
 from memory_model.bundle import MANIFEST, Bundle
@@ -21,30 +20,24 @@ from memory_model.chat import prefix_ids
 from memory_model.codec.payload import ExplicitMemory
 from memory_model.errors import InvalidInput
 from memory_model.nn.decoder import MemoryBatch
+from tests.edge_client.answers import QUESTION, finished, recalls_of, tokens_of
 from tests.edge_client.conftest import TEXTS
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_loaded
 
-QUESTION = "What is the code of Lima?"
 MANY: dict[str, Any] = {"temperature": 50.0, "seed": 3}
-
-
-def parts(events: Sequence[Event]) -> tuple[list[Recalled], list[int], Finished]:
-    finished = events[-1]
-    assert isinstance(finished, Finished)
-    recalls = [e for e in events if isinstance(e, Recalled)]
-    return recalls, [e.id for e in events if isinstance(e, Token)], finished
 
 
 def answer(
     model: EdgeModel, messages: str | list[dict[str, str]] = QUESTION, **options: object
 ) -> tuple[list[Recalled], list[int], Finished]:
-    return parts(list(model.generate(messages, **{"max_tokens": 8, **options})))  # type: ignore[arg-type]
+    events = list(model.generate(messages, **{"max_tokens": 8, **options}))  # type: ignore[arg-type]
+    return recalls_of(events), tokens_of(events), finished(events)
 
 
 def test_every_prompt_chunk_asks_with_its_own_content(model: EdgeModel, service: FakeService) -> None:
-    recalls, _, finished = answer(model, QUESTION + " " + "And of Rome? " * 4)
-    prompt = finished.statistics.prompt_tokens
+    recalls, _, end = answer(model, QUESTION + " " + "And of Rome? " * 4)
+    prompt = end.statistics.prompt_tokens
     assert len(recalls) == len([r for r in recalls if not r.generated]) >= (prompt - 30) // 16
     assert len(service.requests) == 1, "all chunks of a prompt share one call"
     assert all("im_start" not in r.recall.query and "assistant" not in r.recall.query for r in recalls)
@@ -57,17 +50,6 @@ def test_every_prompt_chunk_asks_with_its_own_content(model: EdgeModel, service:
         manifest.embedder_id,
     )
     assert (request.k, request.dimension, request.knowledge_base) == (5, 16, "default")
-
-
-def test_every_chunk_of_generated_tokens_asks_for_the_next_one(
-    model: EdgeModel, service: FakeService
-) -> None:
-    recalls, tokens, finished = answer(model, max_tokens=50, seed=3, temperature=50.0)
-    assert len(tokens) == finished.statistics.generated_tokens == 50
-    generated = [r for r in recalls if r.generated]
-    assert len(generated) == 3  # after 16, 32 and 48 tokens
-    decode = model.bundle.tokenizer.decode
-    assert [r.recall.query for r in generated] == [decode(tokens[n : n + 16]).strip() for n in (0, 16, 32)]
 
 
 def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
@@ -109,9 +91,9 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
 
 def test_memories_change_the_answer_and_are_shown(model: EdgeModel) -> None:
     recalls, with_memory, _ = answer(model, max_tokens=30)
-    _, without, finished = answer(model, max_tokens=30, memory="off")
+    _, without, end = answer(model, max_tokens=30, memory="off")
     assert with_memory != without
-    assert not finished.without_memory
+    assert not end.without_memory
     read = recalls[-1].recall.read
     assert [m.text for m in read] == [TEXTS[m.memory_id - 1] for m in read]
     assert all(m.document_key == f"doc-{m.memory_id - 1}" and not m.refused for m in read)
@@ -150,9 +132,9 @@ def test_what_scores_below_the_bundles_minimum_is_not_requested_unless_a_setting
 
 def test_an_empty_knowledge_base_is_no_error(model: EdgeModel, service: FakeService) -> None:
     service.vectors, service.texts, service.payloads = service.vectors[:0], [], []
-    recalls, _, finished = answer(model)
+    recalls, _, end = answer(model)
     assert not any(r.recall.error or r.recall.memories for r in recalls)
-    assert not finished.without_memory
+    assert not end.without_memory
 
 
 def test_a_question_is_answered_the_same_whatever_was_asked_before(model: EdgeModel) -> None:
@@ -193,9 +175,9 @@ def test_a_stop_string_ends_the_answer_before_it(model: EdgeModel) -> None:
     options = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
     text = answer(model, **options)[2].text
     stop = text[10:13]
-    finished = answer(model, stop=[stop], **options)[2]
-    assert finished.reason == "stop"
-    assert finished.text == text[: text.index(stop)]
+    end = answer(model, stop=[stop], **options)[2]
+    assert end.reason == "stop"
+    assert end.text == text[: text.index(stop)]
 
 
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
@@ -203,9 +185,9 @@ def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
 ) -> None:
     room = model.decoder.room
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
-    finished = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
-    assert finished.reason == "context"
-    assert 3 <= finished.statistics.generated_tokens <= 5
+    end = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]
+    assert end.reason == "context"
+    assert 3 <= end.statistics.generated_tokens <= 5
     with pytest.raises(ContextFull, match="give a long text as a document"):
         model.generate("x" * (room - overhead))
     assert answer(model)[2].reason == "length"
@@ -223,8 +205,8 @@ def test_strange_questions_are_answered(model: EdgeModel, question: str) -> None
 
 
 def test_statistics_add_up(model: EdgeModel) -> None:
-    recalls, tokens, finished = answer(model, max_tokens=40)
-    s = finished.statistics
+    recalls, tokens, end = answer(model, max_tokens=40)
+    s = end.statistics
     assert s.generated_tokens == len(tokens) == 40
     assert s.states == Counter(r.state for r in recalls)
     assert s.generated_recalls == len([r for r in recalls if r.generated]) == 2

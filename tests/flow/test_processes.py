@@ -119,7 +119,7 @@ def test_after_sigterm_and_a_new_start_everything_is_there(flow: Flow) -> None:
 def test_when_the_service_is_killed_in_mid_answer_the_pack_stands_in_until_it_is_back(flow: Flow) -> None:
     local, address = flow.folder / "local", flow.service.address
     done = flow.program(
-        *("edge-client", "pull", "--service", address, "--kb", "default", "--out", local),
+        *("edge-client", "pull", "--service", address, "--kb", "default", "--local", local),
         *("--bundle", flow.bundle),
     )
     assert done.returncode == 0, done.stderr

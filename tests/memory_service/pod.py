@@ -39,7 +39,7 @@ def version_of(key: str, value: int) -> NewDocument:
 def later_release() -> None:
     """One more migration, as a later release would bring."""
     statement = "ALTER TABLE documents ADD COLUMN IF NOT EXISTS note String"
-    MIGRATIONS.append(Migration(len(MIGRATIONS) + 1, "note", (statement,)))
+    MIGRATIONS.append(Migration("note", lambda dialect, dimension: [statement]))
 
 
 def main(url: str, seed: str, timeout_s: str, sweep_after_s: str, release: str = "") -> None:

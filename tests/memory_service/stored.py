@@ -19,7 +19,9 @@ from memory_service.stores import (
     NewReference,
     Query,
     Store,
+    StoredMemory,
     StoreOptions,
+    digest,
     open_store,
 )
 from memory_service.stores.address import parse_address
@@ -48,6 +50,24 @@ def document(
 def keys_near(store: Store, base: KnowledgeBase, text: str, k: int = 100) -> list[str]:
     """Keys of the k references nearest to the text's vector, best first."""
     return [hit.document_key for hit in store.retrieve(base, Query(vector_of(text)[None], k)).hits[0]]
+
+
+def require_whole(store: Store, base: KnowledgeBase) -> None:
+    """All that the store says of a knowledge base agrees, and everything that is stored is found once."""
+    assert store.knowledge_base(base.name).problem == ""
+    keys = store.keys(base, "", after_key=None, count=100_000)
+    versions = store.versions(base, keys)
+    ids = sorted(memory_id for version in versions.values() for memory_id in version.memory_ids)
+    memories: list[StoredMemory] = []
+    while page := store.memories(base, after_id=memories[-1].memory_id if memories else None, count=500):
+        memories += page
+    assert [memory.memory_id for memory in memories] == ids
+    assert all(google_crc32c.value(bytes(memory.payload)) == memory.crc32c for memory in memories)
+    counts, revision = store.statistics(base), store.revision(base)
+    assert (counts.documents, counts.references) == (len(keys), len(ids))
+    assert (revision.memories, revision.digest) == (len(ids), digest(ids))
+    (hits,) = store.retrieve(base, Query(vector_of("any")[None], len(ids) + 1)).hits
+    assert sorted(hit.memory_id for hit in hits) == ids
 
 
 class OpenedStore:

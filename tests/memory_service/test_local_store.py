@@ -1,27 +1,23 @@
-"""The local store by itself: its index, filters, readers in other processes, what a full disk does."""
+"""The local store by itself: its index, filters, and batches that fail."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import pytest
 
 from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Query
-from memory_service.stores.filters import Filter, In, Not, Or, Range, equal_to
-from memory_service.stores.local import index
-from memory_service.stores.local.knowledge_base import LocalKnowledgeBase, LocalRules
-from memory_service.stores.local.snapshot import Snapshot
+from memory_service.stores.filters import Filter, In, Not, Or, Range
+from memory_service.stores.local import index, knowledge_base
+from memory_service.stores.local.database import Transaction
 from memory_service.stores.local.store import LocalStore
 from tests.memory_service.encoders import DIMENSION, vector_of
-from tests.memory_service.stored import IDENTITY, document, keys_near
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 
 @pytest.fixture
@@ -102,13 +98,13 @@ def test_a_filter_is_asked_for_once_whatever_the_number_of_queries(
 ) -> None:
     base = store.create("kb", "", IDENTITY)
     store.write(base, documents_of(clustered(100, seed=2)))
-    asked, rows_of = [], Snapshot.rows_of
+    asked, rows_of = [], Transaction.rows_of
 
-    def noting(snapshot: Snapshot, condition: Filter | None, count: int) -> np.ndarray:
+    def noting(data: Transaction, condition: Filter | None, count: int) -> np.ndarray:
         asked.append(condition)
-        return rows_of(snapshot, condition, count)
+        return rows_of(data, condition, count)
 
-    monkeypatch.setattr(Snapshot, "rows_of", noting)
+    monkeypatch.setattr(Transaction, "rows_of", noting)
     condition = In("tenth", ("3",))
     for _ in range(2):  # the second time it is known
         found = store.retrieve(base, Query(clustered(64, seed=3), 5, filter=condition))
@@ -120,49 +116,33 @@ def test_a_filter_is_asked_for_once_whatever_the_number_of_queries(
 
 
 def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    base = store.create("kb", "", IDENTITY)
-    vectors = clustered(300, seed=2)
-    store.write(base, documents_of(vectors[:200]))
-    store.close()
+    vectors, queries = clustered(300, seed=2), Query(clustered(50, seed=3), 5)
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        store.write(base, documents_of(vectors[:200]))
     (file,) = tmp_path.rglob("index.faiss")
-    of_the_first, queries = file.read_bytes(), Query(clustered(50, seed=3), 5)
-    store = LocalStore(tmp_path)
-    store.delete(base, ["d3"])
-    store.write(base, documents_of(vectors[200:], 200))
-    before = store.retrieve(base, queries).hits
-    store.close()
-    for content in (file.read_bytes(), of_the_first, b"", b"\0" * 100):
+    of_the_first = file.read_bytes()
+    with closing(LocalStore(tmp_path)) as store:
+        store.delete(base, ["d3"])
+        store.write(base, documents_of(vectors[200:], 200))
+        before = store.retrieve(base, queries).hits
+    for content in (file.read_bytes(), of_the_first, b""):
         file.write_bytes(content)
-        store = LocalStore(tmp_path)
-        assert store.retrieve(base, queries).hits == before
-        store.close()
+        with closing(LocalStore(tmp_path)) as store:
+            assert store.retrieve(base, queries).hits == before
 
 
-def eventually(true: object) -> None:
-    deadline = time.monotonic() + 60
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_many_dead_vectors_go_while_the_store_is_used(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, LocalRules(dead_rows=20))
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, [document(f"d{n}", f"text {n}", f"more {n}") for n in range(30)])
-    opened = store._open[base.number]
-    store.delete(base, [f"d{n}" for n in range(0, 30, 2)])
-    store.write(base, [document(f"d{n}", f"again {n}") for n in range(1, 15, 2)])
-    store._wake.set()
-    eventually(lambda: opened._view.index.count == opened._view.rows.count)
-    keys = {f"d{n}" for n in range(1, 30, 2)}
-    assert set(keys_near(store, base, "new")) == keys
-    assert keys_near(store, base, "again 7", k=1) == ["d7"]
-    assert store.check(base, deep=True) == []
-    store.close()
-    store = LocalStore(tmp_path)
-    assert set(keys_near(store, base, "new")) == keys
-    store.close()
+def test_dead_vectors_go_at_the_next_start(tmp_path: Path) -> None:
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        store.write(base, [document(f"d{n}", f"text {n}", f"more {n}") for n in range(30)])
+        store.delete(base, [f"d{n}" for n in range(0, 30, 2)])
+    for turn in range(2):
+        with closing(LocalStore(tmp_path)) as store:
+            assert store._open[base.number]._view.index.count == 30 + turn
+            require_whole(store, base)
+            store.write(base, [document("again", f"again {turn}")])
+            assert keys_near(store, base, f"again {turn}", k=1) == ["again"]
 
 
 def test_one_process_writes_and_a_second_one_is_told(store: LocalStore) -> None:
@@ -170,44 +150,27 @@ def test_one_process_writes_and_a_second_one_is_told(store: LocalStore) -> None:
         LocalStore(store.path)
 
 
-def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, [document("a", "one")])
-    connection = store._open[base.number].database._writer
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count = {pages}")
-    texts = [f"{n} " * 5000 for n in range(20)]
-    with pytest.raises(StoreFull):
-        store.write(base, [document("b", "small"), document("c", *texts)])
-    connection.execute("PRAGMA max_page_count = 1000000")
-    assert keys_near(store, base, "one") == ["a"]
-    store.write(base, [document("d", *texts)])
-    store.close()
-    store = LocalStore(tmp_path)
-    assert store.check(base, deep=True) == []
-    assert set(keys_near(store, base, "one")) == {"a", "d"}
-    store.close()
-
-
-def test_what_a_failed_commit_left_in_the_index_is_never_found(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_fails_leaves_nothing_and_the_store_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, [document("a", "one")])
-    add = index.VectorIndex.add
+    with closing(LocalStore(tmp_path)) as store:
+        base = store.create("kb", "", IDENTITY)
+        store.write(base, [document("a", "one")])
+        add = index.VectorIndex.add
 
-    def failing(of: index.VectorIndex, rows: np.ndarray, vectors: np.ndarray) -> None:
-        add(of, rows, vectors)
-        raise OSError(28, "No space left on device")
+        def failing(of: index.VectorIndex, rows: np.ndarray, vectors: np.ndarray) -> None:
+            add(of, rows, vectors)
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index.VectorIndex, "add", failing)
-    with pytest.raises(StoreFull):
-        store.write(base, [document("b", "two", "three")])
-    monkeypatch.undo()
-    assert keys_near(store, base, "two") == ["a"]
-    store.write(base, [document("c", "two")])
-    assert keys_near(store, base, "two") == ["c", "a"]
+        with monkeypatch.context() as full:
+            full.setattr(index.VectorIndex, "add", failing)
+            with pytest.raises(StoreFull):
+                store.write(base, [document("b", "two", "three")])
+        assert keys_near(store, base, "two") == ["a"]
+        store.write(base, [document("c", "two")])
+        assert keys_near(store, base, "two") == ["c", "a"]
+    with closing(LocalStore(tmp_path)) as store:
+        require_whole(store, base)
 
 
 def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,30 +178,12 @@ def test_an_index_that_cannot_be_saved_is_no_loss(store: LocalStore, monkeypatch
         Path(path).write_bytes(b"half")
         raise RuntimeError("Error: 'ret == (size)' failed")
 
+    monkeypatch.setattr(knowledge_base, "SAVE_ROWS", 0)
     base = store.create("kb", "", IDENTITY)
-    store.write(base, [document("a", "one")])
-    opened: LocalKnowledgeBase = store._open[base.number]
-    monkeypatch.setattr(index.faiss, "write_index", full)
-    with pytest.raises(StoreUnavailable, match="cannot be saved"):
-        opened.save()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(index.faiss, "write_index", full)
+        store.write(base, [document("a", "one")])
     assert keys_near(store, base, "one") == ["a"]
-    opened.save()
+    assert not list(store.path.rglob("*index.faiss*"))
+    store.write(base, [document("b", "two")])
     assert [path.name for path in store.path.rglob("*index.faiss*")] == ["index.faiss"]
-
-
-def test_vectors_are_kept_in_full_at_length_one_and_payloads_of_any_length(store: LocalStore) -> None:
-    base = store.create("kb", "", IDENTITY)
-    sizes = [10, 5000, 64, 5001, 0, 70_000, 1]
-    vector = np.full(DIMENSION, 3.0, np.float32)
-    for number, size in enumerate(sizes):
-        payload, (d,) = bytes([number]) * size, documents_of(vector[None], number)
-        reference = replace(
-            d.references[0], memory_id=number, payload=payload, crc32c=google_crc32c.value(payload)
-        )
-        store.write(base, [replace(d, references=[reference])])
-    assert store.check(base, deep=True) == []
-    memories = store.memories(base, after_id=None, count=100)
-    assert [memory.payload for memory in memories] == [bytes([n]) * size for n, size in enumerate(sizes)]
-    np.testing.assert_allclose(memories[0].vector, vector / np.linalg.norm(vector), rtol=1e-6)
-    assert store.retrieve(base, Query(vector[None], 9, filter=equal_to({"n": "3"}))).hits[0][0].memory_id == 3

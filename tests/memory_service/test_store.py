@@ -1,9 +1,7 @@
-"""The embedded store by itself: whole writes, what is swept, damage found at start, the vector index."""
+"""The embedded store by itself: whole writes, what is swept, the vector index."""
 
 from __future__ import annotations
 
-import random
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from memory_model.errors import InvalidInput
-from memory_service.errors import (
-    KnowledgeBaseDamaged,
-    StoreUnavailable,
-)
+from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.clickhouse.engine import Engine
-from memory_service.stores.clickhouse.migrations import MIGRATIONS, migrate
 from tests.memory_service.encoders import DIMENSION, vector_of
-from tests.memory_service.stored import IDENTITY, document, keys_near
+from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 
 @pytest.fixture
@@ -76,7 +70,7 @@ def test_a_write_that_died_half_way_is_whole_or_absent_and_swept(
         committed = table == "documents"
         expected = ["kept", "new", "old"] if committed else ["kept", "old", "old"]
         for _ in range(2):
-            assert again.check(found, deep=True) == []
+            require_whole(again, found)
             assert sorted(keys_near(again, found, "one")) == expected
             again.sweep(0.0)  # type: ignore[attr-defined]
         wait_for_rows(again, found, len(expected))
@@ -114,7 +108,7 @@ def test_what_is_replaced_and_deleted_is_swept_and_nothing_else(store: Store) ->
     assert store.sweep(0.0) == 100  # type: ignore[attr-defined]
     wait_for_rows(store, base, 20)
     assert store.sweep(0.0) == 0  # type: ignore[attr-defined]
-    assert store.check(base, deep=True) == []
+    require_whole(store, base)
     assert sorted(keys_near(store, base, "text 3")) == sorted(f"d{n}" for n in range(1, 20, 2) for _ in "ab")
 
 
@@ -177,88 +171,8 @@ def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
     assert max(count for name, count in inserted if name == "payloads") < 40
     assert inserted[-1] == ("documents", 100)
     assert [count for name, count in inserted if name == "documents"] == [100]
-    assert store.check(base, deep=True) == []
+    require_whole(store, base)
     assert keys_near(store, base, "text 77", k=1) == ["d77"]
-
-
-_A_COLUMN_OF = {
-    "payloads": "payload",
-    f"references_{DIMENSION}": "embedding",
-    "documents": "content_hash",
-}
-
-
-def parts_of(folder: Path, table: str, base: KnowledgeBase) -> list[Path]:
-    """The parts of a table, as folders, that belong to one knowledge base."""
-    parts = [path.parent for path in folder.rglob(f"{base.number}_*/columns.txt")]
-    return sorted(part for part in parts if f"`{_A_COLUMN_OF[table]}`" in (part / "columns.txt").read_text())
-
-
-def harm(part: Path, how: str) -> None:
-    files = [path for path in part.iterdir() if path.suffix == ".bin"]
-    largest = max(files, key=lambda path: path.stat().st_size)
-    if how == "truncate":
-        largest.write_bytes(largest.read_bytes()[:-3])
-    elif how == "remove file":
-        largest.unlink()
-    else:
-        shutil.rmtree(part)
-
-
-def test_damage_refuses_that_knowledge_base_by_name_and_no_other(folder: Path, store: Store) -> None:
-    harms = [(table, how) for table in _A_COLUMN_OF for how in ("truncate", "remove file", "remove part")]
-    bases = [store.create(f"{table}-{how}".replace(" ", "-"), "", IDENTITY) for table, how in harms]
-    sound = store.create("sound", "", IDENTITY)
-    for base in (*bases, sound):
-        store.write(base, [document("a", "one", "two"), document("b", "three")])
-    store.close()
-    for base, (table, how) in zip(bases, harms, strict=True):
-        harm(parts_of(folder, table, base)[0], how)
-    again = open_store(f"chdb://{folder}")
-    try:
-        for base in bases:
-            refused = again.knowledge_base(base.name)
-            assert refused.problem, base.name
-            with pytest.raises(KnowledgeBaseDamaged, match=base.name):
-                keys_near(again, refused, "one")
-            with pytest.raises(KnowledgeBaseDamaged, match=base.name):
-                again.write(refused, [document("c", "four")])
-        assert sorted(keys_near(again, again.knowledge_base("sound"), "one")) == ["a", "a", "b"]
-        for base in bases:
-            again.drop(base)
-        assert again.create(bases[0].name, "", IDENTITY).problem == ""
-    finally:
-        again.close()
-    once_more = open_store(f"chdb://{folder}")
-    assert [base.problem for base in once_more.knowledge_bases()] == ["", ""]
-    once_more.close()
-
-
-@pytest.mark.parametrize("table", list(_A_COLUMN_OF))
-def test_a_flipped_bit_in_any_column_is_found_at_start(folder: Path, store: Store, table: str) -> None:
-    base, sound = store.create("kb", "", IDENTITY), store.create("sound", "", IDENTITY)
-    for one in (base, sound):
-        store.write(one, [document("a", "one"), document("b", "two")])
-    store.close()
-    chance = random.Random(table)
-    for part in parts_of(folder, table, base):
-        for path in part.glob("*.bin"):
-            raw = bytearray(path.read_bytes())
-            raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
-            path.write_bytes(raw)
-    again = open_store(f"chdb://{folder}")
-    try:
-        found = again.knowledge_base("kb")
-        assert table in found.problem
-        with pytest.raises(KnowledgeBaseDamaged, match="'kb'"):
-            keys_near(again, found, "one")
-        sound = again.knowledge_base("sound")
-        assert sound.problem == ""
-        again.write(sound, [document("c", "three")])
-        again.drop(found)
-        assert again.create("kb", "", IDENTITY).problem == ""
-    finally:
-        again.close()
 
 
 def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
@@ -275,16 +189,6 @@ def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
         engine.command(breaking)
     engine.insert("payloads", {"kb": [99], "id": [1], "version": [2], "payload": [b""]})
     assert [tuple(row) for row in engine.rows("SELECT kb FROM payloads")] == [(99,)]
-
-
-def test_migrations_are_numbered_applied_once_and_recorded(store: Store) -> None:
-    store.create("kb", "", IDENTITY)
-    engine = store._engine  # type: ignore[attr-defined]
-    assert [migration.number for migration in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
-    recorded = engine.rows("SELECT number, dimension FROM migrations ORDER BY number")
-    expected = [(m.number, DIMENSION if m.per_dimension else 0) for m in MIGRATIONS]
-    assert [tuple(row) for row in recorded] == expected
-    assert migrate(engine, {DIMENSION}) == []
 
 
 @pytest.mark.parametrize("url", ["chdb://relative", "file:///", "mysql://x", "/tmp/x", ""])

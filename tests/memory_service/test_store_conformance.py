@@ -15,7 +15,7 @@ from memory_service.errors import DocumentNotFound, KnowledgeBaseExists, Knowled
 from memory_service.stores import Query, Revision, digest
 from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range, matches
 from tests.memory_service.encoders import vector_of
-from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened
+from tests.memory_service.stored import IDENTITY, OpenedStore, document, keys_near, opened, require_whole
 
 # Behind HTTP it takes seconds: what HTTP can make a difference to is tested always, the rest by `make test-slow`.
 SLOWLY = pytest.param("clickhouse", marks=pytest.mark.slow)
@@ -42,7 +42,7 @@ def test_what_was_written_is_there_after_reopening(place: OpenedStore) -> None:
     assert found == base
     assert again.retrieve(found, queries).hits == hits
     assert sorted(keys_near(again, found, "one")) == ["a", "b"]
-    assert again.check(found, deep=True) == []
+    require_whole(again, found)
     assert again.revision(found) == before
     counts = again.statistics(found)
     assert (counts.documents, counts.references, counts.text_bytes) == (2, 2, len("fourthree"))
@@ -171,7 +171,7 @@ def test_documents_are_replaced_deleted_and_left_alone(place: OpenedStore) -> No
     assert keys_near(place.store, base, "three") == ["b"]
     place.store.write(base, [second])
     assert sorted(keys_near(place.store, base, "three")) == ["a", "b"]
-    assert place.store.check(base, deep=True) == []
+    require_whole(place.store, base)
 
 
 @every_store
@@ -207,7 +207,7 @@ def test_documents_without_payloads_are_kept_found_and_named(place: OpenedStore)
     assert {memory_id: bytes(payload) for memory_id, payload in found.payloads.items()} == {
         bare.references[0].memory_id: b""
     }
-    assert place.store.check(base, deep=True) == []
+    require_whole(place.store, base)
     place.store.write(base, [replace(document("bare", "two", "three"), content_hash=bytes(32))])
     assert place.store.unwritten(base, 9) == []
 

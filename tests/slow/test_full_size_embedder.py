@@ -1,15 +1,12 @@
 """A random XLM-R of BGE-M3's full size (568 million weights) is exported, indexes a service, and searches it as int8.
 
 Its vectors mean nothing, but equal texts have equal vectors, so a document's own text must find it first. Needs 6 GB of
-disk and of memory, and some minutes; `pytest -m slow -s` prints time and peak memory of every stage.
+disk and of memory, and some minutes.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -79,33 +76,19 @@ def bge_m3_sized(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Print seconds and peak memory of this process (Linux) while the block lasted."""
-    Path("/proc/self/clear_refs").write_text("5")
-    begun = time.monotonic()
-    yield
-    status = Path("/proc/self/status").read_text()
-    peak_kb = int(status.partition("VmHWM:")[2].split()[0])
-    print(f"{name}: {time.monotonic() - begun:.0f} s, peak {peak_kb / 1e6:.2f} GB", flush=True)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_their_text(
     tmp_path: Path,
 ) -> None:
-    with stage("random weights written"):
-        source = bge_m3_sized(tmp_path / "bge-m3-random")
-    with stage("export, float32"):
-        config = export_embedder(source, tmp_path / "float32")
+    source = bge_m3_sized(tmp_path / "bge-m3-random")
+    config = export_embedder(source, tmp_path / "float32")
     loaded = tiny_loaded()
     ExactCodec(loaded.config.head_dim).save(tmp_path / "codec.npz")
-    with stage("export, int8 in a bundle"):
-        bundle = export_bundle(
-            loaded, tmp_path / "bundle", "float32", codec=tmp_path / "codec.npz", embedder=source,
-            embedder_precision="int8", quiet=True,
-        )  # fmt: skip
+    bundle = export_bundle(
+        loaded, tmp_path / "bundle", "float32", codec=tmp_path / "codec.npz", embedder=source,
+        embedder_precision="int8", quiet=True,
+    )  # fmt: skip
     assert (config.dim, config.max_tokens, config.pooling) == (DIM, 512, "cls")
     assert config.embedder_id == bundle.manifest.embedder_id
     bytes_of = {
@@ -114,20 +97,19 @@ def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_thei
     }
     assert bytes_of["int8"] < 0.26 * bytes_of["float32"]
 
-    with stage("service and device"):
-        exact = Embedder(tmp_path / "float32")
-        with (
-            running(tmp_path / "store", TinyEncoder(loaded, exact)) as (client, server),
-            EdgeModel.open(bundle.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model,
-        ):
-            documents = [document(c.lower(), f"Code {37 * n}.", title=c) for n, c in enumerate(CITIES)]
-            answers = client.ingest("default", *documents)
-            assert sum(a.WhichOneof("message") == "acknowledged" for a in answers) == len(CITIES)
-            assert model.recaller is not None
-            rounded = model.recaller.embedder
-            for number, city in enumerate(CITIES):
-                text = f"{city}\nCode {37 * number}."
-                (hits,) = model.recaller.client.retrieve(rounded.embed([text]), k=2).hits
-                (recall,) = model.recaller.recall([text], deadline_s=60)
-                assert [hits[0].title, recall.read[0].title] == [city, city]
-                assert hits[0].score > hits[1].score + 0.01, "or rounding decides"
+    exact = Embedder(tmp_path / "float32")
+    with (
+        running(tmp_path / "store", TinyEncoder(loaded, exact)) as (client, server),
+        EdgeModel.open(bundle.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as model,
+    ):
+        documents = [document(c.lower(), f"Code {37 * n}.", title=c) for n, c in enumerate(CITIES)]
+        answers = client.ingest("default", *documents)
+        assert sum(a.WhichOneof("message") == "acknowledged" for a in answers) == len(CITIES)
+        assert model.recaller is not None
+        rounded = model.recaller.embedder
+        for number, city in enumerate(CITIES):
+            text = f"{city}\nCode {37 * number}."
+            (hits,) = model.recaller.client.retrieve(rounded.embed([text]), k=2).hits
+            (recall,) = model.recaller.recall([text], deadline_s=60)
+            assert [hits[0].title, recall.read[0].title] == [city, city]
+            assert hits[0].score > hits[1].score + 0.01, "or rounding decides"

@@ -1,4 +1,7 @@
-"""A release, for real: the wheels are built, the device's go into an empty environment and generate a token there."""
+"""A release, for real: the wheels are built, the device's go into an empty environment and generate a token there.
+
+With a compiler the build hook makes a wheel of this platform that holds the library, without one a wheel for all.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from deploy import wheels
+from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf")
@@ -27,6 +31,7 @@ UNIMPORTABLE = (
     "gguf",
     "memory_service",
 )
+HELD = f"memory_model/codec/native/{LIBRARY}"
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +131,45 @@ def test_the_wheel_of_the_service_starts_both_its_programs(dist: Path, tmp_path:
     code = "from memory_model.models.folder import ModelFolder; print(ModelFolder.open().need_codec())"
     found = run(sys.executable, "-c", code, cwd=tmp_path, path=tmp_path)
     assert found.stdout.startswith(str(tmp_path)), found.stderr
+
+
+def built(source: Path, into: Path, **environment: str) -> Path:
+    """A wheel of the repository's files, in a copy: what an install left beside the sources is not in it."""
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(into), str(source)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    archive = subprocess.run(
+        ["tar", "--create", "--null", "--files-from=-"], cwd=ROOT, input=listed.stdout.encode(), capture_output=True,
+        check=True,
+    )  # fmt: skip
+    subprocess.run(["tar", "--extract"], cwd=folder, input=archive.stdout, check=True)
+    return folder
+
+
+def test_a_wheel_made_with_a_compiler_holds_the_library_and_names_its_platform(
+    sources: Path, tmp_path: Path
+) -> None:
+    assert compiler() is not None
+    wheel = built(sources, tmp_path)
+    assert wheel.name.endswith(f"-{wheel_tag()}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.namelist().count(HELD) == 1
+    assert not (sources / HELD).exists()
+
+
+@pytest.mark.parametrize("environment", [{"CC": "no-such-compiler"}, {"HATCH_BUILD_NO_HOOKS": "true"}])
+def test_a_wheel_made_without_one_is_for_every_platform(
+    sources: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    wheel = built(sources, tmp_path, **environment)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert HELD not in archive.namelist()
+        assert HELD.replace(LIBRARY, "decode.c") in archive.namelist()

@@ -12,8 +12,8 @@ import threading
 import time
 from datetime import datetime, timezone
 
-from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
-from memory_service.stores import KnowledgeBase, problem_text, unknown_knowledge_base
+from memory_service.errors import StoreUnavailable
+from memory_service.stores import KnowledgeBase, name_taken, problem_text, unknown_knowledge_base
 from memory_service.stores.clickhouse.check import find_problems
 from memory_service.stores.clickhouse.engine import Engine
 from memory_service.stores.identity import WriterIdentity
@@ -22,7 +22,6 @@ _ATTEMPTS = 60
 _PAUSE_S = 0.05
 # Up to this size the embedded engine compares all its files' checksums before a knowledge base is served.
 _START_CHECK_BYTES = 8 << 30
-_READ_LATELY_S = 0.05
 _WITHOUT_PARTITION = "all"  # what the engine calls all of a table that has none
 
 
@@ -80,7 +79,7 @@ class Bases:
     def named(self, name: str) -> KnowledgeBase:
         """The one of this name, which another process may just have made; raises KnowledgeBaseNotFound."""
         base = self._by_name.get(name)
-        if base is None and self._engine.dialect.shared and time.monotonic() > self._read_at + _READ_LATELY_S:
+        if base is None and self._engine.dialect.shared:
             base = self.refresh().get(name)
         if base is None:
             raise unknown_knowledge_base(name, list(self._by_name))
@@ -92,9 +91,7 @@ class Bases:
         created_at = datetime.fromtimestamp(int(time.time() * 1000) / 1000, timezone.utc)
         while attempt < _ATTEMPTS:
             if name in self.refresh():
-                raise KnowledgeBaseExists(
-                    f"a knowledge base called {name!r} is there already", knowledge_base=name
-                )
+                raise name_taken(name)
             # A token without a row is of a store that was set back to an earlier state: its number is passed over.
             number = 1 + max(self._numbers, default=0) + attempt // 20
             base = KnowledgeBase(number, name, description, identity, created_at)

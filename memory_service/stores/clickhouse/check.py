@@ -1,9 +1,9 @@
-"""Whether a knowledge base holds what its documents name, and all documents that it had.
+"""Whether a knowledge base of an embedded engine holds what its documents name, and all documents that it had.
 
-An embedded engine sets aside a part that it cannot read when it starts, and serves less without a word. Counts and ids
-of three tables are compared with each other. What `documents` itself should hold is said by the parts that were set
-aside, and by a note that an embedded store makes when it is closed: what has come since may hide that a part is gone
-without a trace (as after kill -9). On a server only the engine's replication knows.
+The engine sets aside a part that it cannot read when it starts, and serves less without a word. Counts and ids of
+three tables are compared with each other. What `documents` itself should hold is said by the parts that were set
+aside, and by a note that the store makes when it is closed: what has come since may hide that a part is gone without
+a trace (as after kill -9).
 """
 
 from __future__ import annotations
@@ -11,53 +11,38 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from memory_model.errors import Memory3Error
 from memory_service.stores import KnowledgeBase
 from memory_service.stores.clickhouse.engine import Engine
 
-_ATTEMPTS = 3
 _NOTE = "documents.json"
 
 
 def find_problems(engine: Engine, base: KnowledgeBase, *, files: bool) -> list[str]:
-    """Everything wrong with the knowledge base, a sentence each; empty when it is whole.
+    """Everything wrong with a knowledge base of an embedded engine, a sentence each; empty when it is whole.
 
-    files: has the engine read all files and compare them with the checksums it wrote. Other processes may write
-    meanwhile: counts are compared again where the documents have changed.
+    files: has the engine read all files and compare them with the checksums it wrote.
     """
-    problems: list[str] = []
-    for _ in range(_ATTEMPTS):
-        before = _newest(engine, base)
-        problems = _differences(engine, base)
-        if not problems or before == _newest(engine, base):
-            break
-    if engine.folder is not None and not problems:
-        try:
-            problems = _lost_parts(engine, base) or _lost_since_closed(engine, base, engine.folder)
-        except Memory3Error as error:
-            problems = [f"table documents cannot be read: {error}"]
-    if files and not problems:
-        problems = _changed_files(engine, base)
-    return problems
+    try:
+        problems = _differences(engine, base) or _lost_parts(engine, base) or _lost_since_closed(engine, base)
+    except Memory3Error as error:
+        problems = [f"table documents cannot be read: {error}"]
+    return problems or (_changed_files(engine, base) if files else [])
 
 
-def note_documents(engine: Engine, folder: Path, bases: Sequence[KnowledgeBase]) -> None:
+def note_documents(engine: Engine, bases: Sequence[KnowledgeBase]) -> None:
     """Writes down the sum of the newest versions of each sound knowledge base's documents, which only ever grows."""
-    sums = _noted(folder)
-    for base in bases:
-        if not base.problem:
-            sums[str(base.number)] = _sum_of_versions(engine, base)
-    temporary = folder / f".{_NOTE}.new"
-    temporary.write_text(json.dumps(sums))
-    temporary.replace(folder / _NOTE)
+    sums = {str(base.number): _sum_of_versions(engine, base) for base in bases if not base.problem}
+    temporary = engine.folder / f".{_NOTE}.new"
+    temporary.write_text(json.dumps(_noted(engine) | sums))
+    temporary.replace(engine.folder / _NOTE)
 
 
-def _noted(folder: Path) -> dict[str, int]:
+def _noted(engine: Engine) -> dict[str, int]:
     """By the number of the knowledge base; without the note nothing is lost."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        return {str(kb): int(found) for kb, found in json.loads((folder / _NOTE).read_text()).items()}
+        return {str(kb): int(found) for kb, found in json.loads((engine.folder / _NOTE).read_text()).items()}
     return {}
 
 
@@ -66,43 +51,29 @@ def _sum_of_versions(engine: Engine, base: KnowledgeBase) -> int:
     return int(engine.rows(sql)[0][0])
 
 
-def _lost_since_closed(engine: Engine, base: KnowledgeBase, folder: Path) -> list[str]:
+def _lost_since_closed(engine: Engine, base: KnowledgeBase) -> list[str]:
     """Whether documents are gone, or older versions of them are back."""
-    lost = _sum_of_versions(engine, base) < _noted(folder).get(str(base.number), 0)
+    lost = _sum_of_versions(engine, base) < _noted(engine).get(str(base.number), 0)
     return ["documents that were there when the store was closed are lost"] if lost else []
-
-
-def _newest(engine: Engine, base: KnowledgeBase) -> object:
-    try:
-        return engine.rows(f"SELECT count(), max(version) FROM documents WHERE kb = {base.number}")[0]
-    except Memory3Error as error:
-        return str(error)
 
 
 def _differences(engine: Engine, base: KnowledgeBase) -> list[str]:
     kb, table = base.number, f"references_{base.identity.dimension}"
-    within = "GLOBAL IN" if engine.dialect.cluster else "IN"
     living = f"FROM documents FINAL WHERE kb = {kb} AND deleted = 0"
-    queries = {
-        "documents": f"SELECT sum(length(memory_ids)), groupBitXorArray(memory_ids) {living}",
-        table: f"SELECT count(), groupBitXor(id) FROM (SELECT DISTINCT id FROM {table} WHERE kb = {kb}"
-        f" AND (document_key, version) {within} (SELECT key, version {living}))",
-        "payloads": f"SELECT count(), groupBitXor(id) FROM (SELECT DISTINCT id FROM payloads WHERE kb = {kb}"
-        f" AND (id, version) {within} (SELECT arrayJoin(memory_ids), version {living}))",
-    }
-    problems, named = [], None
-    for name, sql in queries.items():
+    ((count, digest),) = engine.rows(f"SELECT sum(length(memory_ids)), groupBitXorArray(memory_ids) {living}")
+    problems = []
+    for name, within in (
+        (table, f"(document_key, version) IN (SELECT key, version {living})"),
+        ("payloads", f"(id, version) IN (SELECT arrayJoin(memory_ids), version {living})"),
+    ):
+        ids = f"SELECT DISTINCT id FROM {name} WHERE kb = {kb} AND {within}"
         try:
-            count, digest = map(int, engine.rows(sql)[0])
+            ((found, their_digest),) = engine.rows(f"SELECT count(), groupBitXor(id) FROM ({ids})")
         except Memory3Error as error:
             problems.append(f"table {name} cannot be read: {error}")
             continue
-        if name == "documents":
-            named = count, digest
-        elif named is not None and count != named[0]:
-            problems.append(f"table {name} holds {count} memories of the {named[0]} that its documents name")
-        elif named is not None and digest != named[1]:
-            problems.append(f"table {name} holds other memories than its documents name")
+        if (found, their_digest) != (count, digest):
+            problems.append(f"table {name} holds {found} memories of the {count} that its documents name")
     return problems
 
 
@@ -122,8 +93,7 @@ def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:
     problems = []
     for table in ("documents", f"references_{base.identity.dimension}", "payloads"):
         statement = (
-            f"CHECK TABLE {engine.dialect.stored(table)} PARTITION ID '{base.number}'"
-            " SETTINGS check_query_single_value_result = 0"
+            f"CHECK TABLE {table} PARTITION ID '{base.number}' SETTINGS check_query_single_value_result = 0"
         )
         try:
             with engine.reader() as client:

@@ -15,16 +15,22 @@ from typing import Any
 import numpy as np
 
 from memory_model.errors import InvalidInput
-from memory_service.stores.filters import And, Exists, Filter, In, Not, Or, Range
+from memory_service.stores.filters import Exists, Filter, In, Range, condition_sql
 
-_SHARDED_BY = {"payloads": "id", "references_": "id", "documents": "kb"}
-_CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
-_ALTER = re.compile(r"ALTER TABLE (\w+)")
-_ENGINE = re.compile(r"ENGINE = (Replacing)?MergeTree(?:\((\w+)\))?")
-_QUORUM = re.compile(r"auto|\d{1,3}")
 _NUMBER = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _BLOCK_ROWS = 1 << 20
 _WITHOUT_INDEX = ", ignore_data_skipping_indices = 'nearest'"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as all engines have it. version: column by which a row replaces another; by: spreads it over shards."""
+
+    name: str
+    columns: str
+    tail: str
+    version: str = ""
+    by: str = "0"
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,6 @@ class Dialect:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
             raise InvalidInput(
                 f"store cluster {self.cluster!r}: expected a cluster's name, for a store on a server"
-            )
-        if not _QUORUM.fullmatch(self.insert_quorum):
-            raise InvalidInput(
-                f"insert quorum {self.insert_quorum!r}: expected 'auto' or a number of replicas"
             )
 
     @property
@@ -78,29 +80,21 @@ class Dialect:
         """A system table of every shard."""
         return f"cluster('{self.cluster}', system.{table})" if self.cluster else f"system.{table}"
 
-    def statements(self, statement: str) -> list[str]:
-        """A statement of a migration as this engine runs it."""
-        if not self.cluster:
-            return [statement]
-        if altered := _ALTER.search(statement):
-            return [_ALTER.sub(f"ALTER TABLE {self.changed(altered[1])}", statement)]
-        created = _CREATE.search(statement)
-        if created is None:
-            raise ValueError(f"a migration that is neither CREATE TABLE nor ALTER TABLE: {statement}")
-        table = created[1]
-        path = f"'/clickhouse/tables/{{shard}}/{{database}}/{table}', '{{replica}}'"
-
-        def replicated(found: re.Match[str]) -> str:
-            version = f", {found[2]}" if found[2] else ""
-            return f"ENGINE = Replicated{found[1] or ''}MergeTree({path}{version})"
-
-        local = _CREATE.sub(f"CREATE TABLE IF NOT EXISTS {self.changed(table)}", statement)
-        by = next((column for name, column in _SHARDED_BY.items() if table.startswith(name)), "0")
-        distributed = (
-            f"CREATE TABLE IF NOT EXISTS {table}{self.on_cluster} AS {self.stored(table)}"
-            f" ENGINE = Distributed('{self.cluster}', currentDatabase(), {self.stored(table)}, {by})"
+    def create(self, table: Table) -> list[str]:
+        """The statements that make a table where it is not there."""
+        kind, arguments = "Replacing" if table.version else "", [table.version] if table.version else []
+        if self.cluster:
+            path = f"'/clickhouse/tables/{{shard}}/{{database}}/{table.name}'"
+            kind, arguments = f"Replicated{kind}", [path, "'{replica}'", *arguments]
+        made = (
+            f"CREATE TABLE IF NOT EXISTS {self.changed(table.name)} ({table.columns})"
+            f" ENGINE = {kind}MergeTree({', '.join(arguments)}) {table.tail}"
         )
-        return [_ENGINE.sub(replicated, local), distributed]
+        over = (
+            f"CREATE TABLE IF NOT EXISTS {table.name}{self.on_cluster} AS {self.stored(table.name)} ENGINE ="
+            f" Distributed('{self.cluster}', currentDatabase(), {self.stored(table.name)}, {table.by})"
+        )
+        return [made, over] if self.cluster else [made]
 
     def settings(self) -> dict[str, Any]:
         """Settings of every handle."""
@@ -148,7 +142,7 @@ class Dialect:
     def distance(self, vector: np.ndarray, name: str = "vector") -> tuple[str, dict[str, Any]]:
         """The cosine distance of `embedding` to a vector as SQL, and its parameters."""
         if self.myscale:
-            return f"distance(embedding, {vector_literal(vector)})", {}
+            return f"distance(embedding, {np.asarray(vector, np.float32).tolist()})", {}
         raw = np.ascontiguousarray(vector, "<f4").tobytes()  # as bytes it is a third faster than as text
         return f"cosineDistance(embedding, reinterpret(${name}$, 'Array(Float32)'))", {f"${name}$": raw}
 
@@ -159,13 +153,7 @@ class Dialect:
         return {"vector": [np.ascontiguousarray(vector, "<f4").tobytes() for vector in vectors]}
 
 
-def vector_literal(vector: np.ndarray) -> str:
-    """A vector as text that reads back as the same float32 numbers."""
-    numbers: Sequence[str] = [np.format_float_positional(v, trim="0") for v in np.asarray(vector, np.float32)]
-    return f"[{','.join(numbers)}]"
-
-
-def condition_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
+def filter_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
     """A filter (`stores.filters.matches`) as SQL over the column `metadata`; its values are added to `parameters`."""
 
     def bound(value: Any, kind: str) -> str:
@@ -173,34 +161,17 @@ def condition_sql(condition: Filter | None, parameters: dict[str, Any]) -> str:
         parameters[name] = value
         return f"{{{name}:{kind}}}"
 
-    def said(part: Filter) -> str:
-        match part:
-            case In(name, values):
-                key = bound(name, "String")
-                # An absent name reads as '', so its presence is tested too.
-                return f"(mapContains(metadata, {key}) AND metadata[{key}] IN {bound(list(values), 'Array(String)')})"
-            case Exists(name):
-                return f"mapContains(metadata, {bound(name, 'String')})"
-            case Range():
-                return between(part)
-            case And(parts):
-                return f"({' AND '.join(map(said, parts))})" if parts else "1"
-            case Or(parts):
-                return f"({' OR '.join(map(said, parts))})" if parts else "0"
-            case Not(inner):
-                return f"NOT {said(inner)}"
-
-    def between(part: Range) -> str:
-        key = bound(part.name, "String")
-        value, kind, checks = f"metadata[{key}]", "String", [f"mapContains(metadata, {key})"]
-        limits = {">=": part.at_least, ">": part.above, "<=": part.at_most, "<": part.below}
-        if not any(isinstance(limit, str) for limit in limits.values()):
+    def of_one(one: In | Exists | Range) -> str:
+        key = bound(one.name, "String")
+        value, checks = f"metadata[{key}]", [f"mapContains(metadata, {key})"]  # an absent name reads as ''
+        if isinstance(one, In):
+            checks.append(f"{value} IN {bound(list(one.values), 'Array(String)')}")
+        elif isinstance(one, Range) and one.of_text:
+            checks += [f"{value} {sign} {bound(limit, 'String')}" for sign, limit in one.limits.items()]
+        elif isinstance(one, Range):
             number = f"toFloat64OrZero({value})"
             checks += [f"match({value}, '{_NUMBER}')", f"isFinite({number})"]
-            value, kind = number, "Float64"
-        checks += [
-            f"{value} {sign} {bound(limit, kind)}" for sign, limit in limits.items() if limit is not None
-        ]
+            checks += [f"{number} {sign} {bound(limit, 'Float64')}" for sign, limit in one.limits.items()]
         return f"({' AND '.join(checks)})"
 
-    return "1" if condition is None else said(condition)
+    return condition_sql(condition, of_one)

@@ -24,13 +24,8 @@ from memory_service.stores.folder_lock import FolderLock
 
 Row = Sequence[Any]
 
-# What the engine says of bytes on disk that are not those it wrote (its error codes by name).
-_DAMAGE_CODES = {
-    6: "CANNOT_PARSE_TEXT", 23: "CANNOT_READ_FROM_ISTREAM", 27: "CANNOT_PARSE_INPUT", 33: "CANNOT_READ_ALL_DATA",
-    40: "CHECKSUM_DOESNT_MATCH", 76: "CANNOT_OPEN_FILE", 79: "INCORRECT_FILE_NAME", 107: "FILE_DOESNT_EXIST",
-    117: "INCORRECT_DATA", 228: "SIZES_OF_FILES_MISMATCH", 246: "CORRUPTED_DATA", 271: "CANNOT_DECOMPRESS",
-    432: "UNKNOWN_CODEC",
-}  # fmt: skip
+# What the engine says of bytes on disk that are not those it wrote: its error codes.
+_DAMAGE_CODES = {6, 23, 27, 33, 40, 76, 79, 107, 117, 228, 246, 271, 432}
 _DISK_FULL_CODE = 243
 _CONNECT_TIMEOUT_S = 5
 
@@ -41,14 +36,16 @@ def engine_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except ClickHouseError as error:
-        code = getattr(error, "code", None)
+        code, first_line = (
+            getattr(error, "code", None),
+            (str(error) or type(error).__name__).splitlines()[0][:300],
+        )
         if code == _DISK_FULL_CODE:
             message = f"the store's disk is full while {doing}: free space, nothing stored before is lost"
             raise StoreFull(message, code=code) from error
         if code in _DAMAGE_CODES:
-            message = f"the store's files are damaged ({_DAMAGE_CODES[code]} while {doing})"
-            raise KnowledgeBaseDamaged(f"{message}: restore a backup", code=code) from error
-        first_line = (str(error) or type(error).__name__).splitlines()[0][:300]
+            message = f"the store's files are damaged while {doing} ({first_line})"
+            raise KnowledgeBaseDamaged(message, code=code) from error
         raise StoreUnavailable(f"the store failed while {doing}: {first_line}", code=code) from error
 
 
@@ -65,8 +62,8 @@ class Engine:
         self._all: list[Any] = []
         self._types: dict[tuple[str, ...], Sequence[Any]] = {}
         self._connections = _connections(address) if self.dialect.shared else None
-        self.folder = None if self.dialect.shared else address.path
-        self._folder_lock = FolderLock(address.path) if self.folder else None
+        self.folder = address.path  # of an embedded engine
+        self._folder_lock = None if self.dialect.shared else FolderLock(address.path)
         try:
             if self.dialect.shared:
                 self._make_database()
@@ -178,10 +175,10 @@ class Engine:
                 if last:
                     raise
 
-    def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+    def command(self, sql: str) -> None:
         """Runs a statement that changes something."""
         with self._writing(sql.split("(")[0].strip()[:60]):
-            self.writer.command(sql, parameters=dict(parameters or {}))
+            self.writer.command(sql)
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:

@@ -15,133 +15,127 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from memory_service.errors import StoreUnavailable
 from memory_service.ops.logs import logger
-from memory_service.stores.clickhouse.dialect import Dialect
+from memory_service.stores.clickhouse.dialect import Dialect, Table
 from memory_service.stores.clickhouse.engine import Engine
 
 _ATTEMPTS = 5
 _PAUSE_S = 1.0
 _DURABLE = "non_replicated_deduplication_window = 1000, fsync_after_insert = 1, fsync_part_directory = 1"
 
-RECORDS = f"""
-    CREATE TABLE IF NOT EXISTS migrations (
-        number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
-    ) ENGINE = MergeTree ORDER BY (number, dimension) SETTINGS {_DURABLE}
-"""
-
-# One row when a knowledge base is created (change 1) and one when it is dropped (change 2).
-_KNOWLEDGE_BASES = f"""
-    CREATE TABLE IF NOT EXISTS knowledge_bases (
-        number UInt32, name String, description String,
-        model_id String, codec_id String, memory_format_id String, embedder_id String, dimension UInt32,
-        created_at DateTime64(3, 'UTC'), creator UInt64, dropped UInt8, change UInt8
-    ) ENGINE = ReplacingMergeTree(change) ORDER BY number SETTINGS {_DURABLE}
-"""
-# One row for each version of a document, and for its deletion: the commit. The newest version is the document.
-_DOCUMENTS = f"""
-    CREATE TABLE IF NOT EXISTS documents (
-        kb UInt32, key String, version UInt64, deleted UInt8, content_hash FixedString(32), title String,
-        metadata Map(String, String), memory_ids Array(UInt64), text_bytes UInt64, payload_bytes UInt64,
-        stored_at DateTime64(6, 'UTC') DEFAULT now64(6)
-    ) ENGINE = ReplacingMergeTree(version) PARTITION BY kb ORDER BY (kb, key)
-    SETTINGS index_granularity = 256, {_DURABLE}
-"""
-_PAYLOADS = f"""
-    CREATE TABLE IF NOT EXISTS payloads (
-        kb UInt32, id UInt64, version UInt64, payload String CODEC(NONE)
-    ) ENGINE = MergeTree PARTITION BY kb ORDER BY id
-    SETTINGS index_granularity = 4, index_granularity_bytes = 0, min_bytes_for_wide_part = 0,
-        min_compress_block_size = 4096, max_compress_block_size = 65536, {_DURABLE}
-"""
-# An index of vectors has one length, so each length has a table. `words` are hashes of the text's words, uint32.
-_REFERENCES = f"""
-    CREATE TABLE IF NOT EXISTS references_{{dimension}} (
-        kb UInt32, id UInt64, version UInt64, document_key String, title String, chunk UInt32, text String,
-        words String, metadata Map(String, String), crc32c UInt32, stored_at DateTime64(6, 'UTC') DEFAULT now64(6),
-        {{vector}},
-        INDEX metadata_names mapKeys(metadata) TYPE bloom_filter GRANULARITY 1,
-        INDEX metadata_values mapValues(metadata) TYPE bloom_filter GRANULARITY 1,
-        CONSTRAINT length CHECK length(embedding) = {{dimension}}
-    ) ENGINE = MergeTree PARTITION BY kb ORDER BY id SETTINGS index_granularity = 256, {_DURABLE}
-"""
-# `vector` takes float32 as bytes, which a client sends at once where lists of 50,000 vectors would take half a minute.
-_VECTOR = """vector String EPHEMERAL,
-        embedding Array(BFloat16) DEFAULT CAST(reinterpret(vector, 'Array(Float32)'), 'Array(BFloat16)') CODEC(NONE),
-        INDEX nearest embedding
-            TYPE vector_similarity('hnsw', 'cosineDistance', {dimension}, 'bf16', 32, 128) GRANULARITY 100000000"""
-# MyScale is a branch of ClickHouse 23.3: vectors of float32, its own kind of index, which is built in the background.
-_MYSCALE_INDEX = (
-    "ALTER TABLE references_{dimension} ADD VECTOR INDEX IF NOT EXISTS nearest embedding"
-    " TYPE SCANN('metric_type=Cosine')"
+RECORDS = Table(
+    "migrations",
+    "number UInt32, dimension UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3)",
+    f"ORDER BY (number, dimension) SETTINGS {_DURABLE}",
 )
+# One row when a knowledge base is created (change 1) and one when it is dropped (change 2).
+_KNOWLEDGE_BASES = Table(
+    "knowledge_bases",
+    "number UInt32, name String, description String, model_id String, codec_id String, memory_format_id String,"
+    " embedder_id String, dimension UInt32, created_at DateTime64(3, 'UTC'), creator UInt64, dropped UInt8,"
+    " change UInt8",
+    f"ORDER BY number SETTINGS {_DURABLE}",
+    version="change",
+)
+# One row for each version of a document, and for its deletion: the commit. The newest version is the document.
+_DOCUMENTS = Table(
+    "documents",
+    "kb UInt32, key String, version UInt64, deleted UInt8, content_hash FixedString(32), title String,"
+    " metadata Map(String, String), memory_ids Array(UInt64), text_bytes UInt64, payload_bytes UInt64,"
+    " stored_at DateTime64(6, 'UTC') DEFAULT now64(6)",
+    f"PARTITION BY kb ORDER BY (kb, key) SETTINGS index_granularity = 256, {_DURABLE}",
+    version="version", by="kb",
+)  # fmt: skip
+_PAYLOADS = Table(
+    "payloads",
+    "kb UInt32, id UInt64, version UInt64, payload String CODEC(NONE)",
+    "PARTITION BY kb ORDER BY id SETTINGS index_granularity = 4, index_granularity_bytes = 0,"
+    f" min_bytes_for_wide_part = 0, min_compress_block_size = 4096, max_compress_block_size = 65536, {_DURABLE}",
+    by="id",
+)
+# `vector` takes float32 as bytes, which a client sends at once where lists of 50,000 vectors would take half a minute.
+_VECTOR = (
+    "vector String EPHEMERAL,"
+    " embedding Array(BFloat16) DEFAULT CAST(reinterpret(vector, 'Array(Float32)'), 'Array(BFloat16)') CODEC(NONE),"
+    " INDEX nearest embedding"
+    " TYPE vector_similarity('hnsw', 'cosineDistance', {dimension}, 'bf16', 32, 128) GRANULARITY 100000000"
+)
+
+
+def _tables(dialect: Dialect, dimension: int) -> list[str]:
+    return [
+        statement
+        for table in (_KNOWLEDGE_BASES, _DOCUMENTS, _PAYLOADS)
+        for statement in dialect.create(table)
+    ]
+
+
+def _references(dialect: Dialect, dimension: int) -> list[str]:
+    """An index of vectors has one length, so each length has a table. `words` are hashes of the text's, uint32.
+
+    MyScale is a branch of ClickHouse 23.3: vectors of float32, its own kind of index, which is built in the background.
+    """
+    vector = "embedding Array(Float32)" if dialect.myscale else _VECTOR.replace("{dimension}", str(dimension))
+    name = f"references_{dimension}"
+    columns = (
+        "kb UInt32, id UInt64, version UInt64, document_key String, title String, chunk UInt32, text String,"
+        " words String, metadata Map(String, String), crc32c UInt32, stored_at DateTime64(6, 'UTC') DEFAULT now64(6),"
+        f" {vector}, INDEX metadata_names mapKeys(metadata) TYPE bloom_filter GRANULARITY 1,"
+        " INDEX metadata_values mapValues(metadata) TYPE bloom_filter GRANULARITY 1,"
+        f" CONSTRAINT length CHECK length(embedding) = {dimension}"
+    )
+    tail = f"PARTITION BY kb ORDER BY id SETTINGS index_granularity = 256, {_DURABLE}"
+    index = (
+        f"ALTER TABLE {dialect.changed(name)} ADD VECTOR INDEX IF NOT EXISTS nearest embedding"
+        " TYPE SCANN('metric_type=Cosine')"
+    )
+    return dialect.create(Table(name, columns, tail, by="id")) + ([index] if dialect.myscale else [])
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One numbered change of the tables. per_dimension: `{dimension}` stands for each length of vectors in use."""
+    """One change of the tables. statements: of an engine, for a length of vectors if it is for each one in use."""
 
-    number: int
     name: str
-    statements: tuple[str, ...]
-    myscale_statements: tuple[str, ...] = ()
+    statements: Callable[[Dialect, int], list[str]]
     per_dimension: bool = False
 
-    def rendered(self, dialect: Dialect, dimension: int) -> list[str]:
-        """The statements as an engine runs them."""
-        statements: Iterable[str] = (dialect.myscale and self.myscale_statements) or self.statements
-        if self.per_dimension:
-            statements = [statement.replace("{dimension}", str(dimension)) for statement in statements]
-        return [said for statement in statements for said in dialect.statements(statement)]
+
+MIGRATIONS = [Migration("tables", _tables), Migration("references", _references, per_dimension=True)]
+"""Their numbers count from one."""
 
 
-MIGRATIONS = [
-    Migration(1, "tables", (_KNOWLEDGE_BASES, _DOCUMENTS, _PAYLOADS)),
-    Migration(
-        2, "references", (_REFERENCES.replace("{vector}", _VECTOR),),
-        (_REFERENCES.replace("{vector}", "embedding Array(Float32)"), _MYSCALE_INDEX), per_dimension=True,
-    ),
-]  # fmt: skip
-
-
-def _missing(engine: Engine, dimensions: set[int]) -> list[tuple[Migration, int]]:
-    """Migrations that the store lacks, and the dimensions they are for."""
-    exists = f"EXISTS TABLE {engine.dialect.stored('migrations')}"
+def _apply(engine: Engine, dimensions: set[int]) -> None:
+    exists = f"EXISTS TABLE {engine.dialect.stored(RECORDS.name)}"
     rows = engine.rows("SELECT number, dimension FROM migrations") if engine.rows(exists)[0][0] else []
     done = {(int(number), int(dimension)) for number, dimension in rows}
-    return [
-        (migration, dimension)
-        for migration in MIGRATIONS
-        for dimension in (sorted(dimensions) if migration.per_dimension else [0])
-        if (migration.number, dimension) not in done
-    ]
+    for number, migration in enumerate(MIGRATIONS, 1):
+        for dimension in sorted(dimensions) if migration.per_dimension else [0]:
+            if (number, dimension) in done:
+                continue
+            for statement in engine.dialect.create(RECORDS) + migration.statements(engine.dialect, dimension):
+                engine.command(statement)
+            engine.insert(
+                "migrations", {"number": [number], "dimension": [dimension], "name": [migration.name]}
+            )
+            logger().info("migrated", migration=migration.name, dimension=dimension)
 
 
-def migrate(engine: Engine, dimensions: set[int]) -> list[str]:
-    """Applies what is missing; returns the names of what was applied. dimensions: lengths of vectors in use.
+def migrate(engine: Engine, dimensions: set[int]) -> None:
+    """Applies what is missing. dimensions: lengths of vectors in use.
 
     Several processes may do so at the same time: each statement is without effect the second time. A server may refuse
     two changes of a table at once, so it is tried again.
     """
-    applied: list[str] = []
     for attempt in range(_ATTEMPTS):
         try:
-            for migration, dimension in _missing(engine, dimensions):
-                record = {"number": migration.number, "dimension": dimension, "name": migration.name}
-                for statement in [
-                    *engine.dialect.statements(RECORDS),
-                    *migration.rendered(engine.dialect, dimension),
-                ]:
-                    engine.command(statement)
-                engine.insert("migrations", {name: [value] for name, value in record.items()})
-                applied.append(migration.name)
-                logger().info("migrated", migration=migration.name, dimension=dimension)
-            break
+            _apply(engine, dimensions)
+            return
         except StoreUnavailable:
             if not engine.dialect.shared or attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(random.uniform(0.5, 1.5) * _PAUSE_S)
-    return applied

@@ -22,7 +22,7 @@ import numpy as np
 from memory_model.words import query_words, ranked
 from memory_service.errors import KnowledgeBaseDamaged
 from memory_service.stores import Found, KnowledgeBase, Query, Retrieved, require_sound
-from memory_service.stores.clickhouse.dialect import condition_sql
+from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine
 
 _INDEX_LIMIT = 1000  # the engine's own, max_limit_for_vector_search_queries
@@ -44,7 +44,7 @@ class _Row(NamedTuple):
     crc32c: int
     text: str
     words: bytes
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] | None = None
 
 
 class _Newest(NamedTuple):
@@ -65,34 +65,27 @@ class _Attempt:
     visible: bool = False
 
 
-class Search:
-    """Searches of one store. Thread-safe."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        """See Store."""
-        require_sound(base)
-        started = time.perf_counter_ns()
-        for _ in range(_ATTEMPTS):
-            with self._engine.reader() as client:
-                searching = _Searching(self._engine, client, base, query)
-                hits = [searching.hits(number, rows) for number, rows in enumerate(searching.nearest())]
-                searched = time.perf_counter_ns()
-                missing = searching.read_payloads(hits)
-            if not missing:
-                done = time.perf_counter_ns()
-                rank_ns, fetch_ns = searching.rank_ns, done - searched
-                search_us = (searched - started - rank_ns) // 1000
-                wanted = {hit.memory_id for of_query in hits for hit in of_query} - query.held_ids
-                payloads = {memory_id: searching.payloads[memory_id] for memory_id in wanted}
-                return Retrieved(hits, payloads, search_us, fetch_ns // 1000, rank_ns // 1000)
-            # A document was replaced and swept between the two reads: the next search finds its successor.
-        raise KnowledgeBaseDamaged(
-            f"knowledge base {base.name!r}: memory {min(missing)} has no payload: restore a backup",
-            knowledge_base=base.name,
-        )
+def retrieve(engine: Engine, base: KnowledgeBase, query: Query) -> Retrieved:
+    """See Store. Thread-safe."""
+    require_sound(base)
+    started = time.perf_counter_ns()
+    for _ in range(_ATTEMPTS):
+        with engine.reader() as client:
+            searching = _Searching(engine, client, base, query)
+            hits = [searching.hits(number, rows) for number, rows in enumerate(searching.nearest())]
+            searched = time.perf_counter_ns()
+            missing = searching.read_payloads(hits)
+        if not missing:
+            rank_ns, fetch_ns = searching.rank_ns, time.perf_counter_ns() - searched
+            search_us = (searched - started - rank_ns) // 1000
+            wanted = {hit.memory_id for of_query in hits for hit in of_query} - query.held_ids
+            payloads = {memory_id: searching.payloads[memory_id] for memory_id in wanted}
+            return Retrieved(hits, payloads, search_us, fetch_ns // 1000, rank_ns // 1000)
+        # A document was replaced and swept between the two reads: the next search finds its successor.
+    raise KnowledgeBaseDamaged(
+        f"knowledge base {base.name!r}: memory {min(missing)} has no payload: restore a backup",
+        knowledge_base=base.name,
+    )
 
 
 def payloads_of(client: Any, kb: int, memory_ids: set[int]) -> dict[int, bytes]:
@@ -120,7 +113,7 @@ class _Searching:
         self._wanted = max(query.k, query.candidates) if by_words else query.k
         self._parameters: dict[str, Any] = {}
         self._filter = query.filter
-        self._condition = condition_sql(self._filter, self._parameters)
+        self._condition = filter_sql(self._filter, self._parameters)
         self._columns = "id, version, document_key, title, chunk, crc32c"
         self._columns += ", text" if query.return_text else ", '' AS text"
         self._columns += ", words" if by_words else ", '' AS words"
@@ -196,7 +189,7 @@ class _Searching:
         ).result_rows
         near: dict[int, list[_Row]] = {number: [] for number in numbers}
         for number, *columns in rows:
-            near[number].append(_row(columns))
+            near[number].append(_Row(*columns))
         for of_one in near.values():
             of_one.sort(key=lambda row: (row.distance, row.memory_id))
         newest = self._newest(near)
@@ -273,15 +266,7 @@ class _Searching:
             parameters=self._parameters | bound,
             column_formats={"words": "bytes"},
         ).result_rows
-        return [_row(columns) for columns in rows]
-
-
-def _row(columns: Sequence[Any]) -> _Row:
-    distance, memory_id, version, key, title, chunk, crc32c, text, words, *metadata = columns
-    return _Row(
-        float(distance), int(memory_id), int(version), key, title, int(chunk), int(crc32c), text, words,
-        dict(metadata[0]) if metadata else {},
-    )  # fmt: skip
+        return [_Row(*columns) for columns in rows]
 
 
 def _shown(row: _Row, newest: Mapping[str, _Newest]) -> bool:
@@ -293,7 +278,7 @@ def _found(row: _Row, query: Query, rank_score: float) -> Found:
     return Found(
         memory_id=row.memory_id, score=1.0 - row.distance, document_key=row.key, title=row.title,
         chunk_number=row.chunk, crc32c=row.crc32c, text=row.text if query.return_text else None,
-        rank_score=rank_score, metadata=row.metadata if query.return_metadata else None,
+        rank_score=rank_score, metadata=row.metadata,
     )  # fmt: skip
 
 

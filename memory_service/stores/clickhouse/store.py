@@ -36,11 +36,11 @@ from memory_service.stores import (
 )
 from memory_service.stores.address import StoreAddress
 from memory_service.stores.clickhouse.bases import Bases
-from memory_service.stores.clickhouse.check import find_problems, note_documents
-from memory_service.stores.clickhouse.dialect import condition_sql
+from memory_service.stores.clickhouse.check import note_documents
+from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
-from memory_service.stores.clickhouse.search import Search, payloads_of
+from memory_service.stores.clickhouse.search import payloads_of, retrieve
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity
@@ -58,7 +58,6 @@ class ClickHouseStore(Store):
         Raises StoreUnavailable, or KnowledgeBaseDamaged for the store's own tables.
         """
         self._engine = engine = Engine(address, options)
-        self._search = Search(engine)
         self._sweep_after_s = options.sweep_after_s
         try:
             with engine_errors("opening the store"):
@@ -118,7 +117,7 @@ class ClickHouseStore(Store):
     # Documents
 
     def retrieve(self, base: KnowledgeBase, query: Query) -> Retrieved:
-        return self._search.retrieve(base, query)
+        return retrieve(self._engine, base, query)
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         found, _ = self._writes.newest(base, keys)
@@ -158,16 +157,10 @@ class ClickHouseStore(Store):
         raise unknown_document(base, key)
 
     def keys(
-        self,
-        base: KnowledgeBase,
-        prefix: str,
-        *,
-        after_key: str | None,
-        count: int,
-        filter: Filter | None = None,
-    ) -> list[str]:
+        self, base: KnowledgeBase, prefix: str, *, after_key: str | None, count: int, filter: Filter | None = None
+    ) -> list[str]:  # fmt: skip
         parameters: dict[str, Any] = {"prefix": prefix, "after": after_key or "", "count": count}
-        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {condition_sql(filter, parameters)}"
+        where = f"startsWith(key, {{prefix:String}}) AND key > {{after:String}} AND {filter_sql(filter, parameters)}"
         rows = self._documents(base, "key", where, parameters, " ORDER BY key LIMIT {count:UInt32}")
         return [row[0] for row in rows]
 
@@ -231,15 +224,12 @@ class ClickHouseStore(Store):
         stored = self._bases.bytes_on_disk(base)
         return Statistics(documents, references, payload, text, stored, unwritten)
 
-    def check(self, base: KnowledgeBase, *, deep: bool = False) -> list[str]:
-        return find_problems(self._engine, base, files=deep)
-
     def close(self) -> None:
         if self._closing.is_set():
             return
         self._closing.set()
         self._upkeep.join(60)
-        if self._engine.folder is not None:
+        if not self._engine.dialect.shared:
             with contextlib.suppress(Memory3Error, OSError):  # it is compared where it is there
-                note_documents(self._engine, self._engine.folder, self._bases.all())
+                note_documents(self._engine, self._bases.all())
         self._engine.close()

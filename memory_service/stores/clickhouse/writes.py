@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory_model.words import text_words
-from memory_service.errors import KnowledgeBaseNotFound, StoreUnavailable
-from memory_service.stores import KnowledgeBase, NewDocument, Written, require_sound
+from memory_service.errors import StoreUnavailable
+from memory_service.stores import KnowledgeBase, NewDocument, Written, deleted_meanwhile, require_sound
 from memory_service.stores.clickhouse.bases import Bases
 from memory_service.stores.clickhouse.engine import Engine
 
@@ -80,8 +80,7 @@ class Writes:
                     living, now_ms = not deleted, int(version)
             if not living:
                 self._bases.refresh()
-                message = f"knowledge base {base.name!r} was deleted meanwhile"
-                raise KnowledgeBaseNotFound(message, knowledge_base=base.name)
+                raise deleted_meanwhile(base)
         return found, now_ms
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:

@@ -1,4 +1,4 @@
-"""The SQLite file of one knowledge base: its connections, and the batches that change it.
+"""The SQLite file of one knowledge base: its connections, and what a transaction reads, changes and checks.
 
 A commit is on the disk when it returns.
 """
@@ -7,64 +7,310 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import queue
 import sqlite3
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import google_crc32c
 import numpy as np
+from pydantic import TypeAdapter
 
 from memory_model.errors import Memory3Error
 from memory_model.words import query_words, text_words
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
-from memory_service.stores import NewDocument, Revision, digest
-from memory_service.stores.filters import number
-from memory_service.stores.local.snapshot import Snapshot
+from memory_service.stores import Found, KnowledgeBase, NewDocument, Query, Revision, StoredMemory, digest
+from memory_service.stores.filters import Filter, number
 from memory_service.stores.local.tables import (
-    OF_REFERENCES,
     SHIFT,
     TABLES,
     Document,
+    Words,
+    checksum_of,
+    filter_sql,
     packed_words,
-    reference_checksum,
+    unpacked_words,
 )
 
+_RECORD = TypeAdapter(KnowledgeBase)
+_PRAGMAS = ("page_size = 8192", "journal_mode = WAL", "synchronous = FULL", "cache_size = -16384",
+            "journal_size_limit = 67108864")  # fmt: skip
 _PATIENCE_S = 30
-_COMMITTED = struct.Struct("<QI")
+_VECTORS_AT_ONCE = 4096
+
+
+class Transaction:
+    """One state of the file. Methods raise KnowledgeBaseDamaged for what is gone or harmed.
+
+    Where many values are read they come joined in one row: Python's lock is then released once, not once a row.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._run, self._run_many = connection.execute, connection.executemany
+
+    def _state(self, columns: str) -> Sequence[Any]:
+        found: list[Sequence[Any]] = self._run(f"SELECT {columns} FROM state").fetchall()
+        if len(found) != 1:
+            raise KnowledgeBaseDamaged("the data do not say what they hold")
+        return found[0]
+
+    def base(self) -> KnowledgeBase:
+        """The knowledge base as it was created."""
+        record, checksum = self._state("record, checksum")
+        if checksum_of([record]) != checksum:
+            raise KnowledgeBaseDamaged("its record is not what was written")
+        return _RECORD.validate_json(record)
+
+    def revision(self) -> Revision:
+        """After the newest commit in it."""
+        newest, memories, shifted = self._state("revision, memories, digest")
+        return Revision(newest, memories, shifted + SHIFT)
+
+    # Documents
+
+    def documents(self, keys: Sequence[str]) -> dict[str, Document]:
+        """The documents of these keys; absent ones are left out."""
+        found = (self._run("SELECT * FROM documents WHERE key = ?", (key,)).fetchone() for key in keys)
+        return {document.key: document for document in (Document._make(row) for row in found if row)}
+
+    def texts(self, document: Document) -> list[tuple[int, str]]:
+        """(memory id, text) of a document's references, in order."""
+        sql = "SELECT memory_id, text FROM refs WHERE row >= ? AND row < ? ORDER BY row"
+        return [(shifted + SHIFT, text) for shifted, text in self._run(sql, document.rows)]
+
+    def keys(self, prefix: str, after_key: str, count: int, condition: Filter | None) -> list[str]:
+        """Keys that begin with `prefix`, after one, of documents that pass, in the order of their bytes."""
+        parameters = [after_key, prefix, len(prefix), prefix]
+        sql = (
+            "SELECT key FROM documents WHERE key > ? AND key >= ? AND substr(key, 1, ?) = ?"
+            f" AND {filter_sql(condition, parameters)} ORDER BY key LIMIT ?"
+        )
+        return [key for (key,) in self._run(sql, (*parameters, count))]
+
+    def unwritten(self, count: int) -> list[str]:
+        """Keys of documents without payloads."""
+        sql = "SELECT key FROM documents WHERE payload_bytes = 0 LIMIT ?"
+        return [key for (key,) in self._run(sql, (count,))]
+
+    def sums(self) -> list[int]:
+        """[documents, references, payload bytes, text bytes, documents without payloads]."""
+        found = self._run(
+            "SELECT count(*), total(row_count), total(payload_bytes), total(text_bytes),"
+            " total(payload_bytes = 0) FROM documents"
+        ).fetchone()
+        return list(map(int, found))
+
+    def rows_of(self, condition: Filter | None, count: int) -> np.ndarray:
+        """Which of the first `count` rows are of documents that pass, bool [count]."""
+        parameters: list[object] = []
+        where = filter_sql(condition, parameters)
+        (joined,) = self._run(
+            "SELECT group_concat(first_row || ',' || (first_row + row_count)) FROM documents"
+            f" WHERE {where}", parameters,
+        ).fetchone()  # fmt: skip
+        steps = np.zeros(count + 1, np.int8)
+        if joined:
+            first, end = np.fromstring(joined, np.int64, sep=",").clip(0, count).reshape(-1, 2).T
+            steps[first] += 1
+            steps[end] -= 1
+        return np.cumsum(steps[:-1], dtype=np.int8) > 0
+
+    # References
+
+    def found(self, rows: Sequence[int], query: Query) -> dict[int, tuple[Found, bytes | None]]:
+        """References by their rows, without scores; those that the query holds come without payload."""
+        held = ",".join(str(memory_id - SHIFT) for memory_id in query.held_ids)
+        found: dict[int, tuple[Found, bytes | None]] = {}
+        for row, shifted, crc, key, title, chunk, metadata, text, payload in self._run(
+            "SELECT r.row, r.memory_id, r.crc32c, d.key, d.title, r.row - r.document, d.metadata, r.text,"
+            f" CASE WHEN r.memory_id IN ({held}) THEN NULL ELSE p.payload END FROM refs r"
+            " JOIN documents d ON d.first_row = r.document JOIN payloads p ON p.row = r.row"
+            " WHERE r.row IN (SELECT value FROM json_each(?))",
+            (json.dumps(rows),),
+        ).fetchall():
+            if payload is not None:
+                _require_whole(shifted + SHIFT, payload, crc)
+            one = Found(
+                shifted + SHIFT, 0.0, key, title, chunk, crc, text if query.return_text else None,
+                metadata=json.loads(metadata) if query.return_metadata else None,
+            )  # fmt: skip
+            found[row] = one, payload
+        if missing := set(rows) - found.keys():
+            raise KnowledgeBaseDamaged(f"the memory of row {min(missing)} is lost")
+        return found
+
+    def words(self, rows: Sequence[int]) -> dict[int, Words]:
+        """What the words of references are compared by."""
+        (joined,) = self._run(
+            "SELECT CAST(group_concat(words, '') AS BLOB) FROM (SELECT words FROM refs"
+            " WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row)",
+            (json.dumps(rows),),
+        ).fetchone()
+        found = dict(zip(sorted(rows), unpacked_words(joined or b""), strict=False))
+        if len(found) < len(rows):
+            raise KnowledgeBaseDamaged("the words of references are lost")
+        return found
+
+    def memories(self, after_id: int | None, count: int) -> list[StoredMemory]:
+        """See Store."""
+        first = 0 if after_id is None else after_id + 1
+        sql = (
+            "SELECT r.memory_id, d.key, d.title, r.row - r.document, r.text, v.vector, p.payload, r.crc32c"
+            " FROM refs r JOIN documents d ON d.first_row = r.document JOIN vectors v ON v.row = r.row"
+            " JOIN payloads p ON p.row = r.row WHERE r.memory_id >= ? ORDER BY r.memory_id LIMIT ?"
+        )
+        found = []
+        if first < 2 * SHIFT:
+            for shifted, key, title, chunk, text, raw, payload, crc in self._run(sql, (first - SHIFT, count)):
+                _require_whole(shifted + SHIFT, payload, crc)
+                vector = np.frombuffer(raw, "<f4")
+                found.append(StoredMemory(shifted + SHIFT, key, title, chunk, text, vector, payload, crc))
+        return found
+
+    def vectors(self, first_row: int, dimension: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """From one row on, some at a time: rows, int64 [n] ascending, and vectors, float32 [n, dimension]."""
+        found = self._run("SELECT row, vector FROM vectors WHERE row >= ? ORDER BY row", (first_row,))
+        while part := found.fetchmany(_VECTORS_AT_ONCE):
+            vectors = np.frombuffer(b"".join(vector for _, vector in part), "<f4")
+            if vectors.size != dimension * len(part):
+                raise KnowledgeBaseDamaged(f"vectors have other lengths than {dimension} numbers")
+            yield np.array([row for row, _ in part], np.int64), vectors.reshape(-1, dimension)
+
+    # Changes
+
+    def remove(self, document: Document) -> list[int]:
+        """Removes a document with all that belongs to it; returns the ids of its memories."""
+        ids = [memory_id for memory_id, _ in self.texts(document)]
+        for table in ("refs", "vectors", "payloads"):
+            self._run(f"DELETE FROM {table} WHERE row >= ? AND row < ?", document.rows)
+        self._run_many(
+            "DELETE FROM metadata WHERE name = ? AND value = ? AND document = ?",
+            [(*pair, document.first_row) for pair in json.loads(document.metadata).items()],
+        )
+        self._run("DELETE FROM documents WHERE first_row = ?", (document.first_row,))
+        return ids
+
+    def add(self, new: NewDocument, first_row: int, vectors: np.ndarray) -> list[int]:
+        """Adds a document whose key none has, and returns the ids of its memories.
+
+        vectors: of its references, float32 [n, dimension], of unit length; first_row: of theirs.
+        """
+        title = query_words(new.title) if new.title else []
+        document = Document(
+            first_row, len(new.references), new.key, new.title,
+            json.dumps(dict(new.metadata), ensure_ascii=False, sort_keys=True), new.content_hash,
+            time.time_ns() // 1_000_000, sum(len(r.text.encode()) for r in new.references),
+            sum(len(r.payload) for r in new.references),
+        )  # fmt: skip
+        heads = [
+            (row, first_row, r.memory_id - SHIFT, r.crc32c, r.text, packed_words(title, text_words(r.text)))
+            for row, r in enumerate(new.references, first_row)
+        ]
+        raw = [vector.astype("<f4").tobytes() for vector in vectors]
+        whole = checksum_of(document[:-1], *((*head, one) for head, one in zip(heads, raw, strict=True)))
+        rows: dict[str, list[tuple[object, ...]]] = {
+            "documents": [document._replace(checksum=whole)],
+            "metadata": [(*pair, first_row) for pair in new.metadata.items()],
+            "refs": [*heads],
+            "vectors": list(enumerate(raw, first_row)),
+            "payloads": [(row, bytes(r.payload)) for row, r in enumerate(new.references, first_row)],
+        }
+        for table, values in rows.items():
+            if values:
+                self._run_many(f"INSERT INTO {table} VALUES ({','.join('?' * len(values[0]))})", values)
+        return [reference.memory_id for reference in new.references]
+
+    def count_batch(self, added: Sequence[int], removed: Sequence[int]) -> int:
+        """Notes what the knowledge base holds after a batch of these ids; returns the number of the revision.
+
+        It is the clock's, so that what a backup was made of is not taken for what was restored from it.
+        """
+        before = self.revision()
+        newest = max(time.time_ns(), before.number + 1)
+        memories = before.memories + len(added) - len(removed)
+        shifted = (before.digest ^ digest(added) ^ digest(removed)) - SHIFT
+        self._run("UPDATE state SET revision = ?, memories = ?, digest = ?", (newest, memories, shifted))
+        return newest
+
+    # Checking
+
+    def require_whole(self) -> None:
+        """Reads everything; raises KnowledgeBaseDamaged where something is not what was written."""
+        try:
+            problem = next(self._problems(), "")
+        except (
+            sqlite3.Error,
+            ValueError,
+            TypeError,
+        ) as error:  # the latter two: values that are no text, no number
+            problem = str(error) or type(error).__name__
+        if problem:
+            raise KnowledgeBaseDamaged(problem)
+
+    def _problems(self) -> Iterator[str]:
+        for (found,) in self._run("PRAGMA integrity_check(1)"):
+            if found != "ok":
+                yield str(found)
+        state, of_documents = self.revision(), self.sums()[1]
+        ids = np.fromiter((one for (one,) in self._run("SELECT memory_id FROM refs NOT INDEXED")), np.int64)
+        if digest(ids.astype(np.uint64) + np.uint64(SHIFT)) != state.digest:
+            yield "the memories are not those that were written"
+        if {of_documents, len(ids)} != {state.memories}:
+            yield f"there are {state.memories} memories, {of_documents} of documents, {len(ids)} references"
+        indexed = "SELECT name, value, document FROM metadata NOT INDEXED"
+        named = "SELECT j.key, j.value, d.first_row FROM documents d NOT INDEXED, json_each(d.metadata) j"
+        for one, other in ((indexed, named), (named, indexed)):
+            if self._run(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone() != (0,):
+                yield "the index of metadata has others than the documents"
+        sql = (
+            "SELECT r.*, v.vector, p.payload FROM refs r JOIN vectors v ON v.row = r.row"
+            " JOIN payloads p ON p.row = r.row WHERE r.row >= ? AND r.row < ? ORDER BY r.row"
+        )
+        for document in map(Document._make, self._run("SELECT * FROM documents NOT INDEXED")):
+            references = self._run(sql, document.rows).fetchall()
+            if checksum_of(document[:-1], *(one[:-1] for one in references)) != document.checksum:
+                yield f"document {document.key[:200]!r} is not what was written"
+            for _, _, shifted, crc, *_, payload in references:
+                _require_whole(shifted + SHIFT, payload, crc)
+
+
+def _require_whole(memory_id: int, payload: bytes, crc32c: int) -> None:
+    if google_crc32c.value(payload) != crc32c:
+        raise KnowledgeBaseDamaged(f"the payload of memory {memory_id} is not what was written")
 
 
 class Database:
     """Reading is thread-safe, each reader has a connection of its own; writes have one caller at a time."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        """Raises KnowledgeBaseDamaged where the file is missing."""
-        self.path = path
-        self._mode = "rwc" if create else "rw"
-        if not create and not path.is_file():
-            raise KnowledgeBaseDamaged(f"{path.name} is missing")
-        self._committed = path.with_name("committed")
+    def __init__(self, path: Path, create: KnowledgeBase | None = None) -> None:
+        """Raises KnowledgeBaseDamaged where the file is missing. create: makes it, for this knowledge base."""
+        self._path = path
+        self._noted = path.with_name("committed")
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._closed = False
+        if create is not None:
+            path.touch()
+        elif not path.is_file():
+            raise KnowledgeBaseDamaged(f"{path.name} is missing")
         self._writer = self._connect()
-        if create:
-            for pragma in ("page_size = 8192", "journal_mode = WAL"):
-                self._writer.execute(f"PRAGMA {pragma}")
-            state = (1, time.time_ns(), 0, -SHIFT, 0)
-            self._writer.executescript(f"BEGIN; {TABLES} INSERT INTO state VALUES {state}; COMMIT;")
-            self.note_commit(state[1])
-            sync_folder(path.parent)
+        if create is not None:
+            self._writer.executescript(TABLES)
+            record = _RECORD.dump_json(create).decode()
+            state = (record, checksum_of([record]), time.time_ns(), 0, -SHIFT)
+            self._writer.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?mode={self._mode}", uri=True, isolation_level=None,
+            f"file:{quote(str(self._path))}?mode=rw", uri=True, isolation_level=None,
             check_same_thread=False, timeout=_PATIENCE_S,
         )  # fmt: skip
-        for pragma in ("synchronous = FULL", "cache_size = -16384", f"journal_size_limit = {64 << 20}"):
+        connection.create_function("number", 1, number, deterministic=True)
+        for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
@@ -77,7 +323,7 @@ class Database:
                 self._idle.get_nowait().close()  # one that reads at this moment is closed when it has read
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def reading(self) -> Iterator[Transaction]:
         """One state of the file."""
         try:
             connection = self._idle.get_nowait()
@@ -85,7 +331,7 @@ class Database:
             connection = self._connect()
         try:
             connection.execute("BEGIN")
-            yield Snapshot(connection)
+            yield Transaction(connection)
         finally:
             with contextlib.suppress(sqlite3.Error):
                 connection.rollback()
@@ -95,19 +341,15 @@ class Database:
                 self._idle.put(connection)
 
     @contextlib.contextmanager
-    def batch(self, first_row: int) -> Iterator[Batch]:
-        """Changes that are there after a crash all together, or not at all. first_row: the least that may be used."""
-        connection = self._writer
-        connection.execute("BEGIN IMMEDIATE")
+    def writing(self) -> Iterator[Transaction]:
+        """Changes that are there after a crash all together, or not at all."""
+        self._writer.execute("BEGIN IMMEDIATE")
         try:
-            batch = Batch(connection, first_row)
-            yield batch
-            batch.finish()
-            connection.execute("COMMIT")
+            yield Transaction(self._writer)
+            self._writer.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                self._writer.rollback()
             raise
 
     def note_commit(self, revision: int) -> None:
@@ -115,81 +357,17 @@ class Database:
 
         SQLite takes a journal that is lost or harmed for one that ended earlier: this file knows better.
         """
-        descriptor = os.open(self._committed, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.pwrite(descriptor, _COMMITTED.pack(revision, _crc(revision)), 0)
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):  # a full disk
+            self._noted.write_text(f"{revision} {checksum_of([revision])}")
 
     def require_newest(self, revision: int) -> None:
         """Raises KnowledgeBaseDamaged where a batch was acknowledged that the file does not have."""
-        with contextlib.suppress(OSError, struct.error):  # without it nothing is lost
-            noted, crc = _COMMITTED.unpack(self._committed.read_bytes())
-            if crc == _crc(noted) and noted > revision:
+        with contextlib.suppress(OSError, ValueError):  # without it nothing is lost
+            noted, checksum = map(int, self._noted.read_bytes().split())
+            if checksum == checksum_of([noted]) and noted > revision:
                 raise KnowledgeBaseDamaged(
-                    f"acknowledged documents are lost: {self.path.name} or its journal is older than they are"
+                    f"acknowledged documents are lost: {self._path.name} or its journal is older than they are"
                 )
-
-
-class Batch:
-    """What one commit changes. Rows from `first_row` up to `next_row` are those of its new references."""
-
-    def __init__(self, connection: sqlite3.Connection, first_row: int) -> None:
-        self._run, self._run_many = connection.execute, connection.executemany
-        self._snapshot = Snapshot(connection)
-        before = self._snapshot.revision()
-        # The clock's number, so that what a backup was made of is not taken for what was restored from it.
-        self.revision = Revision(max(time.time_ns(), before.number + 1), before.memories, before.digest)
-        (next_row,) = self._run("SELECT next_row FROM state").fetchone()
-        self.first_row = self.next_row = max(next_row, first_row)
-
-    def remove(self, document: Document) -> None:
-        """A document with all that belongs to it."""
-        ids = [memory_id for memory_id, _ in self._snapshot.texts(document)]
-        for table in OF_REFERENCES:
-            self._run(f"DELETE FROM {table} WHERE row >= ? AND row < ?", document.rows)
-        self._run_many(
-            "DELETE FROM metadata WHERE name = ? AND value = ? AND document = ?",
-            [(*pair, document.id) for pair in document.metadata.items()],
-        )
-        self._run("DELETE FROM documents WHERE id = ?", (document.id,))
-        self._count(-len(ids), ids)
-
-    def add(self, new: NewDocument, vectors: np.ndarray) -> None:
-        """A document whose key none has; vectors: of its references, float32 [n, dimension], of unit length."""
-        (last_id,) = self._run("SELECT ifnull(max(seq), 0) FROM sqlite_sequence").fetchone()
-        document = Document(
-            last_id + 1, new.key, new.title, dict(new.metadata), new.content_hash, time.time_ns() // 1_000_000,
-            self.next_row, len(new.references), sum(len(r.text.encode()) for r in new.references),
-            sum(len(r.payload) for r in new.references),
-        )  # fmt: skip
-        title = query_words(new.title) if new.title else []
-        rows: dict[str, list[tuple[object, ...]]] = {"documents": [document.row()]}
-        rows["metadata"] = [(name, value, document.id, number(value)) for name, value in new.metadata.items()]
-        rows |= {table: [] for table in OF_REFERENCES}
-        for row, reference, vector in zip(range(*document.rows), new.references, vectors, strict=True):
-            hashes, raw = packed_words(title, text_words(reference.text)), np.asarray(vector, "<f4").tobytes()
-            head = (row, document.id, reference.memory_id - SHIFT, reference.crc32c, reference.text)
-            rows["refs"].append((*head, reference_checksum(*head, hashes, raw)))
-            rows["words"].append((row, hashes))
-            rows["vectors"].append((row, raw))
-            rows["payloads"].append((row, bytes(reference.payload)))
-        for table, values in rows.items():
-            if values:
-                self._run_many(f"INSERT INTO {table} VALUES ({','.join('?' * len(values[0]))})", values)
-        self.next_row += len(new.references)
-        self._count(len(new.references), [reference.memory_id for reference in new.references])
-
-    def _count(self, change: int, ids: Sequence[int]) -> None:
-        before = self.revision
-        self.revision = Revision(before.number, before.memories + change, before.digest ^ digest(ids))
-
-    def finish(self) -> None:
-        """Writes what the knowledge base holds after it."""
-        after = self.revision
-        state = (after.number, after.memories, after.digest - SHIFT, self.next_row)
-        self._run("UPDATE state SET revision = ?, memories = ?, digest = ?, next_row = ?", state)
 
 
 @contextlib.contextmanager
@@ -207,9 +385,7 @@ def disk_errors(doing: str) -> Iterator[None]:
             ) from error
         harmed = code in (errno.EIO, errno.ENOENT, errno.EUCLEAN) or name.startswith("SQLITE_IOERR")
         if harmed or (isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError)):
-            raise KnowledgeBaseDamaged(
-                f"the store's files are damaged while {doing} ({error}): restore a backup"
-            ) from error
+            raise KnowledgeBaseDamaged(f"the store's files are damaged while {doing} ({error})") from error
         raise StoreUnavailable(f"the store failed while {doing}: {error}") from error
 
 
@@ -220,7 +396,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _crc(revision: int) -> int:
-    return int(google_crc32c.value(revision.to_bytes(8, "little")))

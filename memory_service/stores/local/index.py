@@ -7,6 +7,7 @@ few among all as a filter leaves. Both are calls of FAISS that take a bitmap of 
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,7 @@ faiss: Any = _faiss  # its stubs know less than it can
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
 _NODES_A_STEP = 8  # so many vectors are compared one by one as fast as a walk goes one candidate further
 _PIECE_ROWS = 8  # searches wait while so many are added
-_FOOTER = struct.Struct("<8sQQI")
-_MAGIC = b"M3INDEX3"
+_FOOTER = struct.Struct("<QI")
 
 
 @dataclass(frozen=True)
@@ -105,16 +105,16 @@ class VectorIndex:
             ]
             return _pairs(scores, np.array(rows))
 
-    # The file
+    # The file: FAISS's own, and behind it the revision and a CRC-32C
 
     def save(self, path: Path, revision: int) -> None:
         """Replaces the file whole. revision: of the knowledge base. The caller adds nothing meanwhile."""
         temporary = path.with_name(f".{path.name}.new")
         try:
             faiss.write_index(self._index, str(temporary))
-            size, crc = temporary.stat().st_size, _crc_of(temporary)
+            crc = _crc_of(temporary, revision)
             with temporary.open("ab") as file:
-                file.write(_FOOTER.pack(_MAGIC, revision, size, crc))
+                file.write(_FOOTER.pack(revision, crc))
             temporary.replace(path)
         except (OSError, RuntimeError) as error:  # FAISS says by the latter that the disk is full
             temporary.unlink(missing_ok=True)
@@ -124,11 +124,10 @@ class VectorIndex:
     def load(cls, path: Path, dimension: int) -> tuple[VectorIndex, int] | None:
         """What `save` wrote, and the revision; None where there is no such file, or one that is not whole."""
         with contextlib.suppress(OSError, RuntimeError, struct.error):
-            size = path.stat().st_size - _FOOTER.size
             with path.open("rb") as file:
-                file.seek(size)
-                magic, revision, written, crc = _FOOTER.unpack(file.read())
-            if (magic, written, crc) == (_MAGIC, size, _crc_of(path, size)):
+                file.seek(-_FOOTER.size, os.SEEK_END)
+                revision, crc = _FOOTER.unpack(file.read())
+            if crc == _crc_of(path, revision, _FOOTER.size):
                 saved = faiss.read_index(str(path))
                 return (cls(dimension, saved), revision) if saved.d == dimension else None
         return None
@@ -141,14 +140,14 @@ def _pairs(scores: np.ndarray, rows: np.ndarray) -> list[list[tuple[int, float]]
     ]
 
 
-def _crc_of(path: Path, size: int = -1) -> int:
-    """CRC-32C of the first `size` bytes, or of all."""
-    crc, left = 0, path.stat().st_size if size < 0 else size
+def _crc_of(path: Path, revision: int, less: int = 0) -> int:
+    """CRC-32C of the revision and the file, `less` so many bytes at its end."""
+    crc, left = google_crc32c.value(revision.to_bytes(8, "little")), path.stat().st_size - less
     with path.open("rb") as file:
         while left and (piece := file.read(min(left, 1 << 22))):
             crc = google_crc32c.extend(crc, piece)
             left -= len(piece)
-    return crc
+    return int(crc)
 
 
 class _ReadersOrWriter:

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_client.errors import StorageError
+from edge_client.local.database import KEY_FILE
 from edge_client.local.knowledge_base import LocalKnowledgeBase, kept_documents
 from edge_client.local.records import Head, LocalDocument
 from edge_client.local.writer import MemoryWriter, Written
@@ -158,6 +160,32 @@ def test_damaged_vectors_and_payloads_are_not_read(base: LocalKnowledgeBase) -> 
         connection.execute("UPDATE vectors SET vector = ?", ((rows[0] * 1.001).astype("<f4").tobytes(),))
     with pytest.raises(CorruptFile, match="damaged"):
         base.retrieve(rows, k=1)
+
+
+def test_files_are_encrypted_with_the_key_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = tmp_path / "a.db", tmp_path / "key"
+    monkeypatch.setenv(KEY_FILE, str(key))
+    for content, error in ((None, MissingFile), (" ", InvalidInput)):
+        key.write_text(content) if content else None
+        with pytest.raises(error, match=KEY_FILE):
+            LocalKnowledgeBase.create(path, HEAD)
+    key.write_text("it's long and random")
+    base, rows = LocalKnowledgeBase.create(path, HEAD), vectors(1)
+    base.add(LocalDocument("diary", "", "One secret."), ["One secret."], written(rows))
+    assert b"secret" not in base.content()
+    base.close()
+    assert opened(path).retrieve(rows, k=1).hits[0][0].text == "One secret."
+    key.write_text("another")
+    for named in (str(key), ""):
+        monkeypatch.setenv(KEY_FILE, named)
+        with pytest.raises(CorruptFile, match="encrypted with another key"):
+            opened(path)
+    monkeypatch.setenv(KEY_FILE, str(key))
+    monkeypatch.setitem(sys.modules, "sqlcipher3", None)
+    with pytest.raises(StorageError, match=r"memory3-edge\[encrypted\]"):
+        opened(path)
 
 
 def test_a_full_disk_is_named_and_keeps_what_was_there(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(
 
 def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Path, tmp_path: Path) -> None:
     place = tmp_path / "bundle"
-    command = [PROGRAM, "pull", "--out", place, "--service"]
+    command = [PROGRAM, "pull", "--bundle", place, "--service"]
     with cutting(address, 5_000_000, hold=True) as proxy:
         process = subprocess.Popen(
             [*command, proxy.address], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -179,7 +179,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(address: str, offered: Path,
     def small_files_only() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    command = [PROGRAM, "pull", "--service", address, "--out", place]
+    command = [PROGRAM, "pull", "--service", address, "--bundle", place]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=small_files_only)
     assert done.returncode == 1
     assert "no room for" in done.stderr

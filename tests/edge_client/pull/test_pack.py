@@ -275,7 +275,7 @@ def test_what_cannot_be_fetched_is_named(
 
 
 def test_the_command_fetches_a_pack(address: str, tmp_path: Path) -> None:
-    command = ["pull", "--service", address, "--out", str(tmp_path), "--bundle", str(tmp_path / "none")]
+    command = ["pull", "--service", address, "--local", str(tmp_path), "--bundle", str(tmp_path / "none")]
     for _ in range(2):  # the second replaces the first
         result = CliRunner().invoke(app, [*command, "--kb", "towns"])
         assert result.exit_code == 0, result.output
