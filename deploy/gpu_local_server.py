@@ -34,10 +34,11 @@ import numpy as np
 import torch
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
+from experiments.shapes import MEMORY3_2B
 from memory_model.codec.codec import ProductCodec
 from memory_model.codec.payload import HEADER, MAGIC, MemoryFormat
 from memory_model.codec.tables import ProductTables
-from memory_model.config import MEMORY_FORMAT_VERSION, PRESETS, MemoryConfig, ModelConfig, uniform_budget
+from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig, uniform_budget
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
@@ -54,7 +55,7 @@ _TINY = ModelConfig(
     name="tiny", layers=4, query_heads=4, kv_heads=2, head_dim=16, mlp_width=96, vocabulary=256, rope_base=10000.0,
     norm_epsilon=1e-5, tied_embeddings=False, memory=MemoryConfig(uniform_budget(2, 2, 8)),
 )  # fmt: skip
-SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": PRESETS["memory3-2b"], "tiny": lambda: _TINY}
+SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": lambda: MEMORY3_2B, "tiny": lambda: _TINY}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -271,7 +272,9 @@ def step_cost(engine: BatchedDecoder, options: argparse.Namespace) -> tuple[floa
     vector = 2 * engine.config.head_dim * engine.dtype.itemsize
     text_rows = engine.config.layers * engine.config.kv_heads * (engine.prefix + text + (count + 1) / 2)
     slot_rows = memory.memories_per_chunk * memory.budget
-    return took, engine.weight_bytes + engine.sequences * vector * (text_rows + slot_rows)
+    read = *engine.model.layers.parameters(), engine.model.norm.weight, engine.model.head_weight
+    weights = sum(x.nbytes for x in read)  # of the embedding a step reads a row for each sequence
+    return took, weights + engine.sequences * vector * (text_rows + slot_rows)
 
 
 def copy_bytes_per_s(device: str) -> float:

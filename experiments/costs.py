@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from experiments.shapes import SHAPES
 from memory_model.cli.options import console
-from memory_model.config import PRESETS, ModelConfig
+from memory_model.config import ModelConfig
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import ModelFolder
 
@@ -68,12 +69,10 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
 
 
 def cost(
-    model: Annotated[str, typer.Argument(help=f"Model folder, or {', '.join(PRESETS)}.")] = "",
+    model: Annotated[str, typer.Argument(help=f"Model folder, or {', '.join(SHAPES)}.")] = "",
 ) -> None:
     """Print from which usage count on knowledge is cheapest as memory (paper, appendix A)."""
-    config = (
-        PRESETS[model]() if model in PRESETS else ModelFolder.open(Path(model) if model else None).config()
-    )
+    config = SHAPES[model] if model in SHAPES else ModelFolder.open(Path(model) if model else None).config()
     costs = knowledge_costs(config)
     table = Table("format", "write", "read", title=f"{config.name}: TFLOP")
     for label, write, read in (

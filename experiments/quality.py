@@ -269,7 +269,9 @@ def measure_prose(
 
 def quality(
     out: Annotated[Path, typer.Option(help="JSONL to write; what it has already is kept.")] = MEASURED,
-    natural: options.NaturalOption = None,
+    natural: Annotated[
+        Path | None, typer.Option(help="Natural questions: rows as for `eval`, not part of the repository.")
+    ] = None,
     data: Annotated[Path, typer.Option(help="Folder of the question sets.")] = Path("data"),
     limit: Annotated[int | None, typer.Option(help="At most so many rows a section.")] = None,
     sections: Annotated[

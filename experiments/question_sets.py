@@ -19,7 +19,7 @@ from typing import Any
 from experiments.paragraphs import RowData, row_data
 from memory_model.data import factbook
 from memory_model.data.conversations import REFUSAL
-from memory_model.data.questions import Question
+from memory_model.data.factbook import Question
 from memory_model.eval.scores import normalise
 from memory_model.references import split
 

@@ -16,8 +16,9 @@ import torch
 import typer
 from safetensors.torch import save_file
 
+from experiments.shapes import SHAPES
 from memory_model.cli.options import console, progress_bar
-from memory_model.config import PRESETS, ModelConfig, weight_shapes
+from memory_model.config import ModelConfig, weight_shapes
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import Checkpoint, ModelFolder
 from memory_model.tokenizer import Tokenizer
@@ -104,7 +105,7 @@ def write_random_folder(
 
 
 def random_base(
-    shape: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
+    shape: Annotated[str, typer.Argument(help=f"One of {', '.join(SHAPES)}.")],
     out: Annotated[Path, typer.Option(help="Hugging Face folder to write.")],
 ) -> None:
     """Write a base model with random weights, to measure what a shape costs: what it says means nothing.
@@ -112,9 +113,9 @@ def random_base(
     It is a Hugging Face folder in bfloat16 with the packaged model's tokenizer, written shard by shard: the paper's
     shape takes 5.6 GB of disk (2.4 B parameters and both token tables) and 3 GB of memory.
     """
-    if shape not in PRESETS:
-        raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(PRESETS)}")
-    config = PRESETS[shape]()
+    if shape not in SHAPES:
+        raise InvalidInput(f"no shape is called {shape!r}: give one of {', '.join(SHAPES)}")
+    config = SHAPES[shape]
     with progress_bar(f"random weights of {config.name}", len(weight_shapes(config))) as advance:
         write_random_folder(config, out, ModelFolder.open().checkpoint, progress=advance)
     console.print(f"{config.parameters() / 1e9:.2f} B random parameters in [bold]{out}[/bold]")

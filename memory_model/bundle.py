@@ -52,10 +52,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle says about itself.
-
-    precision: of the decoder's weights. Ids are hex SHA-256 strings.
-    """
+    """What a bundle says about itself. precision: of the decoder's weights. Ids are hex SHA-256 strings."""
 
     name: str
     model_id: str

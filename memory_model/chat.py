@@ -51,10 +51,6 @@ class ChatTemplate:
         self.source = template
         self.tokenizer = tokenizer
 
-    def text(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The conversation as the template spells it."""
-        return self._render(_checked(messages), add_generation_prompt)
-
     def prompt(
         self, messages: Sequence[Message], add_generation_prompt: bool = True,
         spelled: Mapping[int, Sequence[int]] | None = None,

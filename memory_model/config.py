@@ -203,11 +203,9 @@ class ModelConfig:
         """The same shape with another memory budget."""
         return replace(self, memory=memory)
 
-    def parameters(self, *, embeddings: bool = True) -> int:
-        """Number of weights; without `embeddings` neither the embedding table nor the head counts."""
-        weights = sum(prod(shape) for shape in weight_shapes(self).values())
-        tables = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
-        return weights if embeddings else weights - tables
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(prod(shape) for shape in weight_shapes(self).values())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; what has its default value and is younger than the first release is left out."""
@@ -288,32 +286,3 @@ def parse_budget(text: str, config: ModelConfig, reference_tokens: int = 128) ->
         ) from error
     memory = MemoryConfig(heads=heads, reference_tokens=reference_tokens)
     return config.with_memory(memory).memory
-
-
-def memory3_2b() -> ModelConfig:
-    """The paper's model (3.4): 44 layers, 40/8 heads of 80, MLP 3200, 22 memory layers of 8 sparse tokens."""
-    return ModelConfig(
-        name="memory3-2b", layers=44, query_heads=40, kv_heads=8, head_dim=80, mlp_width=3200, vocabulary=60416,
-        rope_base=10000.0, norm_epsilon=1e-5, tied_embeddings=False, positions=2048,
-        memory=MemoryConfig(heads=uniform_budget(22, 8, 8)),
-    )  # fmt: skip
-
-
-def smollm2_135m(memory: MemoryConfig | None = None) -> ModelConfig:
-    """SmolLM2-135M-Instruct; without `memory` its budget is empty (a plain LLM)."""
-    return ModelConfig(
-        name="smollm2-135m", layers=30, query_heads=9, kv_heads=3, head_dim=64, mlp_width=1536, vocabulary=49152,
-        rope_base=100000.0, norm_epsilon=1e-5, tied_embeddings=True, memory=memory or MemoryConfig(),
-    )  # fmt: skip
-
-
-def qwen25_1b() -> ModelConfig:
-    """The shape of Qwen2.5-1.5B, with the paper's budget: 8 tokens in every head of the first half."""
-    return ModelConfig(
-        name="qwen2.5-1.5b", layers=28, query_heads=12, kv_heads=2, head_dim=128, mlp_width=8960, vocabulary=151936,
-        rope_base=1000000.0, norm_epsilon=1e-6, tied_embeddings=True, attention_bias=True, positions=32768,
-        memory=MemoryConfig(heads=uniform_budget(14, 2, 8)),
-    )  # fmt: skip
-
-
-PRESETS = {"memory3-2b": memory3_2b, "qwen2.5-1.5b": qwen25_1b, "smollm2-135m": smollm2_135m}

@@ -108,15 +108,10 @@ class Embedder:
 
     def _choose_output(self) -> str:
         path, outputs = self.folder / MODEL, {o.name: o.shape for o in self._session.get_outputs()}
-        if not {"input_ids", "attention_mask"} <= self._inputs:
-            raise CorruptFile(f"{path} takes {sorted(self._inputs)}, not input_ids and attention_mask")
-        name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), None)
-        if name is None:
-            raise CorruptFile(f"{path} returns {sorted(outputs)}, no sentence or token embeddings")
-        width = outputs[name][-1]
-        if isinstance(width, int) and width != self.dim:
+        name = next((n for n in (*SENTENCE_OUTPUTS, *TOKEN_OUTPUTS) if n in outputs), "")
+        if not name or (isinstance(outputs[name][-1], int) and outputs[name][-1] != self.dim):
             raise CorruptFile(
-                f"{path} returns vectors of {width} numbers, {CONFIG} says {self.dim}: {_REMEDY}"
+                f"{path} returns {outputs}, not vectors of the {self.dim} numbers that {CONFIG} says: {_REMEDY}"
             )
         return name
 

@@ -5,9 +5,8 @@ question say which fact is meant. The nearest references by vector are therefore
 
     cosine + 0.02 * BM25 + 0.2 if the query has all words of the document's title
 
-where a word is rare or common among the candidates themselves, so that no statistics of the knowledge base
-have to be kept. What lies far below the best is not read at all: a small model that is given the same fact of
-five subjects takes any of them. Words travel as hashes of their first letters: enough to compare, and shorter.
+where a word is rare or common among the candidates themselves. What lies far below the best is not read at all: a small
+model that is given the same fact of five subjects takes any of them. Words travel as hashes of their first letters.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -157,12 +158,12 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
 
 def what_is_wrong(error: ValidationError, prefix: str) -> str:
     """Every wrong setting by name and environment variable; its value only where that can be no secret."""
-    return "; ".join(_problem(dict(problem), prefix) for problem in error.errors())
 
+    def said(problem: ErrorDetails) -> str:
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
+            return f"there is no setting {name}: `memory-service serve --help` lists them"
+        value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
+        return f"{name} ({prefix}{name.upper()}): {problem['msg']}{value}"
 
-def _problem(problem: dict[str, Any], prefix: str) -> str:
-    name = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "extra_forbidden":  # perhaps a password's, misspelt
-        return f"there is no setting {name}: `memory-service serve --help` lists them"
-    value = "" if any(word in name for word in _SECRET) else f" (got {problem['input']!r})"
-    return f"{name} ({prefix}{name.upper()}): {problem['msg']}{value}"
+    return "; ".join(map(said, error.errors()))

@@ -138,16 +138,11 @@ def calibrate(
                 found[path.stem] = refusing.margins(run, "memory", advance)
     points = refusing.curve(found)
     best = refusing.chosen(points, most_wrong)
-    table = Table(
-        "bias", *(f"{name}: refused" for name in found), title="*: chosen; (of unanswerable questions)"
-    )
+    table = Table("bias", *found, title="refused of answerable (and of unanswerable) questions; *: chosen")
     for point in points[:: round(1 / refusing.STEP)] + ([best] if best.bias % 1 else []):
-        shares = [
-            " ".join([*(f"{m[name].mean:.3f}" for m in [point.wrongly] if name in m),
-                      *(f"({m[name].mean:.3f})" for m in [point.rightly] if name in m)])
-            for name in found
-        ]  # fmt: skip
-        table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *shares)
+        sides = (point.wrongly, "{:.3f}"), (point.rightly, "({:.3f})")
+        cells = [" ".join(form.format(m[name].mean) for m, form in sides if name in m) for name in found]
+        table.add_row(f"{point.bias:g}{'*' if point is best else ''}", *cells)
     Console().print(table)
     if out is not None:
         write_json(out, {**subject.about(), "most_wrong": most_wrong, "chosen": best.bias,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -90,13 +91,9 @@ def fit_codec(
     out.parent.mkdir(parents=True, exist_ok=True)
     codec.save(out)
     memory = loaded.config.memory
-    show = Table(
-        "head", "side", "variance lost", title=f"{codec.code_bytes / codec.together:g} bytes a vector"
+    console.print(
+        f"{codec.code_bytes / codec.together:g} bytes a vector; of the variance of keys and values "
+        f"{fmean(lost):.3%} is lost, {max(lost):.3%} of the worst head's"
     )
-    for number, share in enumerate(lost):
-        head = memory.heads[number // 2]
-        whose = f"{head.layer}.{head.head}" if len(lost) > 1 else "all"
-        show.add_row(whose, ("keys", "values")[number % 2] if len(lost) > 1 else "both", f"{share:.3%}")
-    console.print(show)
     size = memory.vectors // codec.together * codec.code_bytes
     console.print(f"{size:,} bytes of codes in a full memory; codec in [bold]{out}[/bold]")

@@ -40,10 +40,6 @@ AdapterOption = Annotated[
 ]
 CodecOption = Annotated[Path | None, typer.Option("--codec", help="codec.npz; default: the shipped one.")]
 CorpusOption = Annotated[Path | None, typer.Option("--corpus", help="Folder of passages (docs/data.md).")]
-NaturalOption = Annotated[
-    Path | None,
-    typer.Option("--natural", help="Natural questions: rows as for `eval`, not part of the repository."),
-]
 EmbedderOption = Annotated[
     Path | None,
     typer.Option(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def training_passages(corpus: Path, data: Path) -> Any:
     return found
 
 
-def held_out_titles(data: Path) -> Collection[str]:
+def held_out_titles(data: Path) -> Any:
     """Titles of texts about the held-out documents of a knowledge base."""
     from memory_model.data import factbook
 

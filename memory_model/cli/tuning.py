@@ -100,13 +100,11 @@ def adapt(
 ) -> None:
     """Tune a plain LLM to write and read memories with the given heads: a low-rank adapter.
 
-    The tasks of the mixture: facts (questions about a knowledge base), hard (the same where all that is read holds
-    the asked field of different subjects), articles (what people asked about paragraphs, beside others of the same
-    article), dialogue (who said what in conversations before, of the user and of other people), asked (what people
-    asked about passages of the corpus),
-    continual (the paper's training on text with a memory for each chunk), warmup (the same text without memory: the
-    paper's first stage), keeping (plain text without memory, so that the model stays what it was). On several GPUs:
-    torchrun --nproc-per-node N -m memory_model.cli adapt …
+    Tasks: facts (questions about a knowledge base), hard (the same where all that is read holds the asked field of
+    different subjects), articles (what people asked about paragraphs, beside others of the same article), dialogue (who
+    said what in conversations before), asked (what people asked about passages), continual (the paper's training on
+    text with a memory for each chunk), warmup (the same text without memory), keeping (plain text, so that the model
+    stays what it was). On several GPUs: torchrun --nproc-per-node N -m memory_model.cli adapt …
     """
     from memory_model.data.conversations import Sizes
     from memory_model.errors import InvalidInput

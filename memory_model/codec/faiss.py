@@ -54,16 +54,13 @@ def check_factory(factory: str, dimension: int, vectors: int) -> None:
 def _stages(index: Any) -> tuple[Any, Any, Any]:
     """(linear transform or None, two-part residual quantizer or None, product quantizer index) of an index."""
     index, transform, first = faiss.downcast_index(index), None, None
-    if isinstance(index, faiss.IndexPreTransform):
-        if index.chain.size() != 1:
-            raise InvalidInput("a codec has at most one linear transform before its quantizer")
+    if isinstance(index, faiss.IndexPreTransform) and index.chain.size() == 1:
         transform = faiss.downcast_VectorTransform(index.chain.at(0))
         index = faiss.downcast_index(index.index)
     if isinstance(index, faiss.Index2Layer):
         first = faiss.downcast_index(index.q1.quantizer)
-        if not isinstance(first, faiss.MultiIndexQuantizer) or first.pq.M != COARSE_SUBSPACES:
-            raise InvalidInput("the residual stage must be a two-part one, such as Residual2x14")
-    elif not isinstance(index, faiss.IndexPQ):
+        two_parts = isinstance(first, faiss.MultiIndexQuantizer) and first.pq.M == COARSE_SUBSPACES
+    if not (isinstance(index, faiss.IndexPQ) if first is None else two_parts):
         raise InvalidInput(
             f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
         )

@@ -1,9 +1,8 @@
 """Conversations in which everything that is read looks like the answer: only the subject tells right from wrong.
 
 `HardFacts`: all references of a batch hold the asked field, of different countries. `Articles`: paragraphs of one
-article, with what people asked about them. Both begin with few references read at a time and end with five, put all
-of them as text into a share of the conversations, and answer "I don't know." where nothing read answers, each time
-beside a twin: a question that one of the same five references does answer.
+article, with what people asked about them. Both begin with few references read at a time and end with five; an "I don't
+know." where nothing read answers has a twin: a question that one of the same references does answer.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from memory_model.data.conversations import (
     Sizes,
     field_of,
 )
-from memory_model.data.questions import Question, refers_to
+from memory_model.data.factbook import Question, refers_to
 from memory_model.errors import CorruptFile, InvalidInput
 
 _WHOLE = 0.25  # share of the references of facts that are read as they are split

@@ -1,15 +1,14 @@
 """One step's input, whatever it was made from: references, texts that read them, and a teacher's view.
 
-Every kind of training (conversations about facts or prose, the paper's continual training, keeping what
-the original model knows) is a `BatchSource`; `Mixture` mixes them and
-`memory_model.train.tuner` knows only `Batch`.
+Every kind of training (conversations about facts or prose, the paper's continual training, keeping what the original
+model knows) is a `BatchSource`; `Mixture` mixes them and `memory_model.train.tuner` knows only `Batch`.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
@@ -20,11 +19,21 @@ from memory_model.chat import ChatTemplate
 from memory_model.errors import InvalidInput
 
 IGNORE = -100
-Moved = TypeVar("Moved", "Batch", "Teacher")
+Own = TypeVar("Own", bound="_Tensors")
 
 
 @dataclass(frozen=True)
-class Teacher:
+class _Tensors:
+    """Tensors, and what belongs to them."""
+
+    def to(self: Own, device: str) -> Own:
+        """The same on another device."""
+        own = vars(self).items()
+        return replace(self, **{n: x.to(device) for n, x in own if isinstance(x, Tensor | _Tensors)})
+
+
+@dataclass(frozen=True)
+class Teacher(_Tensors):
     """The same answers as a teacher sees them: the reference as text, or the original model.
 
     ids [B, T'] are the teacher's texts, of `lengths` [B] tokens (None: all T'); `places` [K, 2] are (row, column)
@@ -38,13 +47,9 @@ class Teacher:
     original: bool = False
     lengths: Tensor | None = None
 
-    def to(self, device: str) -> Teacher:
-        """The same on another device."""
-        return _moved(self, device)
-
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(_Tensors):
     """One batch.
 
     reference_ids [N, R], reference_lengths [N] (N may be 0: nothing is read); ids [B, T] text behind the prefix, of
@@ -61,16 +66,6 @@ class Batch:
     teacher: Teacher | None = None
     task: str = ""
     lengths: Tensor | None = None
-
-    def to(self, device: str) -> Batch:
-        """The same on another device."""
-        return _moved(self, device)
-
-
-def _moved(value: Moved, device: str) -> Moved:
-    parts: dict[str, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
-    moved: dict[str, Any] = {n: x.to(device) for n, x in parts.items() if isinstance(x, Tensor | Teacher)}
-    return replace(value, **moved)
 
 
 def buckets(lengths: Sequence[int], *, fixed: int = 0, most: int = 8192) -> list[list[int]]:

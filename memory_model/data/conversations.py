@@ -1,9 +1,8 @@
 """Conversations that ask about memories: the right one among near misses, or none that knows.
 
-A batch writes N references once; every conversation reads five of them (or fewer) and asks about some, so each written
-memory serves as the right one here and as a distractor there. Retrieval returns near misses, so references come in
-families (several of one document) and, for facts, in topics (the same field of different documents). Some conversations
-have the reference as text in the question instead, so that reading text is not unlearned.
+A batch writes N references once; every conversation reads five of them (or fewer) and asks about some. Retrieval
+returns near misses, so references come in families (several of one document) and, for facts, in topics (the same field
+of different documents). Some conversations have the reference as text instead, so that reading text is not unlearned.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import torch
 from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
 from memory_model.data.batches import IGNORE, Batch, Teacher, conversation_tokens
+from memory_model.data.factbook import Question, refers_to
 from memory_model.data.passages import Asked
-from memory_model.data.questions import Question, refers_to
 from memory_model.errors import InvalidInput
 from memory_model.nn.writing import pad_ids
 from memory_model.references import split

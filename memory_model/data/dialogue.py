@@ -16,7 +16,7 @@ from memory_model.chat import ChatTemplate
 from memory_model.data import factbook
 from memory_model.data.alike import AlikeConversations, Unanswered
 from memory_model.data.conversations import Reference, Sizes
-from memory_model.data.questions import Question
+from memory_model.data.factbook import Question
 from memory_model.errors import InvalidInput
 from memory_model.references import turn_references
 

@@ -12,12 +12,27 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_model.data.questions import Question
 from memory_model.errors import CorruptFile, MissingFile
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its answer, and the line or sentence that answers it."""
+
+    question: str
+    answer: str
+    line: str
+
+
+def refers_to(text: str, question: Question) -> bool:
+    """Whether a text may answer the question: it holds the answering line, or the answer itself."""
+    return question.line in text or question.answer.lower() in text.lower()
+
 
 _TEMPLATES: dict[str, list[str]] = json.loads(Path(__file__).with_name("factbook_questions.json").read_text())
 _DATE = re.compile(r"\s*\((?:[^()]*\b\d{4}(?:[./-]\d+)?\b[^()]*|FY[^()]*)\)\s*$")
@@ -29,7 +44,7 @@ def held_out(key: str) -> bool:
     return hashlib.sha256(f"held out {key}".encode()).digest()[0] < 26
 
 
-class HeldOutTitles(Collection[str]):
+class HeldOutTitles:
     """Titles of other texts about held-out documents, such as an article about the country: `title in titles`.
 
     A title is one of them when it has all words of a name of such a document ("History of Burma"), or when a name has
@@ -48,12 +63,6 @@ class HeldOutTitles(Collection[str]):
         words = set(_name_words(str(title)))
         telling = bool(words - _COMMON)
         return any(name <= words or (telling and words <= name) for name in self._words)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 _COMMON = frozenset(  # words of names that name no country alone

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from memory_model.data.factbook import HeldOutTitles
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
 ASKED = Path("asked") / "questions.jsonl"
@@ -102,9 +103,9 @@ class PassageFiles(Sequence[Passage]):
     line's number, and InvalidInput where nothing is left. Safe to use after a fork.
     """
 
-    def __init__(self, files: Sequence[Path], without: Collection[str] = ()) -> None:
+    def __init__(self, files: Sequence[Path], without: HeldOutTitles | None = None) -> None:
         def free(p: Passage) -> bool:
-            return not held_out(p.source, p.key) and p.title not in without
+            return not held_out(p.source, p.key) and (without is None or p.title not in without)
 
         starts = [[start for start, p in _placed_rows(path, Passage) if free(p)] for path in files]
         self._file = np.repeat(np.arange(len(files), dtype=np.int16), [len(s) for s in starts])

@@ -12,10 +12,9 @@ where it stopped:
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
+from memory_model.data.factbook import HeldOutTitles
 from memory_model.data.passages import Passage, PassageFiles
 from memory_model.digest import file_sha256
 from memory_model.errors import InvalidInput
@@ -88,7 +88,7 @@ def documents(passages: Iterable[Passage], seed: int = 0) -> list[tuple[str, str
 
 def prepare(
     files: Sequence[Path], tokenizer: Tokenizer, embedder: Embedder, folder: Path, plan: RetrievalPlan,
-    progress: Progress | None = None, without: Collection[str] = (),
+    progress: Progress | None = None, without: HeldOutTitles | None = None,
 ) -> RetrievedSequences:  # fmt: skip
     """The prepared data of a corpus, from `folder` as far as it is there already.
 
@@ -97,7 +97,7 @@ def prepare(
     """
     sources = [file_sha256(path) for path in files]
     made_from: list[Any] = [_FORMAT, sources, asdict(plan), tokenizer.backend.to_str(), embedder.vectors_id]
-    made_from.append(sorted(without))
+    made_from.append(sorted(without.names) if without else [])
     place = folder / sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     report = progress or (lambda what, done, total: None)
@@ -166,9 +166,10 @@ def _cut(
     for row, ids in enumerate(references):
         padded[row, : len(ids)] = ids
     cut = np.concatenate(stream)[: whole * own].reshape(whole, own)
-    _save(place / "sequences.npy", np.pad(cut, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
-    _save(place / "bodies.npy", np.array(bodies, np.int32))
-    _save(place / "references.npy", padded)
+    np.save(place / "sequences.npy", np.pad(cut, ((0, 0), (1, 0)), constant_values=tokenizer.bos_id))
+    np.save(place / "bodies.npy", np.array(bodies, np.int32))
+    np.save(place / "references.partial.npy", padded)
+    (place / "references.partial.npy").replace(place / "references.npy")
 
 
 def _chosen(
@@ -179,8 +180,7 @@ def _chosen(
     @cache
     def leaks(number: int) -> bool:
         ids = references[number]
-        body = ids[ids >= 0][bodies[number] :]
-        return overlap(sequence, body, _MOST_OVERLAP) > _MOST_OVERLAP
+        return overlaps(sequence, ids[ids >= 0][bodies[number] :])
 
     chosen: list[int] = []
     for candidates in near.tolist():
@@ -190,24 +190,15 @@ def _chosen(
     return chosen
 
 
-def overlap(sequence: Tokens, reference: Tokens, threshold: float | None = None) -> float:
-    """Share (0..1) of `reference` that `sequence` contains (paper 3.6, eq. 6).
+def overlaps(sequence: Tokens, reference: Tokens, most: float = _MOST_OVERLAP) -> bool:
+    """Whether `sequence` contains more than a share `most` of `reference` (paper 3.6, eq. 6); both are token ids.
 
-        overlap(t, r) = LCS of t and r, the tokens taken from t at most 2 |r| apart, over |r|
-
-    Both are token ids. With a threshold the result is exact only where it exceeds it, which is cheaper. Raises
-    InvalidInput for an empty reference.
+    overlap(t, r) = LCS of t and r, the tokens taken from t at most 2 |r| apart, over |r|
     """
-    target, size = np.asarray(reference).tolist(), len(reference)
-    if not size:
-        raise InvalidInput("the overlap with an empty reference is not defined")
-    ids = np.asarray(sequence).tolist()
-    best = 0
-    if threshold is not None:
-        shared = sum((Counter(ids) & Counter(target)).values())
-        best = max(0, int(threshold * size))
-        if shared <= best:
-            return shared / size
+    target, ids = np.asarray(reference).tolist(), np.asarray(sequence).tolist()
+    size, allowed = len(target), int(most * len(target))
+    if sum((Counter(ids) & Counter(target)).values()) <= allowed:  # of any order: rules out most
+        return False
     masks: dict[int, int] = {}
     for bit, token in enumerate(target):
         masks[token] = masks.get(token, 0) | 1 << bit
@@ -216,15 +207,16 @@ def overlap(sequence: Tokens, reference: Tokens, threshold: float | None = None)
     places = np.array([at for at, _ in kept], np.int64)
     ends = np.searchsorted(places, places + 2 * size, side="right").tolist()
     window = 0
-    while window < len(kept) and best < size:
+    while window < len(kept):
         length = _common([mask for _, mask in kept[window : ends[window]]], size)
-        best = max(best, length)
+        if length > allowed:
+            return True
         # A window's LCS exceeds that of one before it at most by the tokens that entered.
-        gain, end = best - length, ends[window]
+        missing, end = allowed - length, ends[window]
         window += 1
-        while window < len(kept) and ends[window] - end <= gain:
+        while window < len(kept) and ends[window] - end <= missing:
             window += 1
-    return best / size
+    return False
 
 
 def _common(masks: Sequence[int], size: int) -> int:
@@ -257,12 +249,3 @@ def _blocks(
         new.replace(record)
         report(end, shape[0])
     return np.load(path, mmap_mode="r")
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    new = path.with_suffix(".partial")
-    with new.open("wb") as file:
-        np.save(file, array)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

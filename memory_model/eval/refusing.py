@@ -59,21 +59,20 @@ def margins(run: Evaluation, condition: str, progress: Callable[[int], None] | N
 
 def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
     """Points of rising bias, by the name of a file of questions; raises InvalidInput without both kinds."""
-    kinds = {q.answerable for found in questions.values() for q in found}
-    if kinds != {True, False}:
+    kinds = [
+        {name: [q.margin for q in found if q.answerable is answerable] for name, found in questions.items()}
+        for answerable in (False, True)
+    ]
+    if not all(any(margins.values()) for margins in kinds):
         raise InvalidInput(
             "calibrating needs questions that nothing answers and questions that something does"
         )
-    points = []
-    for bias in (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1)):
-        shares: tuple[dict[str, Mean], dict[str, Mean]] = ({}, {})
-        for name, found in questions.items():
-            for answerable in (False, True):
-                refused = [float(q.margin > -bias) for q in found if q.answerable is answerable]
-                if refused:
-                    shares[answerable][name] = Mean.of(refused)
-        points.append(Point(bias, *shares))
-    return points
+
+    def refused(margins: Mapping[str, Sequence[float]], bias: float) -> dict[str, Mean]:
+        return {name: Mean.of([float(m > -bias) for m in own]) for name, own in margins.items() if own}
+
+    biases = (LOWEST + n * STEP for n in range(round((HIGHEST - LOWEST) / STEP) + 1))
+    return [Point(bias, *(refused(margins, bias) for margins in kinds)) for bias in biases]
 
 
 def chosen(points: Sequence[Point], most_wrong: float) -> Point:

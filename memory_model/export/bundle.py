@@ -6,14 +6,7 @@ import shutil
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress
 
 from memory_model.bundle import DEFAULT_FOLDER, Bundle, Manifest, check_place, staging_folder, write_bundle
 from memory_model.codec.codec import MemoryCodec
@@ -39,37 +32,33 @@ def export_bundle(
 ) -> Bundle:  # fmt: skip
     """Export `model` (a model folder, by default the packaged one, or a loaded model) to the folder `out`.
 
-    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. codec: a
-    `codec.npz`, by default the model folder's. embedder: "minilm" or a folder, by default what the model folder
-    names, in float32 or int8. calibration: JSONL rows that int4 weights are rounded for, by default the model
-    folder's; where there are none, and for "", weights are rounded to the nearest. Shows progress unless `quiet`;
-    after an interruption nothing is left. Raises MissingFile, CorruptFile, InvalidInput.
+    An older bundle there is replaced. precision: of the weights, a label as `Precision.parse` reads it. codec,
+    calibration (JSONL rows that int4 weights are rounded for, "" for none), embedder ("minilm" or a folder, in float32
+    or int8): by default the model folder's. Shows progress unless `quiet`; after an interruption nothing is left.
+    Raises MissingFile, CorruptFile, InvalidInput.
     """
     out = Path(out)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     chosen = precision if isinstance(precision, Precision) else Precision.parse(precision)
     check_place(out)
+    folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
+    if folder is not None:
+        calibration = folder.calibration if calibration is None else calibration
+        codec = codec or folder.need_codec()
+        folder.verify_base()
+    if not codec:
+        raise InvalidInput("a model without a folder needs a codec")
+    rounded = 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights])
+    rows = read_rows(calibration) if rounded and calibration else []
+    memory_codec = MemoryCodec.load(codec)
     staging = staging_folder(out)
     try:
-        with Progress(SpinnerColumn(), *columns, console=Console(stderr=True), disable=quiet) as progress:
+        with Progress(console=Console(stderr=True), disable=quiet) as progress:
             steps = progress.add_task("loading the model", total=4)
-            folder = model.folder if isinstance(model, LoadedModel) else ModelFolder.open(model)
-            rows = None
-            if calibration is None and folder is not None:
-                calibration = folder.calibration
-            if 4 in (BITS[chosen.weights], BITS[chosen.table or chosen.weights]) and calibration:
-                rows = read_rows(calibration)
-            if folder is not None:
-                codec = codec or folder.need_codec()
-                folder.verify_base()
-            if not codec:
-                raise InvalidInput("a model without a folder needs a codec")
-            memory_codec = MemoryCodec.load(codec)
             loaded = model if isinstance(model, LoadedModel) else load_model(folder)
             MemoryFormat(loaded.config, loaded.model_id, memory_codec)  # refuses a codec of another shape
             progress.update(steps, advance=1, description=f"decoder ({chosen.label})")
             moments = None
-            if rows is not None:
+            if rows:
                 reading = progress.add_task("  questions read to round for", total=len(rows))
                 moments = second_moments(
                     loaded, rows, lambda done, _: progress.update(reading, completed=done)
@@ -80,8 +69,8 @@ def export_bundle(
                 lambda done, _: progress.update(layers, completed=done), moments,
             )  # fmt: skip
             progress.update(steps, advance=1, description="embedder")
-            chosen_embedder = embedder or (folder.embedder if folder else MINILM)
-            embedder_id = export_embedder(chosen_embedder, staging, embedder_precision).embedder_id
+            named = embedder or (folder.embedder if folder else MINILM)
+            embedder_id = export_embedder(named, staging, embedder_precision).embedder_id
             progress.update(steps, advance=1, description="checksums")
             (staging / "tokenizer.json").write_text(loaded.tokenizer_json, encoding="utf-8")
             (staging / "chat_template.jinja").write_text(loaded.chat_template, encoding="utf-8")
@@ -89,8 +78,7 @@ def export_bundle(
             manifest = Manifest(
                 loaded.config.name, loaded.model_id, memory_codec.codec_id, loaded.config.memory_format_id,
                 embedder_id, chosen.label, loaded.licence, loaded.config,
-                special_tokens=loaded.tokenizer.special,
-                refusal=folder.refusal if folder else Refusal(),
+                special_tokens=loaded.tokenizer.special, refusal=folder.refusal if folder else Refusal(),
                 minimum_score=folder.minimum_score if folder and not embedder else None,
             )  # fmt: skip
             bundle = write_bundle(out, staging, manifest)

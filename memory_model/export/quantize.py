@@ -3,9 +3,8 @@
 This is the form that ONNX's blockwise DequantizeLinear describes, that ONNX Runtime's CPU provider fuses
 into one matrix kernel and that TensorRT's weight-only path takes (symmetric, positive scales).
 
-Weights go to the nearest code, or are calibrated (GPTQ, Frantar et al. 2023, with scales that are fixed beforehand):
-given the second moments H of a layer's inputs, they are rounded one input after the other, the most active first, and
-what one loses is made good by those that are still free. See decision 0016.
+Weights go to the nearest code, or are calibrated (GPTQ, Frantar et al. 2023, with scales that are fixed beforehand) by
+the second moments H of a layer's inputs (decision 0016).
 """
 
 from __future__ import annotations

@@ -96,11 +96,8 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     if len(prefixes) != 1:
         raise CorruptFile(f"{folder} has {len(prefixes)} tensors {WORDS}, expected one")
     expected = {WORDS: (vocabulary, dim), POSITIONS: (positions, dim), TYPES: (types, dim)}
-    for name, shape in (expected | _layer_shapes(layers, dim, inner)).items():
-        found = tensors.shapes.get(prefixes[0] + name)
-        if found != shape:
-            problem = f"has the shape {list(found)}" if found else "is missing"
-            raise CorruptFile(f"{folder}: {prefixes[0]}{name} {problem}, config.json says {list(shape)}")
+    every = expected.items() | _layer_shapes(layers, dim, inner).items()
+    tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
     pooling = pooling_of(folder, str(kind))
     return Encoder(
         called,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -63,13 +64,8 @@ class ModelFolder:
         """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
         folder = Path(path) if path else DEFAULT
         if not (folder / MANIFEST).is_file():
-            if not folder.exists():
-                raise MissingFile(
-                    f"no model folder at {folder}: make it with `memory-model new BASE --out {folder}`"
-                )
             raise MissingFile(
-                f"{folder} is not a model folder, it has no {MANIFEST}: "
-                f"make one with `memory-model new {folder} --out FOLDER`"
+                f"no {MANIFEST} in {folder}: make a folder with `memory-model new BASE --out FOLDER`"
             )
         try:
             data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -242,10 +238,9 @@ def _hashed(checkpoint: Checkpoint, progress: Callable[[str], None]) -> str:
 
 
 def _licence(base: Path) -> str:
-    """The licence that a model card's header or a GGUF file names, or where to look."""
+    """The licence that a model card's header names, or where to look."""
     card = base / "README.md"
-    if card.is_file():
-        for line in card.read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
-            if line.startswith("license:"):
-                return line.removeprefix("license:").strip()
-    return f"see {base.name}"
+    found = (
+        re.search(r"^license: *(.+)$", card.read_text("utf-8", "replace"), re.M) if card.is_file() else None
+    )
+    return found[1].strip() if found else f"see {base.name}"

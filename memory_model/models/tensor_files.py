@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,8 @@ class Weights:
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
 
-    def check(self, config: ModelConfig, path: Path) -> Weights:
-        """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
-        wanted = weight_shapes(config)
+    def require(self, wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
+        """Raise CorruptFile for the first of these weights that is not there in its shape."""
         for name, shape in wanted.items():
             if name not in self.shapes:
                 raise CorruptFile(
@@ -43,6 +42,11 @@ class Weights:
                 raise CorruptFile(
                     f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}"
                 )
+
+    def check(self, config: ModelConfig, path: Path) -> Weights:
+        """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
+        wanted = weight_shapes(config)
+        self.require(wanted, path)
         if unknown := sorted(set(self.shapes) - set(wanted)):
             raise InvalidInput(f"{path}: weight {unknown[0]} belongs to nothing that is supported")
         return self

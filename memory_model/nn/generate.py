@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -89,19 +89,10 @@ def answer_nll(
     memory: MemoryBatch | None,
 ) -> list[float]:  # fmt: skip
     """Mean negative log likelihood (nats a token) of each given answer after its prompt; neither is empty."""
-    return [
-        float(F.nll_loss(scores, given))
-        for scores, given in answer_scores(model, prompts, answers, prefix, memory)
-    ]
-
-
-def answer_scores(
-    model: Decoder, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], prefix: Sequence[int],
-    memory: MemoryBatch | None,
-) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
-    """For each answer the log probabilities [T, V] of every token at its places, and its own tokens [T]."""
     ids, _ = pad_ids([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
     hidden = read(model, ids, prefix, memory, torch.zeros_like(ids))
+    found = []
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         states = hidden[row, len(prompt) - 1 : len(prompt) + len(answer) - 1]
-        yield model.head(states).float().log_softmax(-1), torch.tensor(answer)
+        found.append(float(F.cross_entropy(model.head(states).float(), torch.tensor(answer))))
+    return found

@@ -113,12 +113,6 @@ class BatchedDecoder:
             logits = self._advance()
         return graph, logits
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights that a step reads whole; of the embedding it reads a row for each sequence."""
-        layers = sum(x.nbytes for x in self.model.layers.parameters())
-        return layers + self.model.norm.weight.nbytes + self.model.head_weight.nbytes
-
     # What a caller does with sequences
 
     @torch.inference_mode()

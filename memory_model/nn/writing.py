@@ -8,7 +8,7 @@ position, prefix and padding excluded. Keys are kept rotated, rows in order of p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -127,15 +127,11 @@ class MemoryWriter:
         self.precision = precision
         self.prefix = prefix_ids(tokenizer, model.config.memory)
 
-    def write(
-        self, references: Sequence[str], progress: Callable[[int], None] | None = None
-    ) -> list[ExplicitMemory]:
+    def write(self, references: Sequence[str]) -> list[ExplicitMemory]:
         """One memory for each reference text, in order; see `passes`."""
         memories: dict[int, ExplicitMemory] = {}
         for places, written in self.passes(references):
             memories.update(zip(places, written, strict=True))
-            if progress is not None:
-                progress(len(places))
         return [memories[place] for place in range(len(references))]
 
     def passes(self, references: Sequence[str]) -> Iterator[tuple[list[int], list[ExplicitMemory]]]:

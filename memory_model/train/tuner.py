@@ -117,11 +117,7 @@ class Tuner:
         self.folder, self.base, self.device, self.step = folder, base_sha256, device, 0
         self.most_tokens = most_tokens
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=plan.learning_rate,
-            betas=(0.9, 0.98),
-            weight_decay=plan.weight_decay,
-            fused=True,
+            self.parameters, plan.learning_rate, (0.9, 0.98), weight_decay=plan.weight_decay, fused=True
         )
         self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,15 +12,14 @@ from pathlib import Path
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health
 
-from memory_service.access.authorization import Catalogue
 from memory_service.api.interceptors import SERVICES
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import DISK_FREE_BYTES, KNOWLEDGE_BASES, READY, STORE_UP
 from memory_service.stores import Store
+from memory_service.write.runtime import Runtime
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-RETRIEVAL = "memory.v1.Retrieval"
 MODELS = "memory.v1.Models"
 
 
@@ -39,15 +38,15 @@ class Health:
         self._up: bool | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def watch(self, store: Store, catalogue: Catalogue, folder: Path | None) -> None:
+    async def watch(self, runtime: Runtime, folder: Path | None) -> None:
         """Looks once, then keeps looking until `close`. folder: of an embedded store, whose free space is measured."""
-        await self._look(store, catalogue, folder)
+        await self._look(runtime, folder)
 
         async def keep_looking() -> None:
             while True:
                 await asyncio.sleep(self._interval_s)
                 try:
-                    await self._look(store, catalogue, folder)
+                    await self._look(runtime, folder)
                 except Exception as error:
                     logger().error("health_not_looked_at", exc_info=error)
 
@@ -65,8 +64,8 @@ class Health:
             await asyncio.gather(self._watching, return_exceptions=True)
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    async def _look(self, store: Store, catalogue: Catalogue, folder: Path | None) -> None:
-        problem = await self._problem(store)
+    async def _look(self, runtime: Runtime, folder: Path | None) -> None:
+        problem = await self._problem(runtime.store)
         up = problem == ""
         if up != self._up:
             self._up = up
@@ -81,8 +80,8 @@ class Health:
             await self.servicer.set(service, SERVING if serves else NOT_SERVING)
         if up:
             states = Counter(
-                "damaged" if base.problem else "mismatched" if catalogue.mismatch(base) else "ready"
-                for base in store.knowledge_bases()
+                "damaged" if base.problem else "mismatched" if runtime.problem_of(base) else "ready"
+                for base in runtime.store.knowledge_bases()
             )
             for state in ("ready", "damaged", "mismatched"):
                 KNOWLEDGE_BASES.labels(state).set(states[state])

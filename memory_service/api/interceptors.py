@@ -47,19 +47,8 @@ METHODS = frozenset(
     f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
 )
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
-_LOGGED = frozenset(
-    f"/memory.v1.{name}"
-    for name in (
-        "Ingestion/Ingest",
-        "Ingestion/Upsert",
-        "Ingestion/Delete",
-        "KnowledgeBases/CreateKnowledgeBase",
-        "KnowledgeBases/DeleteKnowledgeBase",
-        "KnowledgeBases/ExportKnowledgeBase",
-        "Models/FetchBundle",
-    )
-)
-"""Writes, administration and streams have a line in the log, whatever their outcome."""
+_LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch")
+"""Names of methods that begin so have a line in the log whatever their outcome: writes, administration, streams."""
 
 REQUEST_ID = "x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,64}")
@@ -81,16 +70,12 @@ class Call:
         self.knowledge_base = ""
         self.outcomes: Counter[str] = Counter()
 
-    def time_remaining_s(self) -> float | None:
-        """Until the client's deadline; None where it sent none."""
-        remaining_s: float | None = self.context.time_remaining()
-        return remaining_s
-
 
 class Calls(grpc.aio.ServerInterceptor):
     """Lets calls of known callers in, within their rates; counts, times and logs them; turns errors into statuses.
 
     closed: new calls are refused; turned_away: how many were. stopping: what is cancelled now was cut off.
+    idle: no call is under way.
     """
 
     def __init__(
@@ -109,8 +94,8 @@ class Calls(grpc.aio.ServerInterceptor):
         self._default_deadline_s = default_deadline_s
         self._stream_idle_s = stream_idle_s
         self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -182,10 +167,6 @@ class Calls(grpc.aio.ServerInterceptor):
             self._rates.admit(access.tenant)
         call.access = access or NOBODY
 
-    async def wait_until_idle(self) -> None:
-        """Returns when no call of `memory.v1` is under way."""
-        await self._idle.wait()
-
     @contextlib.asynccontextmanager
     async def _accounted(
         self, method: str, request_id: str, context: grpc.aio.ServicerContext
@@ -195,7 +176,7 @@ class Calls(grpc.aio.ServerInterceptor):
         structlog.contextvars.bind_contextvars(request_id=request_id)
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         self._under_way += 1
-        self._idle.clear()
+        self.idle.clear()
         UNDER_WAY.labels(method).inc()
         try:
             yield call
@@ -218,12 +199,12 @@ class Calls(grpc.aio.ServerInterceptor):
         finally:
             self._under_way -= 1
             if not self._under_way:
-                self._idle.set()
+                self.idle.set()
             seconds = time.perf_counter() - started
             UNDER_WAY.labels(method).dec()
             CALL_SECONDS.labels(method).observe(seconds)
             CALLS.labels(method, code).inc()
-            if code != "OK" or method in _LOGGED:
+            if code != "OK" or method.rpartition("/")[2].startswith(_LOGGED):
                 who = {
                     "key": call.access.key_id, "tenant": call.access.tenant, "knowledge_base": call.knowledge_base,
                     "documents": dict(call.outcomes), "peer": context.peer(),

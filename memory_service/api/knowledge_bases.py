@@ -31,7 +31,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         self, request: pb.CreateKnowledgeBaseRequest, call: Call
     ) -> pb.CreateKnowledgeBaseResponse:
         """An empty one of the service's model."""
-        create = self._runtime.catalogue.create
+        create = self._runtime.create
         base = await self._runtime.run("write", create, call.access, request.name, request.description)
         return pb.CreateKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
 
@@ -46,7 +46,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         self, request: pb.ListKnowledgeBasesRequest, call: Call
     ) -> pb.ListKnowledgeBasesResponse:
         """Those that the caller may see."""
-        bases = self._runtime.catalogue.all(call.access)
+        bases = self._runtime.seen_by(call.access)
         return pb.ListKnowledgeBasesResponse(
             knowledge_bases=[self._message(base, call.access) for base in bases]
         )
@@ -119,17 +119,14 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     def _message(self, base: KnowledgeBase, access: Access) -> pb.KnowledgeBase:
         created_at = Timestamp()
         created_at.FromDatetime(base.created_at)
-        mismatch = self._runtime.catalogue.mismatch(base)
-        state = pb.KNOWLEDGE_BASE_STATE_READY
-        if base.problem:
-            state = pb.KNOWLEDGE_BASE_STATE_DAMAGED
-        elif mismatch:
-            state = pb.KNOWLEDGE_BASE_STATE_MISMATCHED
+        state, problem = pb.KNOWLEDGE_BASE_STATE_READY, self._runtime.problem_of(base)
+        if problem:
+            state = pb.KNOWLEDGE_BASE_STATE_DAMAGED if base.problem else pb.KNOWLEDGE_BASE_STATE_MISMATCHED
         identity, name = base.identity, access.seen_name(base.name)
         return pb.KnowledgeBase(
             name=name, description=base.description, model_id=identity.model_id, codec_id=identity.codec_id,
             memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
-            created_at=created_at, state=state, problem=base.problem or mismatch,
+            created_at=created_at, state=state, problem=problem,
         )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from memory_model.errors import CorruptFile, MissingFile
 from memory_service import __version__
 from memory_service.api.interceptors import Call
 from memory_service.errors import BadRequest, BundleFileNotFound, BundleNotConfigured
@@ -70,15 +69,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         """The path of a file of the bundle; only the manifest and what it names."""
         if self._bundle is None:
             raise BundleNotConfigured("this service offers no edge bundle: start it with --bundle FOLDER")
-        manifest = self._bundle / _MANIFEST
-        if not manifest.is_file():
-            raise MissingFile(f"no bundle in {self._bundle}: make it with `memory-model export`")
-        if name == _MANIFEST:
-            return manifest
-        try:
-            names = set(json.loads(manifest.read_text(encoding="utf-8"))["files"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(f"{manifest} is no bundle manifest: {error!r}") from error
+        names = {_MANIFEST, *json.loads((self._bundle / _MANIFEST).read_text(encoding="utf-8"))["files"]}
         if name not in names:
             raise BundleFileNotFound(
                 f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}"

@@ -27,9 +27,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
     ) -> pb.ListOperationsResponse:
         """See operations.proto."""
         one = request.knowledge_base
-        bases = (
-            [await self._runtime.find(call.access, one)] if one else self._runtime.catalogue.all(call.access)
-        )
+        bases = [await self._runtime.find(call.access, one)] if one else self._runtime.seen_by(call.access)
         return pb.ListOperationsResponse(
             operations=[await self._operation(base, call.access) for base in bases]
         )

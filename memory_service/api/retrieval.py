@@ -41,7 +41,7 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
             query = await read_query(request, base.identity, runtime.settings, per_chunk, self._embedded)
             retrieved, queue_us = await self._search(base, query)
             if b"" in retrieved.payloads.values():
-                retrieved = await self._late.complete(base, query, retrieved, call.time_remaining_s())
+                retrieved = await self._late.complete(base, query, retrieved, call.context.time_remaining())
         finally:
             self._waiting -= 1
             WAITING.dec()

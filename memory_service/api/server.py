@@ -17,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from memory_model.errors import Memory3Error
-from memory_service.access.authorization import Catalogue
 from memory_service.access.quotas import Quota, Rates, WriteGuard
 from memory_service.access.tls import Security
 from memory_service.api.health import Health
@@ -29,8 +28,8 @@ from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
 from memory_service.ops.logs import logger
-from memory_service.ops.metrics import MetricsPort
-from memory_service.ops.tracing import Tracing
+from memory_service.ops.metrics import metrics_port
+from memory_service.ops.tracing import traces
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import Query, Store, open_store
 from memory_service.stores.address import parse_address
@@ -68,13 +67,14 @@ class Server:
         self._draining = asyncio.Event()
         self._late: LateMemories | None = None
         self._closing = contextlib.ExitStack()
-        tracing = self._closing.enter_context(contextlib.closing(Tracing(settings.traces_endpoint)))
         self._health = Health(settings.health_interval_s)
         self._calls = Calls(
             self._security.keys, Rates(self._quota_of), certificates=settings.tls_client_ca is not None,
             default_deadline_s=settings.default_deadline_s, stream_idle_s=settings.ingest_idle_timeout_s,
         )  # fmt: skip
-        traced = tracing.interceptors(lambda details: details.method in METHODS)
+        traced = self._closing.enter_context(
+            traces(settings.traces_endpoint, lambda details: details.method in METHODS)
+        )
         self._grpc = grpc.aio.server(interceptors=[*traced, self._calls], options=_options(settings))
 
     def _quota_of(self, tenant: str) -> Quota:
@@ -91,17 +91,15 @@ class Server:
     def open_metrics(self) -> None:
         """Opens the metrics port, whose `/live` answers while the store is opened and the model is loaded."""
         if self._settings.metrics_listen and not self.metrics_port:
-            metrics = MetricsPort(self._settings.metrics_listen, asyncio.get_running_loop())
-            self._closing.callback(metrics.close)
-            self.metrics_port = metrics.port
+            port = metrics_port(self._settings.metrics_listen, asyncio.get_running_loop())
+            self.metrics_port = self._closing.enter_context(port)
 
     async def start(self, encoder: Encoder, store: Store) -> None:
         """Answers calls when it returns. The store is closed by `stop`. Raises StoreUnavailable for a taken address."""
         settings, server, address = self._settings, self._grpc, parse_address(self._settings.store)
         self.store = self._closing.enter_context(contextlib.closing(store))
-        catalogue = Catalogue(store, encoder.description)
         guard = WriteGuard(store, self._quota_of)
-        runtime = Runtime(settings, catalogue, guard, encoder, self._draining)
+        runtime = Runtime(settings, store, guard, encoder, self._draining)
         self._closing.callback(runtime.close)
         there = {base.name for base in store.knowledge_bases()}
         if DEFAULT_KNOWLEDGE_BASE not in there:
@@ -125,7 +123,7 @@ class Server:
                 f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"
             ) from error
         self.open_metrics()
-        await self._health.watch(store, catalogue, None if address.host else address.path)
+        await self._health.watch(runtime, None if address.host else address.path)
         await server.start()
         if (file := settings.port_file) is not None:  # others wait for it: it is there whole or not at all
             temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -145,7 +143,7 @@ class Server:
         vector = np.zeros((1, encoder.description.identity.dimension), np.float32)
         vector[0, 0] = 1.0
         for base in store.knowledge_bases():
-            problem = base.problem or runtime.catalogue.mismatch(base)
+            problem = runtime.problem_of(base)
             try:
                 if warm_up and not problem:
                     await runtime.run("read", store.retrieve, base, Query(vector, 1))
@@ -183,16 +181,15 @@ class Server:
         grace_s = self._settings.shutdown_grace_s
         self._calls.stopping = True
         stopping = asyncio.create_task(self._grpc.stop(grace_s))
-        idle = asyncio.create_task(self._calls.wait_until_idle())
-        await asyncio.wait({stopping, idle}, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calls.idle.wait(), grace_s)
         # Health.Watch streams never end by themselves: without calls of ours there is nothing to wait for but the
         # last answers' way out.
         await self._grpc.stop(min(_LAST_ANSWERS_S, grace_s))
         await stopping
         # gRPC does not wait for what a cut call has to put away.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._calls.wait_until_idle(), _PUTTING_AWAY_S)
+            await asyncio.wait_for(self._calls.idle.wait(), _PUTTING_AWAY_S)
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:

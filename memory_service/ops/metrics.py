@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -59,40 +59,37 @@ def observe_retrieval(times: retrieval_pb2.ServerTimes) -> None:
         histogram.observe(getattr(times, f"{stage}_us") / 1e6)
 
 
-class MetricsPort:
-    """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`, `/live`) ask, in a thread of its own."""
+_metrics = make_wsgi_app(REGISTRY)
 
-    def __init__(self, listen: str, loop: asyncio.AbstractEventLoop) -> None:
-        """listen: host:port; port 0 takes a free one. loop: of the service. Raises InvalidInput without a port."""
-        host, _, port = listen.rpartition(":")
-        self._loop = loop
-        try:
-            self._server: WSGIServer
-            self._server, self._thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
-        except OSError as error:
-            raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
-        self._server.set_app(self._answer)
-        self.port: int = self._server.server_port
 
-    def close(self) -> None:
-        """Stops answering."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+@contextlib.contextmanager
+def metrics_port(listen: str, loop: asyncio.AbstractEventLoop) -> Iterator[int]:
+    """The HTTP server that Prometheus (`/metrics`) and the kubelet (`/ready`, `/live`) ask, in a thread of its own.
 
-    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """`/ready`: what gRPC's health says. `/live`: whether the event loop turns, whatever the store does."""
+    listen: host:port; port 0 takes a free one, which is yielded. loop: of the service. `/ready`: what gRPC's health
+    says. `/live`: whether the event loop turns, whatever the store does. Raises InvalidInput without a port.
+    """
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
         if path == "/ready":
             good = REGISTRY.get_sample_value("memory_service_ready") == 1
         elif path == "/live":
             turned = threading.Event()
-            self._loop.call_soon_threadsafe(turned.set)
+            loop.call_soon_threadsafe(turned.set)
             good = turned.wait(_STUCK_AFTER_S)
         else:
             return _metrics(environ, start)
         start("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok\n" if good else b"failed\n"]
 
-
-_metrics = make_wsgi_app(REGISTRY)
+    host, _, port = listen.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry=REGISTRY)
+    except OSError as error:
+        raise InvalidInput(f"metrics_listen {listen}: {error.strerror}; name a free address") from error
+    server.set_app(answer)
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()

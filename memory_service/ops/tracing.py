@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -11,42 +11,34 @@ from memory_model.errors import InvalidInput
 from memory_service import __version__
 
 
-class Tracing:
-    """Where the spans of this process go; one at a time."""
+@contextlib.contextmanager
+def traces(
+    endpoint: str, traced: Callable[[grpc.HandlerCallDetails], bool]
+) -> Iterator[list[grpc.aio.ServerInterceptor]]:
+    """The outermost interceptor of the server: a span for each call that is traced; none without an endpoint.
 
-    def __init__(self, endpoint: str) -> None:
-        """endpoint: http[s]://host:port of a collector that speaks OTLP over gRPC; empty: none. Raises InvalidInput."""
-        self._provider: Any = None
-        if not endpoint:
-            return
-        try:
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError as error:
-            raise InvalidInput(
-                "traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'"
-            ) from error
-        resource = Resource.create({"service.name": "memory-service", "service.version": __version__})
-        self._provider = TracerProvider(resource=resource)
-        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
-
-    def interceptors(
-        self, traced: Callable[[grpc.HandlerCallDetails], bool]
-    ) -> list[grpc.aio.ServerInterceptor]:
-        """The outermost interceptor of the server: a span for each call that is traced; none without an endpoint."""
-        if self._provider is None:
-            return []
+    endpoint: http[s]://host:port of a collector that speaks OTLP over gRPC. Sends what waits at the end. Raises
+    InvalidInput.
+    """
+    if not endpoint:
+        yield []
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.instrumentation.grpc import aio_server_interceptor
-
-        spans = aio_server_interceptor(self._provider, traced)
-        # It expects streaming handlers to be generators. Ours are coroutines that write, and are awaited as unary ones.
-        spans._intercept_aio_server_stream = spans._intercept_aio_server_unary
-        return [spans]
-
-    def close(self) -> None:
-        """Sends what waits."""
-        if self._provider is not None:
-            self._provider.shutdown()
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise InvalidInput(
+            "traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'"
+        ) from error
+    resource = Resource.create({"service.name": "memory-service", "service.version": __version__})
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    spans = aio_server_interceptor(provider, traced)
+    # It expects streaming handlers to be generators. Ours are coroutines that write, and are awaited as unary ones.
+    spans._intercept_aio_server_stream = spans._intercept_aio_server_unary
+    yield [spans]
+    provider.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -35,15 +36,12 @@ class FolderLock:
 
     def require(self) -> None:
         """Raises StoreUnavailable when the folder is no longer there, or another one lies in its place."""
-        try:
-            there, held = os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno())
-        except OSError as error:
+        same = False
+        with contextlib.suppress(OSError):
+            same = os.path.samestat(os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno()))
+        if not same:
             raise StoreUnavailable(
-                f"the store's folder {self._path} is gone ({error.strerror}): is its disk mounted?"
-            ) from error
-        if not os.path.samestat(there, held):
-            raise StoreUnavailable(
-                f"another folder lies at {self._path} than the one that was opened: stop the service and look"
+                f"the folder {self._path} is gone, or another lies there: is its disk mounted?"
             )
 
     def release(self) -> None:

@@ -56,7 +56,7 @@ class LateMemories:
     def start(self) -> None:
         """Begins with what an earlier process left."""
         for base in self._runtime.store.knowledge_bases():
-            if not (base.problem or self._runtime.catalogue.mismatch(base)):
+            if not self._runtime.problem_of(base):
                 self.look_at(base)
 
     async def stop(self) -> None:
@@ -190,12 +190,12 @@ class _Backlog:
         """The next document that nobody asked for; None when there is none."""
         if not self._keys and self._more:
             self._more = False
-            found = await self._runtime.run("read", self._runtime.store.unwritten, self._base, _PAGE_KEYS)
-            keys = [key for key in found if key not in self._open]
+            keys = await self._runtime.run("read", self._runtime.store.unwritten, self._base, _PAGE_KEYS)
             random.shuffle(keys)  # other pods write what is left too: seldom the same document at once
             self._keys.extend(keys)
         while self._keys:
-            if opened := await self._opened(self._keys.popleft()):
+            key = self._keys.popleft()
+            if key not in self._open and (opened := await self._opened(key)):
                 self._more = True
                 return opened
         return None

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -110,7 +109,12 @@ class ModelEncoder:
         # Refused before anything large is loaded.
         made = Bundle.open(settings.bundle).manifest if settings.bundle is not None else None
         codec = MemoryCodec.load(settings.codec or folder.need_codec())
-        self._embedder = Embedder(_embedder_folder(settings), threads=torch.get_num_threads())
+        embedder = settings.embedder or settings.bundle
+        if embedder is None:
+            raise MissingFile(
+                "no embedder: make a bundle with `memory-model export` and name it with --bundle"
+            )
+        self._embedder = Embedder(embedder, threads=torch.get_num_threads())
         loaded = load_model(folder)
         device = writing_device(settings.writing_device)
         loaded.model.to(device)
@@ -180,10 +184,3 @@ class ModelEncoder:
             self._format.check(payload)
         except CorruptFile as error:
             raise PayloadCorrupt(str(error), field="payload") from error
-
-
-def _embedder_folder(settings: Settings) -> Path:
-    folder = settings.embedder or settings.bundle
-    if folder is None:
-        raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
-    return folder

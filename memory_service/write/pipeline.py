@@ -76,7 +76,7 @@ class IngestStream:
                 raise
         name = start.knowledge_base or DEFAULT_KNOWLEDGE_BASE
         try:
-            return await runtime.run("write", runtime.catalogue.create, self._access, name)
+            return await runtime.run("write", runtime.create, self._access, name)
         except KnowledgeBaseExists:  # made by another stream meanwhile
             return await runtime.open(self._access, name, Scope.WRITE)
 

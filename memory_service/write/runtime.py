@@ -1,18 +1,23 @@
-"""What the calls of a service process share, and the threads that do what would block its event loop."""
+"""What the calls of a process share: its knowledge bases as callers may use them, and its threads."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
-from memory_service.access.authorization import Access, Catalogue, Scope
+from memory_model.errors import IdentityMismatch
+from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
-from memory_service.errors import KnowledgeBaseNotFound
+from memory_service.errors import BadRequest, KnowledgeBaseNotFound
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, Store
+from memory_service.stores import KnowledgeBase, Store, require_sound, unknown_knowledge_base
+from memory_service.stores.identity import require_same
 from memory_service.write.encoder import Encoder
+
+_REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"
 
 Work = Literal["read", "write", "prepare", "encode", "embed"]
 """Kinds of threads. `write` and `encode` have one thread each: the store's writer and the model.
@@ -29,11 +34,10 @@ class Runtime:
     """
 
     def __init__(
-        self, settings: Settings, catalogue: Catalogue, guard: WriteGuard, encoder: Encoder, draining: asyncio.Event
+        self, settings: Settings, store: Store, guard: WriteGuard, encoder: Encoder, draining: asyncio.Event
     ) -> None:  # fmt: skip
         self.settings = settings
-        self.catalogue = catalogue
-        self.store: Store = catalogue.store
+        self.store = store
         self.guard = guard
         self.encoder = encoder
         self.draining = draining
@@ -48,23 +52,55 @@ class Runtime:
         return await asyncio.get_running_loop().run_in_executor(self._threads[work], function, *arguments)
 
     async def find(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
-        """See Catalogue.find. The store may have to look for a name that is new here: that runs in a thread."""
-        stored_name = access.stored_name(name or DEFAULT_KNOWLEDGE_BASE)
-        if stored_name not in self._known:
-            base = await self.run("read", self.catalogue.find, access, name, scope)
-            self._known.add(stored_name)
-            return base
-        try:
-            return self.catalogue.find(access, name, scope)
-        except KnowledgeBaseNotFound:
-            self._known.discard(stored_name)
-            raise
+        """The caller's knowledge base of this name, usable or not; empty means the default one.
+
+        Raises KnowledgeBaseNotFound, and ScopeTooSmall when the caller may see it but not do this. One that the caller
+        has no scope on is answered exactly as one that does not exist.
+        """
+        name = name or DEFAULT_KNOWLEDGE_BASE
+        stored_name = access.stored_name(name)
+        if access.scope_on(name) is not None:
+            with contextlib.suppress(KnowledgeBaseNotFound):
+                if stored_name in self._known:
+                    base = self.store.knowledge_base(stored_name)
+                else:  # the store may have to look for it
+                    base = await self.run("read", self.store.knowledge_base, stored_name)
+                    self._known.add(stored_name)
+                access.require(name, scope)
+                return base
+        self._known.discard(stored_name)
+        seen = await self.run("read", self.seen_by, access)
+        raise unknown_knowledge_base(name, [access.seen_name(base.name) or "" for base in seen])
 
     async def open(self, access: Access, name: str, scope: Scope = Scope.READ) -> KnowledgeBase:
-        """See Catalogue.open."""
+        """As `find`; raises KnowledgeBaseDamaged, and the mismatch of the first id that is not our encoder's."""
         base = await self.find(access, name, scope)
-        self.catalogue.require_ours(access, base)
+        require_sound(base)
+        what = f"knowledge base {access.seen_name(base.name)!r} cannot be used: {_REMEDY}"
+        require_same(base.identity, self.encoder.description.identity, what)
         return base
+
+    def seen_by(self, access: Access) -> list[KnowledgeBase]:
+        """Those that the caller may see, by name; damaged ones too."""
+        return [base for base in self.store.knowledge_bases() if access.seen_name(base.name) is not None]
+
+    def problem_of(self, base: KnowledgeBase) -> str:
+        """Why the knowledge base cannot be used: it is damaged or of another encoder; empty when it can."""
+        try:
+            require_same(base.identity, self.encoder.description.identity, _REMEDY)
+            return base.problem
+        except IdentityMismatch as error:
+            return base.problem or str(error)
+
+    def create(self, access: Access, name: str, description: str = "") -> KnowledgeBase:
+        """A new knowledge base of our encoder; raises BadRequest for an invalid name, KnowledgeBaseExists."""
+        if not is_name(access, name):
+            rule = "1 to 64 letters, digits, '_', '-' or '.', the first a letter or digit"
+            raise BadRequest(f"{name[:80]!r} is no name for a knowledge base: expected {rule}", field="name")
+        if len(description.encode()) > 1024:
+            raise BadRequest("the description is longer than 1024 bytes", field="description")
+        access.require(name, Scope.ADMIN)
+        return self.store.create(access.stored_name(name), description, self.encoder.description.identity)
 
     def close(self) -> None:
         """Waits for what the threads do."""

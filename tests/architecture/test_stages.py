@@ -6,9 +6,9 @@ import ast
 import re
 from pathlib import Path
 
+from experiments.shapes import SMOLLM2_135M
 from memory_model.codec.codec import MemoryCodec
 from memory_model.codec.payload import HEADER, MemoryFormat
-from memory_model.config import smollm2_135m
 from memory_model.models.folder import DEFAULT
 from memory_model.nn.adapter import Adapter
 
@@ -57,7 +57,7 @@ def test_every_stage_of_the_document_exists_in_the_file_that_it_names() -> None:
 def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
     memory = Adapter.load(DEFAULT / "adapter.safetensors").memory
     codec = MemoryCodec.load(DEFAULT / "codec.npz")
-    model_format = MemoryFormat(smollm2_135m(memory), "00" * 32, codec)
+    model_format = MemoryFormat(SMOLLM2_135M.with_memory(memory), "00" * 32, codec)
     payload = model_format.payload_bytes(memory.reference_tokens)
     numbers = (payload, payload - HEADER.size, 2 * memory.budget * codec.head_dim * 4)
     text = ARCHITECTURE.read_text()

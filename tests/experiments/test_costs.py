@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from experiments.__main__ import app
 from experiments.costs import KnowledgeCosts, knowledge_costs
-from memory_model.config import smollm2_135m
+from experiments.shapes import SMOLLM2_135M
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import DEFAULT
 
@@ -29,4 +29,4 @@ def test_a_memory_that_costs_more_than_the_weights_is_never_the_cheapest() -> No
 
 def test_a_model_without_memory_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no memory heads"):
-        knowledge_costs(smollm2_135m())
+        knowledge_costs(SMOLLM2_135M)

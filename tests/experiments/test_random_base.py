@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from experiments.random_base import random_weight
-from memory_model.config import memory3_2b, weight_shapes
+from experiments.shapes import MEMORY3_2B
+from memory_model.config import weight_shapes
 from tests.memory_model.tiny import tiny_model
 
 
@@ -16,8 +17,8 @@ def test_names_and_shapes_are_those_of_the_torch_model() -> None:
 
 
 def test_the_papers_shape_has_the_papers_parameters() -> None:
-    shapes = weight_shapes(memory3_2b())
-    assert sum(int(np.prod(s)) for s in shapes.values()) == memory3_2b().parameters()
+    shapes = weight_shapes(MEMORY3_2B)
+    assert sum(int(np.prod(s)) for s in shapes.values()) == MEMORY3_2B.parameters()
 
 
 def test_numbers_follow_from_name_and_seed() -> None:

@@ -12,8 +12,6 @@ from transformers import (
     BertConfig,
     BertModel,
     PreTrainedModel,
-    RobertaConfig,
-    RobertaModel,
     XLMRobertaConfig,
     XLMRobertaModel,
 )
@@ -51,11 +49,6 @@ def xlm_r() -> PreTrainedModel:
     return XLMRobertaModel(config).eval()
 
 
-def roberta() -> PreTrainedModel:
-    """XLM-R's maths under its older name."""
-    return RobertaModel(RobertaConfig(**{**xlm_r().config.to_dict(), "model_type": "roberta"})).eval()
-
-
 def bert() -> PreTrainedModel:
     """all-MiniLM's architecture, tiny."""
     torch.manual_seed(1)
@@ -89,15 +82,11 @@ def save(model: PreTrainedModel, folder: Path, layout: str = "safetensors", pool
 
 def say_pooling(folder: Path, **config: object) -> None:
     """Write 1_Pooling/config.json as sentence-transformers does."""
-    flags = {
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": False,
-        "pooling_mode_max_tokens": False,
-    }
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": 32, **flags, **config})
+    flags = dict.fromkeys(
+        (f"pooling_mode_{kind}" for kind in ("cls_token", "mean_tokens", "max_tokens")), False
     )
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags | config))
 
 
 def expected(model: PreTrainedModel, pooling: str, max_tokens: int = 64) -> np.ndarray:

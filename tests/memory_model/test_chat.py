@@ -24,8 +24,9 @@ def test_the_tokens_are_those_of_the_rendered_text() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 1 + 1?"},
                 {"role": "assistant", "content": "2"}, {"role": "user", "content": "Grüße 🎉"}]  # fmt: skip
     assert said(messages) == "What is 1 + 1?2Grüße 🎉"
-    assert CHAT.prompt(messages).ids == TOKENIZER.encode(CHAT.text(messages))
-    assert CHAT.prompt(messages, False).ids == TOKENIZER.encode(CHAT.text(messages, False))
+    spelled = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    assert CHAT.prompt(messages).ids == TOKENIZER.encode(f"{spelled}<|im_start|>assistant\n")
+    assert CHAT.prompt(messages, False).ids == TOKENIZER.encode(spelled)
 
 
 def test_a_spelled_out_special_token_stays_text() -> None:

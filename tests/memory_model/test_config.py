@@ -6,42 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, memory3_2b, parse_budget, smollm2_135m
+from experiments.shapes import MEMORY3_2B, SMOLLM2_135M
+from memory_model.config import MemoryConfig, MemoryHead, ModelConfig, parse_budget
 from memory_model.errors import InvalidInput
 
 
 def test_the_papers_model_has_the_papers_size_and_memory() -> None:
-    config = memory3_2b()
-    assert config.parameters(embeddings=False) == pytest.approx(2.4e9, rel=0.02)
+    config = MEMORY3_2B
+    assert config.parameters() - 2 * 60416 * 3200 == pytest.approx(2.4e9, rel=0.02)
     assert config.memory.vectors == 22 * 2 * 8 * 8
     assert config.memory.vectors * 14 == 39_424
     assert config.memory.memory_layers == tuple(range(22))
 
 
 def test_smollm2_counts_its_published_parameters() -> None:
-    assert smollm2_135m().parameters() == 134_515_008
-
-
-def test_a_config_survives_its_dictionary() -> None:
-    for config in (memory3_2b(), smollm2_135m(MemoryConfig(heads=(MemoryHead(18, 2, 128),)))):
-        assert ModelConfig.from_dict(config.to_dict()) == config
+    assert SMOLLM2_135M.parameters() == 134_515_008
 
 
 def test_the_order_of_the_table_does_not_change_the_memory_format() -> None:
     heads = (MemoryHead(18, 2, 128), MemoryHead(3, 1, 8))
-    one, other = (smollm2_135m(MemoryConfig(heads=h)) for h in (heads, heads[::-1]))
+    one, other = (SMOLLM2_135M.with_memory(MemoryConfig(h)) for h in (heads, heads[::-1]))
     assert one.memory_format_id == other.memory_format_id
-    fewer = smollm2_135m(MemoryConfig(heads=(MemoryHead(18, 2, 127), MemoryHead(3, 1, 8))))
+    fewer = SMOLLM2_135M.with_memory(MemoryConfig((MemoryHead(18, 2, 127), MemoryHead(3, 1, 8))))
     assert fewer.memory_format_id != one.memory_format_id
 
 
 @pytest.mark.parametrize("heads", ["30.0:8", "0.3:8", "0.0:0", "0.0:129", "0.0:8,0.0:16"])
 def test_a_budget_outside_the_model_is_refused(heads: str) -> None:
     with pytest.raises(InvalidInput):
-        parse_budget(heads, smollm2_135m())
+        parse_budget(heads, SMOLLM2_135M)
 
 
-@pytest.mark.parametrize("data", [{}, {"layers": 3}, {**smollm2_135m().to_dict(), "wings": 2}])
+@pytest.mark.parametrize("data", [{}, {"layers": 3}, {**SMOLLM2_135M.to_dict(), "wings": 2}])
 def test_a_dictionary_that_is_no_config_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         ModelConfig.from_dict(data)

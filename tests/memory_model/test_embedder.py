@@ -78,7 +78,7 @@ def test_missing_and_damaged_files_are_named(embedder: Embedder, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"embedder_id": "00" * 32}, "of another embedder"), ({"dim": 8}, "vectors of 16 numbers, embedder.json says 8"),
+    [({"embedder_id": "00" * 32}, "of another embedder"), ({"dim": 8}, "8 numbers that embedder.json says"),
      ({"pooling": "max"}, "pooling must be"), ({"normalize": True}, "export the embedder again")],
 )  # fmt: skip
 def test_a_config_that_is_not_the_graphs_is_refused(

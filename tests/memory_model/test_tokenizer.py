@@ -1,15 +1,11 @@
-"""A tokenizer that is open is shared, and forgetting words changes no token."""
+"""A tokenizer that is open is shared, and nothing of it is left behind."""
 
 from __future__ import annotations
 
 import weakref
 from pathlib import Path
 
-import pytest
-from tokenizers import Tokenizer as Backend
-from tokenizers import models
-
-from memory_model.tokenizer import Tokenizer, without_word_cache
+from memory_model.tokenizer import Tokenizer
 from tests.edge_client.tiny_bundle import byte_tokenizer
 
 
@@ -23,19 +19,3 @@ def test_a_file_that_is_open_is_shared_and_one_that_is_not_is_gone(tmp_path: Pat
     gone = weakref.ref(tokenizer)
     del tokenizer
     assert gone() is None
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]),
-        models.Unigram([("a", -1.0), ("b", -2.0), ("ab", -0.5)], 0, False),
-        models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2}, unk_token="[UNK]"),
-    ],
-    ids=lambda model: type(model).__name__,
-)
-def test_forgetting_words_changes_no_token(model: models.Model) -> None:
-    text = Backend(model).to_str()
-    plain, forgetful = Backend.from_str(text), without_word_cache(Backend.from_str(text))
-    for said in ("ab", "ab", "abab", "ba", ""):
-        assert forgetful.encode(said).ids == plain.encode(said).ids

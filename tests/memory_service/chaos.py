@@ -12,13 +12,12 @@ import threading
 import time
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memory_service.stores import Query, StoreOptions, open_store
-from memory_service.stores.clickhouse.store import ClickHouseStore
+from memory_service.stores import KnowledgeBase, Query, Store, StoreOptions, open_store
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.pod import KEYS, OTHERS, K, version_of
 from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, keys_near, require_whole, stall
@@ -29,6 +28,8 @@ WHAT = ("INSERT INTO documents", "INSERT INTO documents", "INSERT INTO reference
         "INSERT INTO knowledge_bases", "SELECT")  # fmt: skip
 NOTHING = 0
 """The value of a key without a document."""
+COUNTED = ("operations", "acknowledged", "failed", "searches", "kills", "stalls", "server kills")
+HEAD = " | ".join([*COUNTED, "lost", "doubled", "hidden"])
 
 
 @dataclass
@@ -43,43 +44,11 @@ class Operation:
     acknowledged: bool = False
 
 
-@dataclass
-class Register:
-    """The writes of one key by any process; values are unique."""
-
-    writes: list[tuple[int, Operation]] = field(default_factory=list)
-
-    def may_be(self, value: int, began: float, ended: float) -> bool:
-        """Whether a read that took from `began` to `ended` may find the value.
-
-        Of a write that another one, acknowledged before the read began, began after: no more.
-        """
-        writers = [operation for one, operation in self.writes if one == value and operation.began <= ended]
-        latest = max(
-            (other.began for _, other in self.writes if other.acknowledged and other.ended < began),
-            default=float("-inf"),
-        )
-        if value == NOTHING and latest == float("-inf"):
-            return True
-        return any(writer.ended >= latest for writer in writers)
-
-
 class Pod:
     """A process and what it said."""
 
-    def __init__(
-        self, url: str, seed: int, timeout_s: float, sweep_after_s: float, release: str = ""
-    ) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.memory_service.pod",
-            url,
-            str(seed),
-            str(timeout_s),
-            str(sweep_after_s),
-        ]
-        command += [release] if release else []
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "tests.memory_service.pod", *map(str, arguments)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.operations: dict[int, Operation] = {}
         self.opened = threading.Event()
@@ -124,14 +93,8 @@ class Outcome:
     @property
     def row(self) -> str:
         """A row of a table."""
-        names = ("operations", "acknowledged", "failed", "searches", "kills", "stalls", "server kills")
-        values = [self.counts[name] for name in names]
+        values = [self.counts[name] for name in COUNTED]
         return " | ".join(map(str, [*values, len(self.lost), len(self.doubled), len(self.hidden)]))
-
-
-HEAD = (
-    "operations | acknowledged | failed | searches | kills | stalls | server kills | lost | doubled | hidden"
-)
 
 
 def run(
@@ -140,126 +103,122 @@ def run(
 ) -> Outcome:  # fmt: skip
     """Lets processes write and read for a while, stalls requests, kills processes; checks all that was said."""
     chance, outcome, gone = random.Random(seed), Outcome(), list[Pod]()
-    server = clickhouse_server(folder)
-    port = server.__enter__()
-    url = f"clickhouse://127.0.0.1:{port}/memories"
-    options = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=60.0, sweep_after_s=sweep_after_s)
-    store = open_store(url, options)
-    assert isinstance(store, ClickHouseStore)
-    try:
+    with contextlib.ExitStack() as stack:
+        server = contextlib.ExitStack()
+        stack.callback(lambda: server.close())
+        port = server.enter_context(clickhouse_server(folder))
+        url = f"clickhouse://127.0.0.1:{port}/memories"
+        options = StoreOptions(password=PASSWORD, timeout_s=60.0, sweep_after_s=sweep_after_s)
+        store = stack.enter_context(contextlib.closing(open_store(url, options)))
         base = store.create("kb", "", IDENTITY)
-        seeds = iter(range(1 + 1000 * seed, 10**9))
-
-        def begin(release: str = "") -> Pod:
-            return Pod(url, next(seeds), timeout_s, sweep_after_s, release)
-
-        running = [begin() for _ in range(pods)]
+        seeds = itertools.count(1 + 1000 * seed)
+        running = [Pod(url, next(seeds), timeout_s, sweep_after_s) for _ in range(pods)]
         for pod in running:
             assert pod.opened.wait(120)
-        end = time.monotonic() + seconds
-        kill_at = time.monotonic() + chance.uniform(0.3, 1) * kill_every_s
-        newer_at = time.monotonic() + seconds / 3
-        restarts = sorted(chance.uniform(0, seconds) + time.monotonic() for _ in range(server_kills))
-        while time.monotonic() < end:
-            if not (restarts and time.monotonic() > restarts[0]):
-                stall(url, chance.choice(WHEN), chance.choice(WHAT), chance.uniform(0, 2) * stall_s)
-                outcome.counts["stalls"] += 1
-            if time.monotonic() > kill_at:
-                kill_at += chance.uniform(0.5, 1.5) * kill_every_s
-                pod = running.pop(chance.randrange(len(running)))
-                pod.kill()
-                gone.append(pod)
-                outcome.counts["kills"] += 1
-                newer = newer_at is not None and time.monotonic() > newer_at
-                running.append(begin("newer" if newer else ""))
-            if restarts and time.monotonic() > restarts[0]:
+        started = time.monotonic()
+        kill_at = started + chance.uniform(0.3, 1) * kill_every_s
+        restarts = sorted(started + chance.uniform(0, seconds) for _ in range(server_kills))
+        while (now := time.monotonic()) < started + seconds:
+            if restarts and now > restarts[0]:
                 restarts.pop(0)
                 with contextlib.suppress(OSError):
                     urllib.request.urlopen(f"http://127.0.0.1:{port}/kill", timeout=60)
-                server.__exit__(None, None, None)
-                server = clickhouse_server(folder, port)
-                server.__enter__()
+                server.close()
+                server.enter_context(clickhouse_server(folder, port))
                 outcome.counts["server kills"] += 1
+            stall(url, chance.choice(WHEN), chance.choice(WHAT), chance.uniform(0, 2) * stall_s)
+            outcome.counts["stalls"] += 1
+            if now > kill_at:
+                kill_at += chance.uniform(0.5, 1.5) * kill_every_s
+                gone.append(running.pop(chance.randrange(len(running))))
+                gone[-1].kill()
+                outcome.counts["kills"] += 1
+                release = ["newer"] if now > started + seconds / 3 else []
+                running.append(Pod(url, next(seeds), timeout_s, sweep_after_s, *release))
             time.sleep(chance.uniform(0.3, 1.0))
         for pod in running:
             assert pod.opened.wait(120)  # also one that took the place of a killed one
             pod.kill()
         time.sleep(2 * stall_s + 0.5)  # what the server goes on with although nobody waits for it
-        gone += running
-        _check(store, [one for pod in gone for one in pod.operations.values()], outcome)
+        _check(store, base, [one for pod in gone + running for one in pod.operations.values()], outcome)
         require_whole(store, base)
-        return outcome
-    finally:
-        store.close()
-        server.__exit__(None, None, None)
+    return outcome
 
 
-def _check(store: ClickHouseStore, operations: Iterable[Operation], outcome: Outcome) -> None:
+Writes = dict[str, list[tuple[int, Operation]]]
+"""Of each key, by any process; values are unique."""
+
+
+def _may_be(writes: Sequence[tuple[int, Operation]], value: int, began: float, ended: float) -> bool:
+    """Whether a read that took from `began` to `ended` may find the value.
+
+    Of a write that another one, acknowledged before the read began, began after: no more.
+    """
+    latest = max(
+        (other.began for _, other in writes if other.acknowledged and other.ended < began), default=None
+    )
+    if latest is None and value == NOTHING:
+        return True
+    writers = [operation for one, operation in writes if one == value and operation.began <= ended]
+    return any(latest is None or writer.ended >= latest for writer in writers)
+
+
+def _check(store: Store, base: KnowledgeBase, operations: Iterable[Operation], outcome: Outcome) -> None:
     operations = sorted(operations, key=lambda one: one.began)
-    registers: dict[str, Register] = defaultdict(Register)
+    writes: Writes = defaultdict(list)
     for one in operations:
         outcome.counts["operations"] += 1
         outcome.counts["acknowledged" if one.acknowledged else "failed"] += 1
-        outcome.counts["searches"] += one.name == "search"
         if one.name == "write":
             for key, value in one.arguments:
-                registers[key].writes.append((value, one))
+                writes[key].append((value, one))
         elif one.name == "delete":
             for key in one.arguments:
-                registers[key].writes.append((NOTHING, one))
+                writes[key].append((NOTHING, one))
     for one in operations:
         if one.name == "search" and one.acknowledged:
-            _check_hits(registers, one.result, one.began, one.ended, outcome)
+            outcome.counts["searches"] += 1
+            _check_hits(writes, one.result, one.began, one.ended, outcome)
     _check_names([one for one in operations if one.name in ("create", "drop")], outcome)
     now = time.monotonic()
-    base = store.knowledge_base("kb")
     stored = store.versions(base, KEYS)
     for key in KEYS:
         value = int(store.document(base, key).title) if key in stored else NOTHING
-        if not registers[key].may_be(value, now, now):
+        if not _may_be(writes[key], value, now, now):
             outcome.lost.append(f"{key} is {value} at the end")
         elif value != NOTHING and key not in keys_near(store, base, f"{key} part 0", k=1):
             outcome.hidden.append(f"{key} is not nearest to its own text at the end")
     (hits,) = store.retrieve(base, Query(vector_of("any")[None], K)).hits
-    _check_hits(registers, [(h.document_key, int(h.title), h.chunk_number) for h in hits], now, now, outcome)
+    _check_hits(writes, [(h.document_key, int(h.title), h.chunk_number) for h in hits], now, now, outcome)
     names = [one.name for one in store.knowledge_bases()]
     assert len(names) == len(set(names))
     assert set(names) <= {"kb", *OTHERS}
 
 
 def _check_hits(
-    registers: dict[str, Register],
-    hits: Iterable[tuple[str, int, int]],
-    began: float,
-    ended: float,
-    outcome: Outcome,
+    writes: Writes, hits: Iterable[Sequence[Any]], began: float, ended: float, outcome: Outcome
 ) -> None:
     """A search of everything finds one version of each document, whole, that was there while it ran."""
-    found = Counter((key, value, chunk) for key, value, chunk in hits)
-    values: dict[str, set[int]] = defaultdict(set)
-    for key, value, _ in found:
-        values[key].add(value)
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for key, value, chunk in hits:
+        found[key].append((value, chunk))
     for key in KEYS:
-        there = values.get(key, {NOTHING})
-        if len(there) > 1 or any(count > 1 for hit, count in found.items() if hit[0] == key):
-            outcome.doubled.append(f"{key}: {sorted(hit for hit in found.elements() if hit[0] == key)}")
+        values = {value for value, _ in found[key]} or {NOTHING}
+        if len(values) > 1 or len(set(found[key])) < len(found[key]):
+            outcome.doubled.append(f"{key}: {sorted(found[key])}")
             continue
-        (value,) = there
-        chunks = {chunk for one, _, chunk in found if one == key}
+        (value,) = values
+        chunks = {chunk for _, chunk in found[key]}
         whole = set(range(len(version_of(key, value).references))) if value != NOTHING else set()
-        if chunks != whole or not registers[key].may_be(value, began, ended):
+        if chunks != whole or not _may_be(writes[key], value, began, ended):
             outcome.hidden.append(f"{key}: a search found {value}, chunks {sorted(chunks)}")
 
 
 def _check_names(operations: list[Operation], outcome: Outcome) -> None:
     """Between two acknowledged creations of one name there is a drop."""
     for name in OTHERS:
-        created = [
-            one
-            for one in operations
-            if one.name == "create" and one.arguments == [name] and one.result is True
-        ]
-        drops = [one for one in operations if one.name == "drop" and one.arguments == [name]]
+        mine = [one for one in operations if one.arguments == [name]]
+        created = [one for one in mine if one.name == "create" and one.result is True]
         for first, second in itertools.pairwise(created):
-            if not any(one.began < second.ended and one.ended > first.began for one in drops):
+            if not any(o.name == "drop" and o.began < second.ended and o.ended > first.began for o in mine):
                 outcome.doubled.append(f"knowledge base {name} was created twice")

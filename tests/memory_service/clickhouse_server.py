@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import queue
 import re
@@ -28,6 +27,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import chdb
@@ -55,39 +55,28 @@ class Handle:
     """One connection to the engine with its state; used by one request at a time."""
 
     def __init__(self, path: str) -> None:
-        self._connection = chdb.connect(path)
+        self.connection = chdb.connect(path)
         self._settings: dict[str, str] = {}
-        self._database = "default"
 
-    def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> object:
+    def run(self, sql: bytes, database: str, settings: dict[str, str], parameters: dict[str, str]) -> Any:
+        query = self.connection.query
         for name in self._settings.keys() - settings.keys():
-            self._connection.query(f"SET {name} = DEFAULT")
-            del self._settings[name]
-        for name, value in settings.items():
-            if self._settings.get(name) != value:
-                self._connection.query(f"SET {name} = {quoted(value)}")
-                self._settings[name] = value
-        if database != self._database:
-            self._connection.query(f"USE {database}")
-            self._database = database
+            query(f"SET {name} = DEFAULT")
+        for name, value in settings.items() - self._settings.items():
+            query(f"SET {name} = {quoted(value)}")
+        self._settings = settings
+        query(f"USE {database}")
         insert = INSERT.match(sql)
         if insert is None:
-            return self._connection.query(as_text(sql), "TabSeparated", params=parameters)
+            try:
+                return query(sql.decode(), "TabSeparated", params=parameters)
+            except UnicodeDecodeError:  # a vector as bytes
+                return query(sql, "TabSeparated", params=parameters)
         with tempfile.NamedTemporaryFile(suffix=".data") as file:
             file.write(sql[insert.end() :])
             file.flush()
             into, kind = insert[1].decode(), insert[2].decode()
-            return self._connection.query(f"INSERT INTO {into} FROM INFILE {quoted(file.name)} FORMAT {kind}")
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def as_text(sql: bytes) -> str | bytes:
-    try:
-        return sql.decode()
-    except UnicodeDecodeError:  # a vector as bytes
-        return sql
+            return query(f"INSERT INTO {into} FROM INFILE {quoted(file.name)} FORMAT {kind}")
 
 
 class Engine:
@@ -105,7 +94,7 @@ class Engine:
         try:
             yield handle
         except Exception:  # what is left of the answer would come before the next one
-            handle.close()
+            handle.connection.close()
             handle = Handle(self._path)
             raise
         finally:
@@ -113,7 +102,7 @@ class Engine:
 
     def close(self) -> None:
         while not self._free.empty():
-            self._free.get().close()
+            self._free.get().connection.close()
 
 
 class Request(BaseHTTPRequestHandler):
@@ -137,11 +126,9 @@ class Request(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             body = self.chunks()
         address = urlsplit(self.path)
-        if address.path == "/ping":
-            self.send(HTTPStatus.OK, b"Ok.\n", {})
-            return
-        if address.path == "/stall":
-            self.stalls[:] = [dict(parse_qsl(address.query))]
+        if address.path in ("/ping", "/stall"):
+            if address.path == "/stall":
+                self.stalls[:] = [dict(parse_qsl(address.query))]
             self.send(HTTPStatus.OK, b"Ok.\n", {})
             return
         if address.path == "/kill":
@@ -160,19 +147,14 @@ class Request(BaseHTTPRequestHandler):
             wait(stall, "before")
             with self.engine.handle() as handle:
                 wait(stall, "during")
-                result = handle.run(sql, given.get("database", "default"), settings, parameters)
-                content = result.bytes() or b""  # type: ignore[attr-defined]
-                rows, read = result.rows_read(), result.bytes_read()  # type: ignore[attr-defined]
+                content = (
+                    handle.run(sql, given.get("database", "default"), settings, parameters).bytes() or b""
+                )
         except Exception as error:
             self.fail(str(error))
             return
         wait(stall, "after")
-        summary = {"read_rows": str(rows), "read_bytes": str(read)}
-        headers = {
-            "X-ClickHouse-Summary": json.dumps(summary),
-            "X-ClickHouse-Query-Id": given.get("query_id", ""),
-            "X-ClickHouse-Timezone": "UTC",
-        }
+        headers = {"X-ClickHouse-Query-Id": given.get("query_id", ""), "X-ClickHouse-Timezone": "UTC"}
         if HAS_RESULT.match(sql):
             said = FORMAT.search(sql)
             headers["X-ClickHouse-Format"] = said[1].decode() if said else "TabSeparated"
@@ -199,8 +181,8 @@ class Request(BaseHTTPRequestHandler):
         found = CODE.search(message)
         code = int(found[1]) if found else 1002
         status = {UNKNOWN_TABLE: HTTPStatus.NOT_FOUND, AUTHENTICATION_FAILED: HTTPStatus.FORBIDDEN}
-        headers = {"X-ClickHouse-Exception-Code": str(code)}
-        self.send(status.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message.encode(), headers)
+        headers, other = {"X-ClickHouse-Exception-Code": str(code)}, HTTPStatus.INTERNAL_SERVER_ERROR
+        self.send(status.get(code, other), message.encode(), headers)
 
     def send(self, status: HTTPStatus, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -72,3 +77,43 @@ class HashEncoder:
             raise PayloadCorrupt(f"a payload of {len(payload)} bytes, expected {PAYLOAD_BYTES + 16}")
         if payload[:16] != expected:
             raise ModelMismatch(payload[:16].hex(), expected.hex(), "re-ingest")
+
+
+class Unhurried(HashEncoder):
+    """Takes its time for every reference, as a model does."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        time.sleep(self._seconds * len(references))
+        return super().encode(references)
+
+
+class Noted(HashEncoder):
+    """Leaves the number of its process in a folder when it is loaded; the first that meets a text dies of it."""
+
+    def __init__(self, folder: Path, deadly: str) -> None:
+        super().__init__()
+        self._deadly = deadly
+        self._died = folder / "died"
+        (folder / f"{os.getpid()}.worker").touch()
+
+    def encode(self, references: Sequence[str]) -> EncodedReferences:
+        if self._deadly and any(self._deadly in text for text in references) and not self._died.exists():
+            self._died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(references)
+
+
+@dataclass(frozen=True)
+class HashModel:
+    """Loads the encoder in a worker."""
+
+    folder: Path
+    deadly: str = ""
+    name: str = "test"
+
+    def __call__(self) -> HashEncoder:
+        return Noted(self.folder, self.deadly) if self.name == "test" else HashEncoder(self.name)

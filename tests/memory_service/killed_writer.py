@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -18,7 +19,16 @@ from tests.memory_service.running import Client, document, ingest_requests
 
 KEYS = 30
 DELETED_AT_ONCE = 8
-GONE = grpc.StatusCode.UNAVAILABLE
+
+
+@contextlib.contextmanager
+def refused(code: grpc.StatusCode) -> Iterator[None]:
+    """A call that may end with this code."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        if error.code() != code:
+            raise
 
 
 class Writer:
@@ -29,9 +39,7 @@ class Writer:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.sent = 0
-        self.acknowledged = 0
-        self.deleted = 0
+        self.sent = self.acknowledged = self.deleted = 0
         self.versions: dict[str, list[int]] = defaultdict(lambda: [0])
 
     def documents(self, count: int, name: str = "d") -> list[pb.Document]:
@@ -50,7 +58,7 @@ class Writer:
         """Sends the documents; returns when the stream ends or the service is gone. later: memories come afterwards."""
         by_sequence = dict(enumerate(documents, 1))
 
-        def requests() -> object:
+        def requests() -> Iterator[pb.IngestRequest]:
             for request in ingest_requests("kb", documents):
                 if request.HasField("item"):
                     sent = by_sequence[request.item.sequence]
@@ -59,31 +67,24 @@ class Writer:
                     request.start.memory_writing = pb.MEMORY_WRITING_LATER
                 yield request
 
-        try:
-            for answer in client.ingestion.Ingest(requests(), timeout=600):  # type: ignore[arg-type]
+        with refused(grpc.StatusCode.UNAVAILABLE):
+            for answer in client.ingestion.Ingest(requests(), timeout=600):
                 assert not answer.HasField("failed"), answer
                 if answer.HasField("acknowledged"):
                     said = by_sequence[answer.acknowledged.sequence]
                     versions, version = self.versions[said.key], int(said.metadata["version"])
                     del versions[: versions.index(version)]
                     self.acknowledged += 1
-        except grpc.RpcError as error:
-            if error.code() != GONE:
-                raise
 
     def delete(self, client: Client, keys: Sequence[str]) -> None:
         """Deletes the documents one after the other; returns when that is done or the service is gone."""
-        for key in keys:
-            self.versions[key].append(0)
-            try:
+        with refused(grpc.StatusCode.UNAVAILABLE):
+            for key in keys:
+                self.versions[key].append(0)
                 request = pb.DeleteRequest(knowledge_base="kb", document_keys=[key])
                 client.ingestion.Delete(request, timeout=600)
-            except grpc.RpcError as error:
-                if error.code() != GONE:
-                    raise
-                return
-            self.versions[key] = [0]
-            self.deleted += 1
+                self.versions[key] = [0]
+                self.deleted += 1
 
     def work_until_killed(
         self, running: Service, client: Client, within_s: float, documents: int = 400
@@ -114,15 +115,10 @@ class Writer:
             time.sleep(0.02)
         references: Counter[tuple[str, int]] = Counter()
         for key, versions in self.versions.items():
-            try:
-                found = client.ingestion.GetDocument(
-                    pb.GetDocumentRequest(knowledge_base="kb", document_key=key), timeout=60
-                )
-            except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.NOT_FOUND:
-                    raise
-                version = 0
-            else:
+            version = 0
+            with refused(grpc.StatusCode.NOT_FOUND):
+                request = pb.GetDocumentRequest(knowledge_base="kb", document_key=key)
+                found = client.ingestion.GetDocument(request, timeout=60)
                 version = int(found.metadata["version"])
                 references.update((key, chunk) for chunk in range(len(found.references)))
             assert version in versions, f"{key}: version {version} is stored, {versions} were sent"

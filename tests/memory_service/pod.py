@@ -14,13 +14,12 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from memory_model.errors import Memory3Error
 from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.ops.logs import configure_logs
-from memory_service.stores import KnowledgeBase, NewDocument, Query, StoreOptions, open_store
+from memory_service.stores import NewDocument, Query, StoreOptions, open_store
 from memory_service.stores.clickhouse.migrations import MIGRATIONS, Migration
 from tests.memory_service.encoders import vector_of
 from tests.memory_service.stored import IDENTITY, PASSWORD, document
@@ -36,33 +35,19 @@ def version_of(key: str, value: int) -> NewDocument:
     return document(key, *texts, title=str(value), metadata={"value": str(value)})
 
 
-def later_release() -> None:
-    """One more migration, as a later release would bring."""
-    statement = "ALTER TABLE documents ADD COLUMN IF NOT EXISTS note String"
-    MIGRATIONS.append(Migration("note", lambda dialect, dimension: [statement]))
-
-
 def main(url: str, seed: str, timeout_s: str, sweep_after_s: str, release: str = "") -> None:
     """Never ends by itself."""
     configure_logs("error")  # on stderr: stdout is for what is said
-    chance, numbers = random.Random(seed), itertools.count()
+    chance, numbers, values = random.Random(seed), itertools.count(), itertools.count(int(seed) * 1_000_000)
     if release:
-        later_release()
+        statement = "ALTER TABLE documents ADD COLUMN IF NOT EXISTS note String"
+        MIGRATIONS.append(Migration("note", lambda dialect, dimension: [statement]))
     options = StoreOptions(
         read_connections=1, password=PASSWORD, timeout_s=float(timeout_s), sweep_after_s=float(sweep_after_s)
     )
 
     def say(*what: Any) -> None:
         print(json.dumps([time.monotonic(), *what]), flush=True)
-
-    def run(operation: str, arguments: list[Any], action: Callable[[], Any]) -> None:
-        number = next(numbers)
-        say("begin", number, operation, arguments)
-        try:
-            say("done", number, action())
-        except Memory3Error as error:
-            say("failed", number, type(error).__name__, str(error)[:150])
-            time.sleep(0.1)
 
     while True:
         try:
@@ -72,60 +57,46 @@ def main(url: str, seed: str, timeout_s: str, sweep_after_s: str, release: str =
         except Memory3Error:
             time.sleep(0.1)
     say("open")
-    value_of = (int(seed) * 1_000_000 + n for n in itertools.count())
 
     def found() -> list[tuple[str, int, int]]:
         (hits,) = store.retrieve(base, Query(vector_of(f"{chance.choice(KEYS)} part 0")[None], K)).hits
         return [(hit.document_key, int(hit.title), hit.chunk_number) for hit in hits]
 
-    def late(keys: list[str]) -> list[str]:
-        """As a cold start does: documents are written again in the place of the versions that were read."""
-        stored = store.versions(base, keys)
-        documents = [
-            replace(version_of(key, value), replaces=one.content_hash)
-            for (key, one), value in zip(stored.items(), value_of, strict=False)
-        ]
-        return [one.key for one in store.write(base, documents) if not one.unchanged]
-
-    def fill(name: str) -> None:
-        other: KnowledgeBase = store.knowledge_base(name)
-        store.write(other, [version_of("one", next(value_of))])
-
-    def create(name: str) -> bool:
+    def of_other(operation: str, name: str) -> bool:
         try:
-            return bool(store.create(name, "", IDENTITY).number)
-        except KnowledgeBaseExists:
-            return False
-
-    def drop(name: str) -> bool:
-        try:
-            store.drop(store.knowledge_base(name))
-        except KnowledgeBaseNotFound:
+            if operation == "create":
+                return bool(store.create(name, "", IDENTITY).number)
+            other = store.knowledge_base(name)
+            if operation == "drop":
+                store.drop(other)
+            else:
+                store.write(other, [version_of("one", next(values))])
+        except (KnowledgeBaseExists, KnowledgeBaseNotFound):
             return False
         return True
 
+    operations = ("write",) * 5 + ("search",) * 3 + ("delete", "create", "drop", "fill")
     while True:
-        keys = chance.sample(KEYS, chance.choice((1, 2, 6)))
-        match chance.choice(
-            ("write",) * 5 + ("delete", "search", "search", "search", "create", "drop", "fill")
-        ):
-            case "write":
-                written = [(key, next(value_of)) for key in keys]
-                documents = [version_of(key, value) for key, value in written]
-                run("write", written, lambda documents=documents: bool(store.write(base, documents)))
-            case "delete":
-                run("delete", keys, lambda keys=keys: store.delete(base, keys))
-            case "search":
-                run("search", [], found)
-            case "create":
-                name = chance.choice(OTHERS)
-                run("create", [name], lambda name=name: create(name))
-            case "drop":
-                name = chance.choice(OTHERS)
-                run("drop", [name], lambda name=name: drop(name))
-            case "fill":
-                name = chance.choice(OTHERS)
-                run("fill", [name], lambda name=name: fill(name))
+        operation, number = chance.choice(operations), next(numbers)
+        arguments: list[Any] = chance.sample(KEYS, chance.choice((1, 2, 6)))
+        action: Callable[[], Any]
+        if operation == "write":
+            arguments = [(key, next(values)) for key in arguments]
+            documents = [version_of(key, value) for key, value in arguments]
+            action = lambda: bool(store.write(base, documents))  # noqa: E731, B023
+        elif operation == "delete":
+            action = lambda: store.delete(base, arguments)  # noqa: E731, B023
+        elif operation == "search":
+            arguments, action = [], found
+        else:
+            arguments = [chance.choice(OTHERS)]
+            action = lambda: of_other(operation, *arguments)  # noqa: E731, B023
+        say("begin", number, operation, arguments)
+        try:
+            say("done", number, action())
+        except Memory3Error as error:
+            say("failed", number, type(error).__name__, str(error)[:150])
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

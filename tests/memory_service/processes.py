@@ -13,10 +13,13 @@ from pathlib import Path
 
 import grpc
 
+from memory_service.api.server import run, serve_until_signal
+from memory_service.ops.logs import configure_logs
+from memory_service.settings import Settings
+from tests.memory_service.encoders import Unhurried
 from tests.memory_service.running import Client
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = Path(__file__).with_name("serve_for_tests.py")
 
 
 @dataclass
@@ -48,8 +51,7 @@ def service(
     port_file.unlink(missing_ok=True)
     with log.open("ab") as stream:
         command = [
-            sys.executable,
-            str(SCRIPT),
+            *(sys.executable, "-m", __name__),
             store or f"{engine}://{folder / 'store'}",
             str(port_file),
             str(seconds_per_reference),
@@ -76,3 +78,15 @@ def client_of(running: Service) -> Iterator[Client]:
     """Stubs for the process."""
     with grpc.insecure_channel(running.address) as channel:
         yield Client(channel)
+
+
+if (
+    __name__ == "__main__"
+):  # the service with the tests' encoder: STORE PORT_FILE SECONDS_PER_REFERENCE [BUNDLE]
+    place, file, seconds, *offered = sys.argv[1:]
+    configure_logs("info")
+    settings = Settings(
+        listen=os.environ.get("MEMORY_SERVICE_LISTEN", "127.0.0.1:0"), store=place, port_file=Path(file),
+        ingest_batch_references=8, shutdown_grace_s=10.0, bundle=Path(offered[0]) if offered else None,
+    )  # fmt: skip
+    run(serve_until_signal(settings, lambda: Unhurried(float(seconds))))

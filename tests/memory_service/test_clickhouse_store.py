@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -163,27 +162,10 @@ def test_one_process_migrates_while_others_serve(
         require_whole(restarted, base)
 
 
-def test_a_wrong_password_is_refused_and_not_shown(url: str) -> None:
+def test_a_server_that_is_not_there_and_a_wrong_password_are_said_and_no_password_is_shown(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        open_store("clickhouse://127.0.0.1:1/memories", OPTIONS)
     with pytest.raises(StoreUnavailable, match="Authentication failed") as refused:
         open_store(url.replace("default@", "default:wr0ng@"), replace(OPTIONS, password=""))
     assert "wr0ng" not in str(refused.value)
     assert PASSWORD not in repr(OPTIONS)
-
-
-def test_a_server_that_is_down_is_said_and_used_again_when_it_is_back(tmp_path: Path) -> None:
-    with clickhouse_server(tmp_path) as port:
-        url = f"clickhouse://127.0.0.1:{port}/memories"
-        store = open_store(url, OPTIONS)
-        base = store.create("kb", "", IDENTITY)
-        store.write(base, [document("a", "one")])
-    with pytest.raises(StoreUnavailable):
-        keys_near(store, base, "one")
-    with pytest.raises(StoreUnavailable):
-        store.write(base, [document("b", "two")])
-    with pytest.raises(StoreUnavailable, match="cannot be opened"):
-        open_store(url, OPTIONS)
-    with clickhouse_server(tmp_path, port):
-        assert keys_near(store, base, "one") == ["a"]
-        store.write(base, [document("b", "two")])
-        require_whole(store, base)
-        store.close()

@@ -9,8 +9,7 @@ import pytest
 from tests.memory_service.killed_writer import Writer
 from tests.memory_service.processes import client_of, service
 
-SLOW_KILLS = 2  # of each seed, one after the other on the same files
-SLOW_SEEDS = 20
+ENGINES, SLOW_SEEDS = ("file", "chdb"), 20
 
 
 def kill_again_and_again(engine: str, folder: Path, seed: int, kills: int) -> Writer:
@@ -30,15 +29,15 @@ def kill_again_and_again(engine: str, folder: Path, seed: int, kills: int) -> Wr
     return writer
 
 
-def test_kill_9_loses_nothing_acknowledged_and_doubles_nothing(tmp_path: Path) -> None:
-    kill_again_and_again("chdb", tmp_path, 0, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["file", "chdb"])
-@pytest.mark.parametrize("seed", range(100, 100 + SLOW_SEEDS))
-def test_kill_9_loses_and_doubles_nothing_over_many_seeds(tmp_path: Path, engine: str, seed: int) -> None:
-    said = kill_again_and_again(engine, tmp_path, seed, SLOW_KILLS)
-    print(
-        f"{engine}: {SLOW_KILLS} kills, {said.acknowledged} acknowledged documents, {said.deleted} deletions"
-    )
+@pytest.mark.parametrize(
+    ("engine", "seed", "kills"),
+    [
+        ("chdb", 0, 1),
+        *(pytest.param(e, 100 + n, 2, marks=pytest.mark.slow) for e in ENGINES for n in range(SLOW_SEEDS)),
+    ],
+)
+def test_kill_9_loses_nothing_acknowledged_and_doubles_nothing(
+    tmp_path: Path, engine: str, seed: int, kills: int
+) -> None:
+    said = kill_again_and_again(engine, tmp_path, seed, kills)
+    print(f"{engine}: {kills} kills, {said.acknowledged} acknowledged documents, {said.deleted} deletions")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from memory_model.errors import InvalidInput
 from memory_service.errors import StoreUnavailable
 from memory_service.stores import KnowledgeBase, Store, StoreOptions, open_store
 from memory_service.stores.clickhouse.engine import Engine
@@ -189,15 +188,3 @@ def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
         engine.command(breaking)
     engine.insert("payloads", {"kb": [99], "id": [1], "version": [2], "payload": [b""]})
     assert [tuple(row) for row in engine.rows("SELECT kb FROM payloads")] == [(99,)]
-
-
-@pytest.mark.parametrize("url", ["chdb://relative", "file:///", "mysql://x", "/tmp/x", ""])
-def test_other_addresses_are_refused(url: str) -> None:
-    with pytest.raises(InvalidInput, match="chdb:///"):
-        open_store(url)
-
-
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnavailable, match="file"):
-        open_store(f"chdb://{tmp_path}/file/store")

@@ -98,14 +98,13 @@ def loaded() -> LoadedModel:
 def memory_format() -> MemoryFormat:
     """A product codec with everything that one can have: means, a coarse stage, 5 bits a part, keys with values."""
     config, rng = loaded().config, np.random.default_rng(18)
-    blocks, d = len(config.memory.heads), 2 * config.head_dim
+    d = 2 * config.head_dim
 
     def table(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, np.float32).astype(np.float16).astype(np.float32)
 
     tables = ProductTables(
-        table(blocks, d), 0.2 * table(blocks, d, d), table(blocks, 4, 32, d // 4), table(blocks, 2, 8, d // 2),
-        together=2,
+        table(d), 0.2 * table(d, d), table(4, 32, d // 4), table(2, 8, d // 2), together=2
     )  # fmt: skip
     return MemoryFormat(config, loaded().model_id, ProductCodec(tables))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
@@ -14,6 +14,7 @@ from memory_service.stores import open_store
 from tests.memory_service.killed_writer import Writer
 from tests.memory_service.processes import Service
 from tests.memory_service.running import Client
+from tests.memory_service.stored import require_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -46,9 +47,6 @@ def test_kill_9_while_the_model_writes_loses_and_doubles_nothing(
         writer.check(client)
         running.process.terminate()
         assert running.process.wait(120) == 0
-    store = open_store(f"chdb://{(tmp_path / 'store').resolve()}")
-    try:
-        assert store.check(store.knowledge_base("kb"), deep=True) == []
-    finally:
-        store.close()
+    with closing(open_store(f"chdb://{(tmp_path / 'store').resolve()}")) as store:
+        require_whole(store, store.knowledge_base("kb"))
     print(f"{KILLS} kills, {writer.acknowledged} acknowledged documents, {writer.deleted} deletions")

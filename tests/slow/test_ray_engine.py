@@ -10,8 +10,8 @@ import pytest
 from memory_service.client.ingest import Destination
 from memory_service.client.ray import IngestionStopped, ingest_with_ray
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2
+from tests.memory_service.encoders import HashModel
 from tests.memory_service.processes import ROOT, client_of, service
-from tests.memory_service.worker_models import HashModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # starting Ray alone takes a busy machine a minute
 

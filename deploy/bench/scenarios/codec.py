@@ -13,13 +13,14 @@ from threadpoolctl import threadpool_limits
 
 from deploy.bench.intervals import interleave, median_interval, ratio_interval
 from deploy.bench.scenario import BUILD, Keys, Scenario, Settings, Sheet, directions, figure, with_intervals
+from experiments.shapes import MEMORY3_2B
 from memory_model.bundle import Bundle
 from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.faiss import tables_of_index
 from memory_model.codec.native.library import installed
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables
-from memory_model.config import ModelConfig, memory3_2b
+from memory_model.config import ModelConfig
 
 REPEATS = 5
 """Calls timed together: one is shorter than what a scheduler may take away."""
@@ -31,7 +32,7 @@ PAPER_CODEC = BUILD / "codec-paper.faiss"
 
 def measure(settings: Settings) -> Keys:
     """Top level: the paper's shape and codec. `default_model`: the shipped codec."""
-    shape = memory3_2b()
+    shape = MEMORY3_2B
     with threadpool_limits(settings.threads):
         faiss.omp_set_num_threads(settings.threads)
         index = paper_index(PAPER_CODEC)

@@ -256,17 +256,12 @@ class Transaction:
         for (found,) in self._run("PRAGMA integrity_check(1)"):
             if found != "ok":
                 yield str(found)
-        state, of_documents = self.revision(), self.sums()[1]
-        ids = np.fromiter((one for (one,) in self._run("SELECT memory_id FROM refs NOT INDEXED")), np.int64)
-        if digest(ids.astype(np.uint64) + np.uint64(SHIFT)) != state.digest:
-            yield "the memories are not those that were written"
-        if {of_documents, len(ids)} != {state.memories}:
-            yield f"there are {state.memories} memories, {of_documents} of documents, {len(ids)} references"
         indexed = "SELECT name, value, document FROM metadata NOT INDEXED"
         named = "SELECT j.key, j.value, d.first_row FROM documents d NOT INDEXED, json_each(d.metadata) j"
         for one, other in ((indexed, named), (named, indexed)):
             if self._run(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone() != (0,):
                 yield "the index of metadata has others than the documents"
+        ids: list[int] = []
         sql = (
             "SELECT r.*, v.vector, p.payload FROM refs r JOIN vectors v ON v.row = r.row"
             " JOIN payloads p ON p.row = r.row WHERE r.row >= ? AND r.row < ? ORDER BY r.row"
@@ -277,6 +272,11 @@ class Transaction:
                 yield f"document {document.key[:200]!r} is not what was written"
             for _, _, shifted, crc, *_, payload in references:
                 _require_whole(shifted + SHIFT, payload, crc)
+                ids.append(shifted + SHIFT)
+        (count,) = self._run("SELECT count(*) FROM refs NOT INDEXED").fetchone()
+        state = self.revision()
+        if (state.memories, state.digest, count) != (len(ids), digest(ids), len(ids)):
+            yield "the memories are not those that were written"
 
 
 def _require_whole(memory_id: int, payload: bytes, crc32c: int) -> None:

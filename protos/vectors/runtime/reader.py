@@ -37,27 +37,24 @@ def decompressed(payload: bytes) -> tuple[int, np.ndarray, np.ndarray]:
     assert version == 1, "version"
     assert payload[8:56] == b"".join(bytes.fromhex(i)[:16] for i in ids), "identity"
     together = json.loads(bytes(CODEC["header"]))["together"]
-    words, coarse = CODEC["codewords"].astype(np.float32), CODEC["coarse"].astype(np.float32)
-    bits, coarse_bits = int(math.log2(words.shape[2])), int(math.log2(coarse.shape[2]))
+    mean, basis, words, coarse = (
+        CODEC[n][0].astype(np.float32) for n in ("mean", "basis", "codewords", "coarse")
+    )
+    bits, coarse_bits = int(math.log2(words.shape[1])), int(math.log2(coarse.shape[1]))
     coarse_bytes = -(-2 * coarse_bits // 8)
-    code_bytes = coarse_bytes + -(-words.shape[1] * bits // 8)
+    code_bytes = coarse_bytes + -(-len(words) * bits // 8)
     kept = [heads[2] for heads in MEMORY["heads"]]
     first = np.cumsum([0, *kept])
     sides = np.zeros((2, first[-1], HEAD_DIM), np.float32)
     at = 56
     for block in range(2 * len(kept) // together):
         groups = range(block * together, (block + 1) * together)
-        table = block if len(words) > 1 else 0
         for token in range(min(tokens, kept[groups[0] // 2])):
             code, at = payload[at : at + code_bytes], at + code_bytes
-            parts = [
-                words[table, m, n] for m, n in enumerate(numbers(code[coarse_bytes:], bits, words.shape[1]))
-            ]
-            halves = [coarse[table, m, n] for m, n in enumerate(numbers(code[:coarse_bytes], coarse_bits, 2))]
-            found = (np.concatenate(parts) + np.concatenate(halves)) @ CODEC["basis"][table].astype(
-                np.float32
-            )
-            vectors = (found + CODEC["mean"][table]).reshape(together, HEAD_DIM)
+            parts = [words[m, n] for m, n in enumerate(numbers(code[coarse_bytes:], bits, len(words)))]
+            halves = [coarse[m, n] for m, n in enumerate(numbers(code[:coarse_bytes], coarse_bits, 2))]
+            found = mean + (np.concatenate(parts) + np.concatenate(halves)) @ basis
+            vectors = found.reshape(together, HEAD_DIM)
             for group, vector in zip(groups, vectors, strict=True):
                 sides[group % 2, first[group // 2] + token] = vector
     assert at == len(payload), "length"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.local.vectors import BLOCK, NearVectors
-from tests.memory_model.codec.native_libraries import libraries
+from tests.memory_model.codec.test_native import libraries
 
 COUNT, DIMENSION, WANTED = 20_000, 384, 50
 

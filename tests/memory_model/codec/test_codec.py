@@ -14,14 +14,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from memory_model.codec.blas import one_thread
 from memory_model.codec.codec import ExactCodec, MemoryCodec, ProductCodec
-from memory_model.codec.faiss import check_factory, tables_of_index, unexplained_variance
+from memory_model.codec.faiss import check_factory, tables_of_index
 from memory_model.codec.fit import fit_tables
 from memory_model.codec.native.library import FoldedTables
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.codec.tables import ProductTables, unpack_bits
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
-from tests.memory_model.codec.native_libraries import libraries
+from tests.memory_model.codec.test_native import libraries
 from tests.memory_model.tiny import tiny_config
 
 # The paper's index with fewer centroids, so that it trains in a second: same stages, same bit packing; each with as
@@ -74,18 +74,6 @@ def test_a_metric_moves_the_error_to_where_it_does_not_count() -> None:
     assert felt(fit_tables(data, 4, 5, [metric])) < 0.8 * felt(fit_tables(data, 4, 5))
 
 
-def test_what_the_vectors_of_a_token_have_in_common_is_stored_once(token_codec: ProductCodec) -> None:
-    data = of_tokens(3000, seed=1)
-    alone = [fit_tables(part, 2, 6, iterations=5) for part in np.split(of_tokens(3000), 4, axis=1)]
-    lost_alone = [
-        unexplained_variance(c, x)[0] for c, x in zip(alone, np.split(data, 4, axis=1), strict=True)
-    ]
-    lost = unexplained_variance(token_codec, data)
-    assert token_codec.code_bytes <= sum(codec.code_bytes for codec in alone)
-    assert lost.shape == (4,)
-    assert lost.mean() < 0.5 * np.mean(lost_alone)
-
-
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_decoding_is_mean_plus_codewords_times_basis(parts: int, bits: int, width: int, seed: int) -> None:
@@ -98,18 +86,6 @@ def test_decoding_is_mean_plus_codewords_times_basis(parts: int, bits: int, widt
     index = unpack_bits(codes, bits, parts)
     expected = [mean + np.concatenate([codewords[m, i[m]] for m in range(parts)]) @ basis for i in index]
     np.testing.assert_allclose(codec.decode(codes), expected, rtol=1e-3, atol=1e-4)
-
-
-@given(st.integers(1, 16), st.integers(1, 12), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
-def test_bits_unpack_as_faiss_packs_them(bits: int, count: int, seed: int) -> None:
-    numbers = np.random.default_rng(seed).integers(0, 1 << bits, size=(5, count))
-    packed = np.zeros((5, (bits * count + 7) // 8), np.uint8)
-    for row in range(5):
-        writer = faiss.BitstringWriter(faiss.swig_ptr(packed[row]), packed.shape[1])
-        for number in numbers[row]:
-            writer.write(int(number), bits)
-    np.testing.assert_array_equal(unpack_bits(packed, bits, count), numbers)
 
 
 def test_a_payload_holds_one_code_for_each_token(token_codec: ProductCodec) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,22 @@ from hypothesis import strategies as st
 from memory_model.codec.codec import MemoryCodec, ProductCodec
 from memory_model.codec.native import compile as native_compile
 from memory_model.codec.native import library as native_library
-from memory_model.codec.native.library import BfloatProduct, FoldedTables
+from memory_model.codec.native.library import BfloatProduct, FoldedTables, Library
 from memory_model.codec.tables import ProductTables
 from memory_model.errors import InvalidInput
-from tests.memory_model.codec.native_libraries import libraries
 
+_BUILD = tempfile.TemporaryDirectory(prefix="native-")  # removed when the tests end
 SIZES = (0, 1, 2, 7, 8, 9, 33)
+
+
+@functools.cache
+def libraries() -> tuple[Library, ...]:
+    """At every level, from the sources as they are now; empty where there is no C compiler."""
+    if native_compile.compiler() is None:
+        return ()
+    path = Path(_BUILD.name) / native_compile.LIBRARY
+    assert native_compile.compile_library(path) == ""
+    return tuple(Library(path, level) for level in range(Library(path).level + 1))
 
 
 def random_tables(

@@ -80,11 +80,7 @@ def test_a_cut_payload_or_a_changed_header_is_refused(cut: int, bit: int) -> Non
 def test_what_is_no_memory_of_the_model_is_not_written() -> None:
     good, broken = memory(5), memory(5)
     broken.keys[0, 0] = np.nan
-    wrong = (
-        broken, ExplicitMemory(good.keys[:-1], good.values, 5), ExplicitMemory(good.keys, good.values, 0),
-        ExplicitMemory(good.keys, good.values, 17),
-    )  # fmt: skip
-    for one in wrong:
+    for one in (broken, ExplicitMemory(good.keys[:-1], good.values, 5)):
         with pytest.raises(InvalidInput):
             memory_format().encode([one])
 

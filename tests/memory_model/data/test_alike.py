@@ -30,16 +30,12 @@ SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, al
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
     {
-        "knowledge": f"Mill {n} of A{a} was built by B{n}.",
+        "knowledge": f"Mill {n} of A{a} was built by B{n}.", "title": f"A{a}", "answerable": answerable,
         "question": f"Who {'built' if answerable else 'sold'} mill {n} of A{a}?",
         "right_answer": f"B{n}" if answerable else REFUSAL,
-        "title": f"A{a}",
-        "answerable": answerable,
     }
-    for a in range(3)
-    for n in range(5)
-    for answerable in (True, False)
-]
+    for a in range(3) for n in range(5) for answerable in (True, False)
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,15 +76,6 @@ def read_by(batch: Batch) -> list[set[int]]:
     return [{n for n in slots[0].tolist() if n >= 0} for slots in batch.memories]
 
 
-def test_every_answer_of_hard_facts_is_in_one_of_the_references_read() -> None:
-    source = hard(SIZES)
-    for _ in range(5):
-        batch = source.next()
-        for read, answer in zip(read_by(batch), answers(batch), strict=True):
-            assert len(read) in (4, 5)
-            assert any(answer in texts(batch)[n] for n in read)
-
-
 @pytest.mark.parametrize("make", [hard, articles, dialogues])
 def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(make) -> None:  # type: ignore[no-untyped-def]
     refused = 0
@@ -101,6 +88,8 @@ def test_a_refusal_is_followed_by_a_question_that_the_same_references_answer(mak
                 refused += 1
                 assert read[number] == read[number + 1]
                 assert not said[number + 1].startswith(REFUSAL)
+            else:
+                assert any(answer in texts(batch)[n] for n in read[number])
     assert refused > 5
 
 

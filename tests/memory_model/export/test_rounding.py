@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto
-from torch import Tensor
 
-from memory_model.chat import text_start
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.activations import read_rows, second_moments
 from memory_model.export.decoder import decoder_graphs
@@ -56,25 +53,6 @@ def test_moments_have_the_names_and_widths_of_the_exported_layers() -> None:
     for moment in moments.values():
         np.testing.assert_allclose(moment, moment.T, atol=1e-6)
         assert np.trace(moment) == pytest.approx(1.5, rel=1e-3)
-
-
-def test_text_is_read_where_the_device_reads_it() -> None:
-    loaded = tiny_loaded()
-    prefix = loaded.writer.prefix
-    read: list[list[int]] = []
-    hidden = loaded.model.hidden
-
-    def recorded(ids: Tensor, positions: Tensor, *memory: Any) -> Any:
-        assert ids[0, : len(prefix)].tolist() == prefix
-        read.append(positions[0].tolist())
-        return hidden(ids, positions, *memory)
-
-    loaded.model.hidden = recorded  # type: ignore[method-assign]
-    second_moments(loaded, ROWS)
-    first = text_start(prefix, loaded.config.memory)
-    assert len(read) > len(ROWS), "questions with memories, and references as text"
-    for positions in read:
-        assert positions == [*range(len(prefix)), *range(first, first + len(positions) - len(prefix))]
 
 
 def test_the_shipped_rows_are_about_countries_that_are_not_held_out() -> None:

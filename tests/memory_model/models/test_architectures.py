@@ -138,12 +138,10 @@ LLAMA = {
     ("changes", "named"),
     [
         ({"model_type": "gemma3"}, "gemma3"),
-        ({"model_type": "mixtral"}, "mixtral"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -53,7 +53,6 @@ def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(
     theirs.chat_template = template
     text = theirs.apply_chat_template(CONVERSATION, tokenize=False, add_generation_prompt=True)
     ours = ChatTemplate(template, tokenizer)
-    assert ours.text(CONVERSATION) == text
     assert ours.prompt(CONVERSATION).ids == theirs(text, add_special_tokens=False)["input_ids"]
 
 
@@ -120,4 +119,5 @@ def test_templates_may_use_what_transformers_offers_them() -> None:
         "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ {'a': 'é'} | tojson }}"
     )
     chat = ChatTemplate(template, Tokenizer.from_json(byte_level().to_str()))
-    assert chat.text([{"role": "user", "content": "hi"}]) == '4hi{"a": "é"}'
+    ids = chat.prompt([{"role": "user", "content": "hi"}]).ids
+    assert chat.tokenizer.decode(ids) == '4hi{"a": "é"}'

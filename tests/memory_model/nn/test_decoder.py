@@ -1,10 +1,9 @@
-"""The packaged GGUF is transformers' Llama; writing and reading equal a plain loop over the paper's formulas."""
+"""The packaged GGUF is read as it is meant; writing and reading equal a plain loop over the paper's formulas."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from memory_model.config import ModelConfig
 from memory_model.models.load import load_base
@@ -15,40 +14,18 @@ from memory_model.nn.writing import pad_ids, write_memories
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
 
-def llama_of(config: ModelConfig, model: Decoder) -> LlamaForCausalLM:
-    """transformers' Llama with the same weights."""
-    theirs = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocabulary, hidden_size=config.hidden, intermediate_size=config.mlp_width,
-            num_hidden_layers=config.layers, num_attention_heads=config.query_heads,
-            num_key_value_heads=config.kv_heads, head_dim=config.head_dim, rms_norm_eps=config.norm_epsilon,
-            rope_parameters={"rope_theta": config.rope_base, "rope_type": "default"},
-            tie_word_embeddings=config.tied_embeddings, max_position_embeddings=8192,
-        )
-    )  # fmt: skip
-    weights = {f"model.{k}" if not k.startswith("lm_head") else k: v for k, v in model.state_dict().items()}
-    missing, unexpected = theirs.load_state_dict(weights, strict=False)
-    assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
-    theirs.tie_weights()
-    return theirs.eval()
-
-
 def logits(model: Decoder, ids: torch.Tensor, positions: torch.Tensor, **reading: object) -> torch.Tensor:
     with torch.inference_mode():
         return model.head(model.hidden(ids, positions, **reading))  # type: ignore[arg-type]
 
 
-def test_the_real_weights_equal_transformers_llama_and_know_berlin() -> None:
+def test_the_packaged_gguf_knows_berlin() -> None:
     loaded = load_base()
-    text = "The capital of France is Paris, and the capital of Germany is"
-    ids = torch.tensor([loaded.tokenizer.encode(text)])
-    positions = torch.arange(ids.shape[1])[None]
-    ours = logits(loaded.model, ids, positions)
-    with torch.inference_mode():
-        theirs = llama_of(loaded.config, loaded.model)(input_ids=ids, position_ids=positions).logits
-    torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=1e-3)
-    assert loaded.tokenizer.decode([int(ours[0, -1].argmax())]) == " Berlin"
+    ids = torch.tensor(
+        [loaded.tokenizer.encode("The capital of France is Paris, and the capital of Germany is")]
+    )
+    found = logits(loaded.model, ids, torch.arange(ids.shape[1])[None])
+    assert loaded.tokenizer.decode([int(found[0, -1].argmax())]) == " Berlin"
 
 
 def naive_write(model: Decoder, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -14,9 +14,9 @@ import torch
 
 from experiments.corpus.preparing import write_rows
 from memory_model.data.passages import Passage, corpus_files, held_out
-from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlap, prepare
+from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overlaps, prepare
 from memory_model.data.running_text import ContinualBatches
-from memory_model.errors import InvalidInput, MissingFile
+from memory_model.errors import InvalidInput
 from memory_model.tokenizer import Tokenizer
 from memory_model.train.losses import batch_gradients
 from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_loaded
@@ -105,7 +105,7 @@ def test_each_chunk_takes_the_nearest_reference_that_does_not_leak_and_is_not_re
                 body = TOKENIZER.encode(text_of(reference).partition("\n")[2])
                 if number in chosen[max(0, chunk - 2) : chunk]:
                     skipped["read"] += 1
-                elif overlap(sequence, body) > 0.9:
+                elif overlaps(sequence, body):
                     skipped["leaks"] += 1
                 else:
                     expected = number
@@ -190,5 +190,3 @@ def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path
         RetrievalPlan(tokens=100)
     with pytest.raises(InvalidInput, match="give more text"):
         made(tmp_path, RetrievalPlan(tokens=64_000, chunk_tokens=64))
-    with pytest.raises(MissingFile, match="prepare-data"):
-        corpus_files(tmp_path / "nothing")

@@ -25,31 +25,28 @@ PROGRAM = [
 ]  # fmt: skip
 
 
+ENVIRONMENT = {"COLUMNS": "200"}
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with service(tmp_path_factory.mktemp("service"), seconds_per_reference=0.02) as running:
         yield running
 
 
-def command(running: Service, *arguments: object) -> Result:
+def command(running: Service, *arguments: object, said: str | None = None) -> Result:
     line = [*map(str, arguments), "--address", running.address]
-    return CliRunner().invoke(app, line, env=environment(running), catch_exceptions=False)
+    return CliRunner().invoke(app, line, input=said, env=ENVIRONMENT, catch_exceptions=False)
 
 
-def environment(running: Service) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(running.log.parent / "state"), "COLUMNS": "200"}
-
-
-def write_jsonl(path: Path, documents: list[object]) -> Path:
+def write_jsonl(path: Path, *documents: object) -> Path:
     path.write_text("".join(f"{json.dumps(document)}\n" for document in documents), encoding="utf-8")
     return path
 
 
 def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp_path: Path) -> None:
     good = {"key": "a", "title": "A", "text": "First fact.", "metadata": {"year": 1999, "kind": "x"}}
-    facts = write_jsonl(
-        tmp_path / "facts.jsonl", [good, {"key": "b", "text": ""}, {"key": "c"}, ["no object"]]
-    )
+    facts = write_jsonl(tmp_path / "facts.jsonl", good, {"key": "b", "text": ""}, {"key": "c"}, ["no object"])
     with facts.open("ab") as file:
         file.write(b'{"key": "d", "text": "\xff"}\n\n{"key": "e", "text": "Last fact."}\n')
     (tmp_path / "page.md").write_text("---\nx: y\n---\n# Page\n\nSee [this](http://x) page.\n")
@@ -59,35 +56,27 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
     assert done.exit_code == 1
     assert done.stdout == "9 documents: 5 failed, 4 stored; 4 references\n"
     for part in (
-        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY",
-        "facts.jsonl, line 3: UNREADABLE: `key` and `text`",
-        "line 4",
-        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8",
-        "bad.txt",
-    ):
+        "facts.jsonl, line 2, key b: DOCUMENT_EMPTY", "facts.jsonl, line 3: UNREADABLE: `key` and `text`", "line 4",
+        "facts.jsonl, line 5: UNREADABLE: not valid UTF-8", "bad.txt",
+    ):  # fmt: skip
         assert part in done.stderr, part
     again = command(running, "ingest", tmp_path / "note.txt", "--kb", "kinds")
     assert (again.exit_code, again.stdout) == (0, "1 documents: 1 unchanged; 1 references\n")
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
-    documents = [{"key": f"k{n}", "text": f"Text {n}."} for n in range(100)]
-    facts = write_jsonl(tmp_path / "many.jsonl", documents)
-    line = [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address]
-    process = subprocess.Popen(
-        line,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **environment(running)},
+    facts = write_jsonl(
+        tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100))
     )
+    process = subprocess.Popen(
+        [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **ENVIRONMENT},
+    )  # fmt: skip
     while "document_count: 0" in (shown := command(running, "kb", "show", "many").stdout) or not shown:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    assert "run the same command again" in err
     stored = int(out.split(": ")[1].split(" stored")[0])
     assert f"interrupted: {stored} of 100 documents done, run the same command again to go on" in err
     assert 0 < stored < 100
@@ -97,7 +86,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service
 
 
 def test_memories_may_come_later(running: Service, tmp_path: Path) -> None:
-    facts = write_jsonl(tmp_path / "f.jsonl", [{"key": key, "text": f"Text {key}."} for key in "ab"])
+    facts = write_jsonl(tmp_path / "f.jsonl", *({"key": key, "text": f"Text {key}."} for key in "ab"))
     done = command(running, "ingest", facts, "--kb", "later", "--memories", "later", "--overlap", 8)
     assert (done.exit_code, done.stdout) == (0, "2 documents: 2 stored; 2 references\n")
     while "without_memories_yet: 0" not in command(running, "kb", "show", "later").stdout:
@@ -105,12 +94,10 @@ def test_memories_may_come_later(running: Service, tmp_path: Path) -> None:
 
 
 def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) -> None:
-    assert (
-        command(running, "kb", "create", "empty", "--description", "nothing yet").stdout == "created empty\n"
-    )
+    created = command(running, "kb", "create", "empty", "--description", "nothing yet")
+    assert created.stdout == "created empty\n"
     again = command(running, "kb", "create", "empty")
-    assert again.exit_code == 1
-    assert "there already" in again.stderr
+    assert (again.exit_code, "there already" in again.stderr) == (1, True)
     listed = command(running, "kb", "list").stdout
     assert "empty" in listed
     assert "nothing yet" in listed
@@ -119,8 +106,7 @@ def test_knowledge_bases_are_created_listed_shown_and_deleted(running: Service) 
     assert "reference_count: 0" in shown
     assert command(running, "kb", "delete", "empty", "--yes").exit_code == 0
     gone = command(running, "kb", "show", "empty")
-    assert gone.exit_code == 1
-    assert "no knowledge base is called 'empty'" in gone.stderr
+    assert (gone.exit_code, "no knowledge base is called 'empty'" in gone.stderr) == (1, True)
 
 
 def test_a_service_that_is_not_there_is_named(running: Service, tmp_path: Path) -> None:
@@ -156,37 +142,19 @@ def test_serve_names_what_is_missing_before_it_listens(
 
 
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
-    lines = [
+    notes = [
         {"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)
     ]
-    facts = write_jsonl(tmp_path / "notes.jsonl", [*lines, {"key": "other", "text": "Something else."}])
+    facts = write_jsonl(tmp_path / "notes.jsonl", *notes, {"key": "other", "text": "Something else."})
     assert command(running, "ingest", facts, "--kb", "docs").exit_code == 0
     listed = command(running, "documents", "list", "docs", "--prefix", "notes/")
-    assert listed.exit_code == 0, listed.output
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
     assert [(row[0], row[1], row[3]) for row in rows] == [(f"notes/{n}", "1", "written") for n in range(4)]
-    shown = command(running, "documents", "show", "docs", "notes/2")
-    assert shown.stdout.startswith("key: notes/2\ntitle: T\n")
-    assert shown.stdout.endswith("T\nNote 2.\n")
-    assert "metadata n: 2\n" in shown.stdout
-
-    said = "[/red]\x1b[2J"  # as a tenant may describe what is his
-    assert command(running, "kb", "create", "hostile", "--description", said).exit_code == 0
-    for shown in (command(running, "kb", "list"), command(running, "kb", "show", "hostile")):
-        assert shown.exit_code == 0, shown.output
-        assert "[/red]\u241b[2J" in "".join(shown.stdout.split())
-    hostile = write_jsonl(
-        tmp_path / "hostile.jsonl", [{"key": "h\x1b[2J", "title": "\x07", "text": "a\x1b]0;x"}]
-    )
-    assert command(running, "ingest", hostile, "--kb", "hostile").exit_code == 0
-    said = command(running, "documents", "list", "hostile").stdout
-    said += command(running, "documents", "show", "hostile", "h\x1b[2J").stdout
-    assert "h\u241b[2J\t" in said
-    assert not set(said) & {"\x1b", "\x07"}
-
-    asked = CliRunner().invoke(
-        app, ["documents", "delete", "docs", "notes/0", "--address", running.address], input="n\n"
-    )
+    shown = command(running, "documents", "show", "docs", "notes/2").stdout
+    assert shown.startswith("key: notes/2\ntitle: T\n")
+    assert shown.endswith("T\nNote 2.\n")
+    assert "metadata n: 2\n" in shown
+    asked = command(running, "documents", "delete", "docs", "notes/0", said="n\n")
     assert (asked.exit_code, "delete 1 documents" in asked.output) == (1, True)
     some = command(running, "documents", "delete", "docs", "notes/0", "none", "--yes")
     assert (some.exit_code, some.stdout) == (1, "deleted 1 documents from docs\n")
@@ -197,4 +165,15 @@ def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path
     assert command(running, "documents", "delete", "docs", "--yes").exit_code == 2
     gone = command(running, "documents", "show", "docs", "notes/2")
     assert (gone.exit_code, "no document" in gone.stderr) == (1, True)
-    assert command(running, "documents", "list", "nowhere").exit_code == 1
+
+
+def test_what_others_wrote_sends_no_commands_to_a_terminal(running: Service, tmp_path: Path) -> None:
+    assert command(running, "kb", "create", "hostile", "--description", "[/red]\x1b[2J").exit_code == 0
+    for shown in (command(running, "kb", "list"), command(running, "kb", "show", "hostile")):
+        assert "[/red]\u241b[2J" in "".join(shown.stdout.split())
+    hostile = write_jsonl(tmp_path / "h.jsonl", {"key": "h\x1b[2J", "title": "\x07", "text": "a\x1b]0;x"})
+    assert command(running, "ingest", hostile, "--kb", "hostile").exit_code == 0
+    said = command(running, "documents", "list", "hostile").stdout
+    said += command(running, "documents", "show", "hostile", "h\x1b[2J").stdout
+    assert "h\u241b[2J\t" in said
+    assert not set(said) & {"\x1b", "\x07"}
