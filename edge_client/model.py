@@ -29,7 +29,7 @@ from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
-from edge_client.recall.worker import Recalling, RecallWorker
+from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
@@ -70,7 +70,7 @@ class EdgeModel:
     """
 
     def __init__(
-        self, bundle: Bundle, decoder: Decoder, recaller: Recalling | None, policy: RecallPolicy | None = None
+        self, bundle: Bundle, decoder: Decoder, recaller: Recaller | None, policy: RecallPolicy | None = None
     ) -> None:  # fmt: skip
         """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
         if decoder.config != bundle.config:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,25 +190,6 @@ def test_keys_are_listed_page_after_page_in_the_order_of_their_bytes(place: Open
     assert place.store.keys(base, "a/", after_key=None, count=99) == ["a/1", "a/2"]
     assert place.store.keys(base, "a", after_key="a/1", count=1) == ["a/2"]
     assert place.store.keys(base, "%", after_key=None, count=9) == ["%"]
-
-
-@every_store_slowly
-def test_documents_without_payloads_are_kept_found_and_named(place: OpenedStore) -> None:
-    base = place.new_base()
-    whole = document("whole", "one")
-    bare = document("bare", "two", "three")
-    bare = replace(bare, references=[replace(r, payload=b"", crc32c=0) for r in bare.references])
-    place.store.write(base, [bare])
-    place.store.write(base, [whole])
-    assert place.store.unwritten(base, 9) == ["bare"]
-    assert place.store.statistics(base).unwritten_documents == 1
-    found = place.store.retrieve(base, Query(vector_of("two")[None], 1))
-    assert {memory_id: bytes(payload) for memory_id, payload in found.payloads.items()} == {
-        bare.references[0].memory_id: b""
-    }
-    require_whole(place.store, base)
-    place.store.write(base, [replace(document("bare", "two", "three"), content_hash=bytes(32))])
-    assert place.store.unwritten(base, 9) == []
 
 
 @every_store_slowly

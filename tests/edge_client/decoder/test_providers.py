@@ -23,7 +23,7 @@ from edge_client.decoder.providers import (
 )
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
-from memory_model.errors import CorruptFile, InvalidInput
+from memory_model.errors import InvalidInput
 from tests.edge_client.tiny_bundle import tiny_config
 
 ORIN = Gpu("Orin", "87")
@@ -137,16 +137,6 @@ def test_a_broken_engine_is_removed_and_built_again(
     assert attempts == [["broken.engine"], []]
 
 
-def test_tensorrt_keeps_the_files_types_and_its_engine_and_timings(tmp_path: Path) -> None:
-    options = EngineCache(
-        tmp_path / "new", {"a": ((1, 2), (1, 2), (3, 4)), "b": ((1,), (1,), (9,))}
-    ).options()
-    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path / "new")
-    assert options["trt_profile_min_shapes"] == "a:1x2,b:1"
-    assert options["trt_profile_max_shapes"] == "a:3x4,b:9"
-    assert options["trt_fp16_enable"] == options["trt_int8_enable"] == "0"
-
-
 def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,10 +180,3 @@ def test_a_cache_that_does_not_fit_in_memory_is_an_error_of_ours() -> None:
     assert ran.stdout.split() == ["OUT_OF_MEMORY"]
 
 
-def test_a_file_that_is_no_graph_is_corrupt_and_another_failure_is_not(tmp_path: Path) -> None:
-    (tmp_path / "decoder.onnx").write_bytes(b"garbage")
-    with pytest.raises(CorruptFile):
-        DecoderGraph.open(tmp_path / "decoder.onnx", provider="cpu")
-    with pytest.raises(ProviderError, match="something else") as caught, named_errors("it"):
-        raise RuntimeError("something else")
-    assert caught.value.reason == "LOAD_FAILED"

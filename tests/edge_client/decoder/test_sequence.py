@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +38,6 @@ def recalled(seed: int, count: int = 3) -> Recall:
     return Recall(
         f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count))
     )
-
-
-def test_chunks_and_single_steps_give_the_same_logits(decoder: Decoder) -> None:
-    tokens = list(range(100))
-    whole = decoder.sequence().read(tokens, all_logits=True)
-    stepping = decoder.sequence()
-    steps = np.concatenate([stepping.read([t]).copy() for t in tokens])
-    np.testing.assert_allclose(steps, whole, atol=1e-4)
 
 
 def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
@@ -176,15 +167,6 @@ def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, 
     assert answer(sequence, instead) == answer(other, instead)
 
 
-def test_a_cancelled_answer_keeps_what_was_read(tiny: Bundle, sequence: Sequence) -> None:
-    sequence.begin(PROMPT, memory=True)
-    for start in (0, 16):
-        sequence.inject(recalled(hash(tuple(PROMPT[: start + 16])) % 1000))
-        sequence.read(PROMPT[start : start + 16])
-    sequence.end()
-    assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
-
-
 def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(
     tiny: Bundle, sequence: Sequence
 ) -> None:
@@ -192,12 +174,6 @@ def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_n
     longer = [*PROMPT, *said, *drawn(2, 10)]
     assert sequence.valid(longer, memory=True) == len(PROMPT) + 4
     assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
-
-
-def test_rows_with_and_without_memory_are_not_mixed(tiny: Bundle, sequence: Sequence) -> None:
-    answer(sequence, PROMPT)
-    assert answer(sequence, PROMPT, memory=False) == (0, fresh(tiny, PROMPT, memory=False))
-    assert answer(sequence, PROMPT) == (0, fresh(tiny, PROMPT))
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -245,14 +221,6 @@ def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> No
         DecoderGraph.open(path, threads=1)
 
 
-def saved(folder: Path, change: Callable[[dict[str, np.ndarray]], None] = lambda _: None) -> DecoderGraph:
-    loaded = tiny_loaded()
-    weights = {k: v.numpy().copy() for k, v in loaded.model.state_dict().items()}
-    change(weights)
-    decoder_graphs(weights, loaded.config)["standard"].save(folder / "decoder.onnx")
-    return DecoderGraph.open(folder / "decoder.onnx", threads=1)
-
-
 def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -> None:
     loaded = tiny_loaded()
     weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
@@ -263,10 +231,3 @@ def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -
         DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
 
 
-def test_a_decoder_that_gives_nan_says_so(tmp_path: Path) -> None:
-    def break_norm(weights: dict[str, np.ndarray]) -> None:
-        weights["norm.weight"][:] = np.nan
-
-    with pytest.raises(ProviderError, match="NaN") as raised:
-        Decoder(saved(tmp_path, break_norm), PREFIX)
-    assert raised.value.reason == "WRONG_RESULT"
