@@ -201,7 +201,10 @@ class Recaller:
                 failed = error
         if failed and failed.unavailable:
             answers += [source.retrieve(vectors, k=k, words=words) for source in self._stand_ins]
-        if failed and (not answers or failed.reason == "CANCELLED"):
+        # Where this device has nothing near, memories from before are read on, as without knowledge bases of its own.
+        elsewhere = self.client is not None and not self._stand_ins
+        nothing = not any(hits for answer in answers for hits in answer.hits)
+        if failed and (not answers or failed.reason == "CANCELLED" or (elsewhere and nothing)):
             times = replace(times, call_ms=1e3 * (time.perf_counter() - embedded)).shared(len(queries))
             state: RecallState = "skipped" if failed.reason == "CANCELLED" else "failed"
             return without(queries, failed.reason, str(failed), state, times)

@@ -15,6 +15,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Page,
+    Playwright,
     Request,
     expect,
     sync_playwright,
@@ -38,13 +39,19 @@ expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def driver() -> Iterator[Playwright]:
+    """A thread can have one."""
     if not CHROMIUM:
         pytest.skip("no chromium here: run `make setup-browser`")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield opened
-        opened.close()
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser(driver: Playwright) -> Iterator[Browser]:
+    opened = driver.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from tests.browser.chat_page import (
     ask_and_wait,
     last_answer,
     memories,
-    question,
     set_settings,
     wait_until_answered,
 )
@@ -100,9 +99,11 @@ def test_a_document_is_remembered_on_the_device_and_asked_about_at_once(
     expect(answer).to_contain_text("31 days")
     expect(memories(page).locator("details.memory .key").first).to_have_text("mine: handbook.md")
     page.get_by_role("button", name="Documents").click()
-    (tmp_path / "broken.txt").write_bytes(b"\xff\xfe\x00")
-    page.locator("#u-files").set_input_files([tmp_path / "broken.txt"])
-    expect(page.locator("#u-list .bad")).to_contain_text("not valid UTF-8")
+    hostile = tmp_path / "<img src=x onerror=hacked=1>.txt"
+    hostile.write_bytes(b"\xff\xfe\x00")
+    page.locator("#u-files").set_input_files([hostile])
+    expect(page.locator("#u-list .bad")).to_contain_text("Not valid UTF-8")
+    expect(page.locator("#u-list img")).to_have_count(0)
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete handbook").click()
     expect(page.locator("#u-local li")).to_have_count(0)
@@ -143,28 +144,3 @@ def test_the_service_dies_in_mid_conversation_and_comes_back(
     answer = ask_and_wait(page, QUESTION, 2)
     expect(answer).to_contain_text(ANSWER)
     expect(answer).not_to_contain_text("weights alone")
-
-
-def test_two_tabs_share_the_conversations_and_do_not_answer_over_each_other(open_page: OpenPage) -> None:
-    one = open_page()
-    set_settings(one, mode="off", max_tokens="6")
-    ask_and_wait(one, "Hello there")
-    two = open_page(context=one.context, path=one.url[one.url.index("#") :])
-    expect(last_answer(two)).to_be_visible()
-    answer_without_end(one)
-    set_settings(one, max_tokens="1500")
-    ask(one, LONG)
-    expect(last_answer(one)).to_have_attribute("data-status", "writing")
-    ask(two, "Me too")
-    expect(two.locator(".toast")).to_contain_text("another tab")
-    expect(question(two)).to_have_value("Me too")
-    one.get_by_role("button", name="Stop").click()
-    wait_until_answered(one, 2)
-    expect(two.locator("li.user")).to_have_count(2)
-
-
-def test_when_the_app_refuses_the_answer_says_why(open_page: OpenPage) -> None:
-    page = open_page()
-    answer = ask_and_wait(page, "word " * 4000)
-    expect(answer.locator(".note")).to_contain_text("tokens")
-    expect(answer.locator(".note")).to_contain_text("shorten the conversation")

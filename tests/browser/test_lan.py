@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect
 
 from deploy.processes import AppProcess
 from tests.browser.chat_page import ANSWER, QUESTION, answer_without_end, ask_and_wait, set_settings
@@ -25,10 +25,8 @@ NETWORK, OWN, OTHERS = f"memory3-{os.getpid()}", "10.213.77.1", "10.213.77.2"
 
 
 @pytest.fixture(scope="module")
-def other_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def other_machine(driver: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser in a network namespace of its own, which sees this machine at OWN and nothing else."""
-    if not CHROMIUM:
-        pytest.skip("no chromium here: run `make setup-browser`")
     here, there = f"m3h{os.getpid()}", f"m3t{os.getpid()}"
     commands = (
         f"ip netns add {NETWORK}",
@@ -46,10 +44,9 @@ def other_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]
             done = subprocess.run(command.split(), capture_output=True, text=True)
             if done.returncode:
                 pytest.skip(f"no network namespaces here: {command}: {done.stderr}")
-        with sync_playwright() as playwright:
-            opened = playwright.chromium.launch(executable_path=program, args=OPTIONS)
-            yield opened
-            opened.close()
+        opened = driver.chromium.launch(executable_path=program, args=OPTIONS)
+        yield opened
+        opened.close()
     finally:
         subprocess.run(["ip", "link", "del", here], capture_output=True)
         subprocess.run(["ip", "netns", "del", NETWORK], capture_output=True)
@@ -85,7 +82,9 @@ def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewh
             expect(page.locator("li.assistant .answer").last).to_have_attribute("aria-busy", "true")
             two.get_by_label("Your question").press("Enter")
             expect(two.locator(".toast.error")).to_contain_text("another tab")
+            expect(two.get_by_label("Your question")).to_have_value("me too")
             page.get_by_role("button", name="Stop").click()
+            expect(two.locator("li.user")).to_have_count(3)
             if not tls:
                 page.get_by_role("button", name="New chat").click()
                 set_settings(page, mode="exact", max_tokens="40")

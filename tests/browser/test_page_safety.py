@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from deploy.processes import AppProcess
-from tests.browser.chat_page import ask_and_wait, import_turns, memories, set_settings
+from tests.browser.chat_page import import_turns, memories
 from tests.browser.conftest import OpenPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -66,27 +66,6 @@ def test_hostile_markdown_in_answers_memories_and_titles_does_nothing(open_small
     for link in page.locator("#messages .markdown a").all():
         link.hover()
     assert_nothing_ran(page)
-
-
-def test_a_hostile_document_is_shown_as_text(open_small: OpenPage) -> None:
-    page = open_small()
-    set_settings(page, max_tokens="6")
-    page.get_by_role("button", name="Documents").click()
-    name = "<svg onload=x()>.txt"
-    text = {"name": name, "mimeType": "text/plain", "buffer": "\n".join(HOSTILE).encode()}
-    page.locator("#u-files").set_input_files([text])  # type: ignore[list-item]
-    expect(page.locator("#u-list .good")).to_contain_text("ready")
-    assert_nothing_ran(page)
-    page.locator("#upload-dialog").get_by_role("button", name="Done").click()
-    ask_and_wait(page, "What is hacked?")
-    row = memories(page).locator("details.memory").first
-    row.locator("summary").click()
-    expect(row).to_contain_text("<svg onload=x()>")
-    assert_nothing_ran(page)
-    page.get_by_role("button", name="Documents").click()
-    page.once("dialog", lambda dialog: dialog.accept())
-    page.locator("#u-local button").click()
-    expect(page.locator("#u-local li")).to_have_count(0)
 
 
 def test_a_page_of_another_site_can_neither_read_nor_write(browser: Browser, small_app: AppProcess) -> None:

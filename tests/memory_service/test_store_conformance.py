@@ -212,8 +212,9 @@ def test_memories_are_read_page_after_page_in_the_order_of_their_ids(place: Open
 
 @every_store_slowly
 def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> None:
-    first = place.new_base()
+    first, other = place.new_base(), place.new_base()
     place.store.write(first, [document("a", "one")])
+    place.store.write(other, [document("a", "two")])
     with pytest.raises(KnowledgeBaseExists):
         place.store.create(first.name, "", IDENTITY)
     place.store.drop(first)
@@ -224,18 +225,8 @@ def test_names_are_taken_once_and_dropping_frees_them(place: OpenedStore) -> Non
     second = place.store.create(first.name, "", IDENTITY)
     assert second.number > first.number
     assert keys_near(place.store, second, "one") == []
-
-
-@every_store_slowly
-def test_knowledge_bases_know_nothing_of_each_other(place: OpenedStore) -> None:
-    mine, other = place.new_base(), place.new_base()
-    place.store.write(mine, [document("a", "one")])
-    place.store.write(other, [document("a", "two"), document("b", "one")])
-    assert place.store.delete(other, ["a"]) == (1, 1)
-    assert keys_near(place.store, mine, "one") == ["a"]
-    assert place.store.statistics(mine).references == 1
-    place.store.drop(other)
-    assert keys_near(place.store, mine, "one") == ["a"]
+    require_whole(place.store, other)
+    assert keys_near(place.store, other, "one") == ["a"]
 
 
 @every_store_slowly

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import onnxruntime as ort
@@ -17,14 +15,12 @@ from edge_client.decoder.providers import (
     Gpu,
     cache_folder,
     decoder_inputs,
-    decoder_profile,
     named_errors,
     open_session,
 )
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput
-from tests.edge_client.tiny_bundle import tiny_config
 
 ORIN = Gpu("Orin", "87")
 EVERY = list(providers.RUNTIME_NAMES.values())
@@ -77,16 +73,6 @@ def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: 
     session = ort.InferenceSession(str(tiny.decoder), session_options(1), providers=["CPUExecutionProvider"])
     declared = {given.name: tuple(given.shape) for given in session.get_inputs()}
     assert decoder_inputs(tiny.config) == declared
-
-
-def test_a_profile_is_ordered_and_reaches_the_whole_context() -> None:
-    profile = decoder_profile(tiny_config(), context=512, parallel=3)
-    for least, typical, most in profile.values():
-        assert all(a <= b <= c for a, b, c in zip(least, typical, most, strict=True))
-    assert profile["token_ids"] == ((1, 1), (1, 1), (3, 64))
-    least, _, most = profile["memory_keys_0"]
-    assert least[2] > 5 * 32
-    assert most[2] >= 512 + 5 * 32
 
 
 @pytest.mark.parametrize("other", ["gpu", "tensorrt", "context", "bundle"])
@@ -158,25 +144,3 @@ def test_out_of_memory_is_called_so(error: Exception) -> None:
     with pytest.raises(ProviderError, match="not enough memory for it") as caught, named_errors("it"):
         raise error
     assert caught.value.reason == "OUT_OF_MEMORY"
-
-
-LIMITED = """
-import resource, sys
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.tensors import Buffer
-from edge_client.errors import ProviderError
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
-try:
-    Buffer.zeros((1 << 30,))
-except ProviderError as error:
-    print(error.reason)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
-def test_a_cache_that_does_not_fit_in_memory_is_an_error_of_ours() -> None:
-    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["OUT_OF_MEMORY"]
-
-

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.sequence import NOTHING, Sequence
+from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ContextFull, ProviderError
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
@@ -51,13 +51,6 @@ def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
         sequence.read([1])
 
 
-@pytest.mark.parametrize("tokens", [[], [-1], [258], [2**70]])
-def test_tokens_out_of_range_are_refused(sequence: Sequence, tokens: list[int]) -> None:
-    with pytest.raises(InvalidInput):
-        sequence.read(tokens)
-    assert not sequence.tokens
-
-
 @given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_input_is_answered_or_refused_by_name(
@@ -87,13 +80,6 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
             Decoder(graph, PREFIX, context=context, parallel=parallel)
     longer = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
     assert np.isfinite(longer.read([1] * 4500)).all()
-
-
-def test_memories_need_a_sequence_begun_with_memory(sequence: Sequence) -> None:
-    sequence.begin([1, 2], memory=False)
-    with pytest.raises(InvalidInput, match="without memory"):
-        sequence.inject(recalled(1))
-    sequence.inject(NOTHING)
 
 
 # What is used again. `answer` reads as an answer does: every chunk of 16 with the memories that its text up to its end
@@ -229,5 +215,3 @@ def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -
     graph.save(tmp_path / "decoder.onnx")
     with pytest.raises(CorruptFile):
         DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
-
-

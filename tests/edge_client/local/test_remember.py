@@ -253,5 +253,3 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     assert any(request.held_ids for request in service.requests)
     assert set(service.requests[-1].held_ids) <= {n + 1 for n in range(len(TEXTS))}
     assert [secret for secret in secrets if secret in sent] == []
-
-

@@ -220,23 +220,6 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(
     assert len(set(keys)) == MANY + 1
 
 
-@pytest.mark.slow
-def test_one_that_never_rests_is_named(service: tuple[Client, str], tmp_path: Path) -> None:
-    client, address = service
-    client.ingest("restless", *(document(f"r{n}", f"Number {n}.") for n in range(MANY)))
-    count = [0]
-
-    def write(done_bytes: int, total_bytes: int, what: str) -> None:
-        count[0] += 1
-        client.ingest("restless", document("r0", f"Number 0, version {count[0]}."))
-
-    with cutting(address, *[400_000] * 50) as proxy:
-        settings = ChannelSettings(proxy.address, attempts=1)
-        with pytest.raises(StorageError, match="ingestion is over"):
-            pull_pack(settings, "restless", tmp_path, progress=write)
-    assert not (tmp_path / "restless.memories").exists()
-
-
 def test_what_cannot_be_fetched_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

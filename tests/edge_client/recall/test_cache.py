@@ -45,5 +45,3 @@ def test_a_decoded_memory_is_shared_while_somebody_reads_it() -> None:
     assert found == CachedMemory(b"codes", 5, memory)
     del memory, found
     assert cache.find(1) == CachedMemory(b"codes", 5, None)
-
-

@@ -97,15 +97,6 @@ def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: F
     assert (second.state, all(r.held for r in second.read), equal(first, second)) == ("held", True, True)
 
 
-def test_a_chunk_with_one_new_memory_is_fetched(recaller: Recaller) -> None:
-    (first,) = recaller.recall([QUERY])
-    recaller.cache.forget(ids(first)[2])
-    (second,) = recaller.recall([QUERY])
-    assert second.state == "fetched"
-    assert [r.held for r in second.read] == [True, True, False, True, True]
-    assert equal(first, second)
-
-
 def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
     recaller: Recaller, service: FakeService
 ) -> None:
@@ -113,12 +104,6 @@ def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
     service.before = lambda *_: [recaller.cache.forget(i) for i in ids(first)]  # type: ignore[func-returns-value]
     (second,) = recaller.recall([QUERY])
     assert (second.state, equal(first, second)) == ("held", True)
-
-
-def test_memories_that_sessions_share_cannot_be_written(recaller: Recaller) -> None:
-    (found,) = recaller.recall([QUERY])
-    with pytest.raises(ValueError, match="read-only"):
-        found.memories[0].keys[0] = 0
 
 
 # One memory is wrong: the others are read

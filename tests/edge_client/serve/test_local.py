@@ -79,6 +79,7 @@ def test_without_a_service_answers_say_so_until_this_device_remembers_something(
     gone = call(alone.port, "DELETE", "/v1/local?knowledge_base=mine&key=a.txt")
     assert gone.json() == {"deleted": True}
     assert call(alone.port, "GET", "/v1/local").json()["data"] == []
+    assert post(alone, body).json()["memory"]["without_memory"]
 
 
 @pytest.mark.parametrize(

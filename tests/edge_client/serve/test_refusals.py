@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import ssl
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -106,29 +107,30 @@ def test_with_a_key_nobody_gets_in_without(tiny: Bundle, memories: FakeService, 
     assert "s3cret" not in server.log.read_text()
 
 
-def test_in_a_network_it_wants_its_key_and_knows_its_own_address(
+def test_in_a_network_it_wants_its_key_knows_its_own_address_and_makes_a_certificate(
     tiny: Bundle, nobody: str, tmp_path: Path
 ) -> None:
-    with AppProcess.start(tmp_path, tiny.folder, nobody, "--lan") as server:
-        shown = re.search(r"chat at http://(\S+):\d+/#key=(\S+),", server.log.read_text())
+    with AppProcess.start(tmp_path, tiny.folder, nobody, "--lan", "--tls") as server:
+        log, made = server.log.read_text(), tmp_path / "memory3-edge" / "serve.crt"
+        shown = re.search(r"chat at https://(\S+):\d+/#key=(\S+),", log)
         assert shown is not None
         assert shown[2] == server.key
-        assert "\u2588" in server.log.read_text()  # the QR code
+        assert "\u2588" in log  # the QR code
         assert (tmp_path / "memory3-edge" / "serve-key").stat().st_mode & 0o077 == 0
-        right = {"Authorization": f"Bearer {server.key}"}
-        assert call(server.port, "GET", "/v1/models").status == 401
-        assert call(server.port, "GET", "/v1/models", **right).status == 200
-        own = call(server.port, "GET", "/v1/models", host=shown[1], **right)
-        assert own.status == 200
-        assert refused(call(server.port, "GET", "/", Host="evil.test"))[1] == "host_not_allowed"
-        assert refused(call(server.port, "GET", "/", Host="10.1.2.3"))[1] == "host_not_allowed"
-
-
-def test_tls_makes_a_certificate_for_its_names(tiny: Bundle, nobody: str, tmp_path: Path) -> None:
-    with AppProcess.start(tmp_path, tiny.folder, nobody, "--tls") as server:
-        made = tmp_path / "memory3-edge" / "serve.crt"
+        digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(made.read_text())).hexdigest()
+        assert digest in log.replace(":", "").lower()
         trusting = ssl.create_default_context(cafile=str(made))
-        with urllib.request.urlopen(f"https://localhost:{server.port}/health", context=trusting) as answer:
-            assert answer.status == 200
-        shown = hashlib.sha256(ssl.PEM_cert_to_DER_cert(made.read_text())).hexdigest()
-        assert shown in server.log.read_text().replace(":", "").lower()
+        right = {"Authorization": f"Bearer {server.key}"}
+
+        def status(host: str, **headers: str) -> int:
+            request = urllib.request.Request(f"https://{host}:{server.port}/v1/models", headers=headers)
+            try:
+                with urllib.request.urlopen(request, context=trusting) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert status("localhost", **right) == status(shown[1], **right) == 200
+        assert status("localhost") == 401
+        for name in ("evil.test", "10.1.2.3"):
+            assert status("localhost", Host=name, **right) == 403

@@ -60,13 +60,6 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
     assert str(error) == "the service at host:1 refused (OVERLOADED): full: read this https://docs.example"
 
 
-def test_details_that_are_none_leave_the_status() -> None:
-    broken = Failed(grpc.StatusCode.NOT_FOUND)
-    broken.raw = b"\xff\xff\xff"
-    error = call_error(broken, "host:1", 2.0)
-    assert error.reason == "INVALID_REQUEST"
-
-
 @pytest.mark.parametrize(("mark", "meaning", "help_"), call_errors._HANDSHAKES)
 def test_what_a_failed_handshake_means_is_said(mark: str, meaning: str, help_: str) -> None:
     error = call_error(
