@@ -86,8 +86,8 @@ def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewh
             page.get_by_role("button", name="Stop").click()
             expect(two.locator("li.user")).to_have_count(3)
             if not tls:
-                page.get_by_role("button", name="New chat").click()
-                set_settings(page, mode="exact", max_tokens="40")
-                expect(ask_and_wait(page, QUESTION)).to_contain_text(ANSWER)
-                page.mouse.move(700, 30)
-                picture(page, "lan")
+                two.get_by_role("button", name="New chat").click()
+                set_settings(two, mode="exact", max_tokens="40")
+                expect(ask_and_wait(two, QUESTION)).to_contain_text(ANSWER)
+                two.mouse.move(700, 30)
+                picture(two, "lan")
