@@ -29,7 +29,7 @@ from edge_client.local.writer import MemoryWriter
 from edge_client.recall.cache import MemoryCache
 from edge_client.recall.policy import RecallMode, RecallPolicy
 from edge_client.recall.recaller import Recaller
-from edge_client.recall.worker import Recalling, RecallWorker
+from edge_client.recall.worker import RecallWorker
 from edge_client.session import ChatSession
 from edge_client.settings import EdgeSettings
 from edge_client.stream import AnswerStream
@@ -70,7 +70,7 @@ class EdgeModel:
     """
 
     def __init__(
-        self, bundle: Bundle, decoder: Decoder, recaller: Recalling | None, policy: RecallPolicy | None = None
+        self, bundle: Bundle, decoder: Decoder, recaller: Recaller | None, policy: RecallPolicy | None = None
     ) -> None:  # fmt: skip
         """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
         if decoder.config != bundle.config:
@@ -93,7 +93,6 @@ class EdgeModel:
         self._lock = threading.Lock()
         self._choosing = threading.Lock()  # a session's lock may be taken within, and this one within none
         self._sessions: list[ChatSession] = []  # of `generate`, the last one first
-        self._completed: Text | None = None  # what `complete` read last
         self._writer: MemoryWriter | None = None
         _OPEN.add(self)
 
@@ -207,12 +206,8 @@ class EdgeModel:
             raise InvalidInput("the text to continue is empty: give at least one character")
         ids = self.bundle.tokenizer.encode(text)
         prompt = Prompt(ids, [True] * len(ids))
-        sampling, sequence = self.checked(prompt, options), self.sequence()
-
-        def done(_: Answer) -> None:
-            self._completed = None if self.closed else sequence
-
-        return self.answer(sequence, prompt, sampling, self.policy_with(memory), done)
+        sampling, policy = self.checked(prompt, options), self.policy_with(memory)
+        return self.answer(self.sequence(), prompt, sampling, policy, lambda _: None)
 
     def session(
         self, system: str | None = None, *, messages: Sequence[Message] = (),
@@ -278,7 +273,7 @@ class EdgeModel:
             self.closed = True
             streams = list(self._under_way)
         with self._choosing:
-            self._sessions, self._completed = [], None
+            self._sessions = []
         for stream in streams:
             stream.cancel()
         for stream in streams:

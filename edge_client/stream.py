@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from edge_client.cancellation import Cancellation
@@ -13,9 +13,6 @@ from edge_client.errors import SessionBusy
 from edge_client.events import Event, Finished, Result, Token
 from edge_client.generate.loop import Answer
 from memory_model.errors import InvalidInput
-
-AHEAD = 8
-"""Events that an asynchronous reader's thread computes before its loop has taken them."""
 
 
 class AnswerStream(Iterator[Event]):
@@ -49,10 +46,21 @@ class AnswerStream(Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        event = self.compute()
-        if isinstance(event, Finished):
-            self.close()
-        return event
+        # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
+        if not self._step.acquire(blocking=self._cancellation.cancelled):
+            raise SessionBusy("another thread is reading this answer: one thread at a time")
+        self._begun = True
+        try:
+            event = next(self._events)
+            if isinstance(event, Finished):
+                self._end = event
+                self._finish()
+            return event
+        except BaseException:
+            self._finish()
+            raise
+        finally:
+            self._step.release()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
         return _events_of(self)
@@ -96,23 +104,6 @@ class AnswerStream(Iterator[Event]):
         """Whether nothing of it was read yet, or it was cancelled: ending it takes nothing from a reader."""
         return not self._begun or self._cancellation.cancelled
 
-    def compute(self) -> Event:
-        """The next event; the answer is not over before `close`, even after Finished. For readers with a queue."""
-        # Who closes has cancelled before and holds the lock for a moment; anybody else who holds it computes.
-        if not self._step.acquire(blocking=self._cancellation.cancelled):
-            raise SessionBusy("another thread is reading this answer: one thread at a time")
-        self._begun = True
-        try:
-            event = next(self._events)
-            if isinstance(event, Finished):
-                self._end = event
-            return event
-        except BaseException:
-            self._finish()
-            raise
-        finally:
-            self._step.release()
-
     def cancel(self) -> None:
         """End the answer after the step that the decoder is in, at most. Any thread; idempotent."""
         self._cancellation.cancel()
@@ -120,8 +111,8 @@ class AnswerStream(Iterator[Event]):
     def close(self, received: int | None = None) -> None:
         """Cancel, wait for a step that is under way in another thread, and give the caches back. Idempotent.
 
-        received: tokens that the reader got, where some were computed in advance; only these count as said. Not to
-        be called by a signal handler, which may interrupt the very step that is waited for: `cancel` there.
+        received: tokens that the reader got; only these count as said. Not to be called by a signal handler, which may
+        interrupt the very step that is waited for: `cancel` there.
         """
         self.cancel()
         with self._step:
@@ -156,52 +147,17 @@ class AnswerStream(Iterator[Event]):
 
 
 async def _events_of(stream: AnswerStream) -> AsyncGenerator[Event, None]:
-    """The events of an answer that a thread of its own computes, at most `AHEAD` of them in advance.
+    """The events of an answer that a thread of its own computes.
 
-    An answer that is left early is recorded with the tokens that were taken, not with those computed in advance.
+    An answer that is left early is recorded with the tokens that were taken.
     """
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[Event | BaseException] = asyncio.Queue()
-    ahead = threading.Semaphore(AHEAD)
-
-    def compute() -> None:
-        over = False
-        while not over:
-            found: Event | BaseException
-            try:
-                found = stream.compute()
-                ahead.acquire()
-            except BaseException as error:
-                found = error
-            over = isinstance(found, Finished | BaseException)
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-                loop.call_soon_threadsafe(queue.put_nowait, found)
-
-    thread = threading.Thread(target=compute, name="memory3-answer", daemon=True)
-    thread.start()
-    received, over = 0, False
+    loop, thread, received = asyncio.get_running_loop(), ThreadPoolExecutor(1, "memory3-answer"), 0
     try:
-        while True:
-            event = await queue.get()
-            if isinstance(event, BaseException):
-                raise event
-            ahead.release()
+        while (event := await loop.run_in_executor(thread, next, stream, None)) is not None:
             received += isinstance(event, Token)
-            if isinstance(event, Finished):
-                over = True
-                stream.close()  # nothing is under way
-                yield event
-                return
             yield event
     finally:
-        if not over:
+        if not stream.over:
             stream.cancel()
-            for _ in range(AHEAD):
-                ahead.release()
-            await asyncio.shield(asyncio.to_thread(_end, stream, thread, received))
-
-
-def _end(stream: AnswerStream, thread: threading.Thread, received: int) -> None:
-    """Wait for the thread that computes; the reader has received so many tokens."""
-    thread.join()
-    stream.close(received)
+            await asyncio.shield(loop.run_in_executor(thread, stream.close, received))
+        thread.shutdown(wait=False)

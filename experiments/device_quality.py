@@ -90,7 +90,7 @@ class GivenMemories:
 def with_given_memories(bundle: Bundle, plan: Evaluation) -> list[str]:
     """Every question's answer from the bundle's decoder."""
     given = GivenMemories()
-    model = EdgeModel(bundle, Decoder.open(bundle), given, RecallPolicy(RecallMode.exact))
+    model = EdgeModel(bundle, Decoder.open(bundle), given, RecallPolicy(RecallMode.exact))  # type: ignore[arg-type]
     answers = []
     with progress_bar(f"{bundle.manifest.precision}: questions", len(plan.rows)) as advance:
         for row, reads in zip(plan.rows, plan.given, strict=True):

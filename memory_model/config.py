@@ -122,7 +122,7 @@ class RopeScaling:
     original_positions: int = 8192
 
     def __post_init__(self) -> None:
-        """Refuse a kind that is not implemented."""
+        """Refuse what is not implemented."""
         if self.kind not in ("linear", "llama3"):
             raise InvalidInput(f"rope scaling {self.kind!r} is not supported, only linear and llama3")
         if self.factor <= 0 or not 0 < self.low < self.high or self.original_positions < 1:

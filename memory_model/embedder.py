@@ -54,8 +54,6 @@ class EmbedderConfig:
         """Raise InvalidInput for values that no embedder has."""
         if self.pooling not in POOLINGS:
             raise InvalidInput(f"pooling must be one of {POOLINGS}, not {self.pooling!r}")
-        if self.max_tokens < 1 or self.dim < 1:
-            raise InvalidInput(f"max_tokens and dim must be positive, not {self.max_tokens} and {self.dim}")
 
     def to_json(self) -> str:
         """The content of `embedder.json`."""
@@ -74,7 +72,7 @@ class Embedder:
     """Embeds texts. Thread-safe: the session is, and nothing else changes.
 
     folder: a bundle, or another folder with the three files. threads: intra-op threads; beside a decoder or many
-    requests more than one only contend. Raises MissingFile, CorruptFile.
+    requests more than one only contend. Vectors of equal embedder_id can be compared. Raises MissingFile, CorruptFile.
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
@@ -84,7 +82,8 @@ class Embedder:
                 raise MissingFile(
                     f"no embedder in {self.folder}, {name} is missing: make it with `memory-model export`"
                 )
-        self.config = EmbedderConfig.read(self.folder / CONFIG)
+        self.config = config = EmbedderConfig.read(self.folder / CONFIG)
+        self.dim, self.name, self.embedder_id = config.dim, config.name, config.embedder_id
         self._session = self._open(threads)
         self._inputs = {i.name for i in self._session.get_inputs()}
         self._output = self._choose_output()
@@ -126,21 +125,6 @@ class Embedder:
         pads = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
         self._pad_id = next((int(p) for p in pads if p is not None), 0)
         return tokenizer
-
-    @property
-    def dim(self) -> int:
-        """Width of a vector."""
-        return self.config.dim
-
-    @property
-    def name(self) -> str:
-        """What the embedder is called, for people."""
-        return self.config.name
-
-    @property
-    def embedder_id(self) -> str:
-        """SHA-256 (hex) of the sources: vectors of equal ids can be compared with each other."""
-        return self.config.embedder_id
 
     @property
     def vectors_id(self) -> str:

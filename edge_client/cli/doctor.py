@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import onnxruntime as ort
 import typer
@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from edge_client.cli.options import with_options
-from edge_client.decoder.graph import THREADS, DecoderGraph, Threads, physical_cores, step_ms
+from edge_client.decoder.graph import DecoderGraph, Threads, physical_cores, step_ms
 from edge_client.decoder.providers import ORDER, EngineCache, cache_folder, check_name, gpu, missing
 from edge_client.errors import described
 from edge_client.settings import EdgeSettings
@@ -199,13 +199,11 @@ def doctor(given: dict[str, Any]) -> None:
 
 
 @with_options("bundle", "provider")
-def build(
-    given: dict[str, Any],
-    again: Annotated[bool, typer.Option("--again", help="Make it anew.")] = False,
-) -> None:
+def build(given: dict[str, Any]) -> None:
     """Make what the decoder needs on this device ahead of time: TensorRT's engine (minutes), or the number of threads.
 
-    An engine fits one bundle, context, TensorRT and GPU; it is kept in the bundle's folder `cache`.
+    An engine fits one bundle, context, TensorRT and GPU. It is kept in the bundle's folder `cache`; delete that to
+    make it anew.
     """
     settings = EdgeSettings(**given)
     wanted = settings.provider
@@ -213,13 +211,9 @@ def build(
         wanted = "tensorrt"
     decoder = Bundle.open(settings.bundle).decoder
     folder = cache_folder(decoder)
-    if again:
-        (folder / THREADS).unlink(missing_ok=True)
     engines = None
     if wanted == "tensorrt" and not missing(wanted):
         engines = EngineCache.of(decoder, folder, settings.context, settings.parallel)
-        if again and engines is not None:
-            engines.clear()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err) as progress:
         progress.add_task(f"{wanted}: opening {decoder}, which builds what is missing", total=None)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import Enum
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -45,12 +44,6 @@ ANSWER = {
 }
 FLAGS = {"knowledge_base": ("--knowledge-base", "--kb")}
 TYPES = {"memory": Memory, "stop": list[str]}
-BundleOption = Annotated[
-    Path | None, typer.Option("--bundle", help="Folder of the edge bundle. [default: build/bundle]")
-]
-ServiceOption = Annotated[
-    str | None, typer.Option("--service", help="host:port of the service. [default: 127.0.0.1:7430]")
-]
 
 Command = Callable[..., None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,36 +100,37 @@ class _PackPull:
 
     def _continue(self) -> Head:
         """One stream, from where the last one stopped; the pack's head when everything is there."""
-        with self._staging.room():
-            base = self._collected()
+        with self._staging.room(), ExitStack() as opened:
+            if (base := self._collected()) is not None:
+                opened.callback(base.close)
             ids = np.zeros(0, np.uint64) if base is None else base.memory_ids()
             last_id = int(ids[-1]) if len(ids) else None
-            responses = self._responses(last_id, base.head.revision if base else 0)
+            responses = self._responses(last_id, base.head.revision if base is not None else 0)
             head = self._head(responses)
             if base is None:
                 self._staging.clear()
                 base = LocalKnowledgeBase.create(self._file, head)
-            with closing(base):
-                if head != base.head:
-                    raise _Changed
-                each = self._whole_bytes // head.memories
-                count, digest = len(ids), int(np.bitwise_xor.reduce(ids)) if len(ids) else 0
-                self._staging.require_room((head.memories - count) * each)
+                opened.callback(base.close)
+            if head != base.head:
+                raise _Changed
+            each = self._whole_bytes // head.memories
+            count, digest = len(ids), int(np.bitwise_xor.reduce(ids)) if len(ids) else 0
+            self._staging.require_room((head.memories - count) * each)
+            self._progress(count * each, head.memories * each, head.name)
+            for response in responses:
+                page = list(_checked(response.page, head, last_id))
+                base.append(page)
+                for one in page:
+                    digest, last_id = digest ^ one.memory_id, one.memory_id
+                count += len(page)
+                self._received += 1
                 self._progress(count * each, head.memories * each, head.name)
-                for response in responses:
-                    page = list(_checked(response.page, head, last_id))
-                    base.append(page)
-                    for one in page:
-                        digest, last_id = digest ^ one.memory_id, one.memory_id
-                    count += len(page)
-                    self._received += 1
-                    self._progress(count * each, head.memories * each, head.name)
-                if count < head.memories:
-                    message = f"the export ended after {count} of {head.memories} memories"
-                    raise RetrievalError(message, reason="UNREACHABLE", unavailable=True)
-                if digest != head.id_digest:
-                    raise _Changed
-                base.merge_journal()
+            if count < head.memories:
+                message = f"the export ended after {count} of {head.memories} memories"
+                raise RetrievalError(message, reason="UNREACHABLE", unavailable=True)
+            if digest != head.id_digest:
+                raise _Changed
+            base.merge_journal()
             return head
 
     def _collected(self) -> LocalKnowledgeBase | None:

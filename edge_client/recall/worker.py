@@ -14,27 +14,15 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError
 from dataclasses import replace
-from typing import Protocol
 
 from edge_client.cancellation import Cancellation
 from edge_client.errors import described
-from edge_client.recall.recaller import LocalSource, Recall, without
+from edge_client.recall.recaller import LocalSource, Recall, Recaller, without
 
 RECALLS = 32
 """Recalls under way at a time, of all answers: they wait for the service together, and compute one after the other."""
 CLOSED = "the model was closed"
 _LAST_S = 5.0  # a cancelled recall ends its embedding first
-
-
-class Recalling(Protocol):
-    """What a thread calls; `recall.recaller.Recaller` is one. Never raises for a chunk."""
-
-    def recall(
-        self, queries: Sequence[str], *, deadline_s: float = ..., cancellation: Cancellation | None = None,
-        also: LocalSource | None = None,
-    ) -> list[Recall]:  # fmt: skip
-        """One Recall for every query."""
-        ...
 
 
 class Ticket:
@@ -86,7 +74,7 @@ class RecallWorker:
     Do not fork with one open. recaller: called by several threads at a time. most: recalls under way.
     """
 
-    def __init__(self, recaller: Recalling, *, most: int = RECALLS) -> None:
+    def __init__(self, recaller: Recaller, *, most: int = RECALLS) -> None:
         self._recaller, self._most = recaller, most
         self._closed = False
         self._lock = threading.Lock()

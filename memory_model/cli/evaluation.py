@@ -82,15 +82,8 @@ def evaluate(
         result = result_of(scored(run, data.stem), rows)
     key = {"evaluator": EVALUATOR, "data": file_sha256(data)[:16], "seed": seed, "distractors": distractors}
     about = {**subject.about(), **key, "precision": precision}
-    write_json(
-        out,
-        {
-            **about,
-            "seconds": round(time.monotonic() - started, 1),
-            "date": time.strftime("%Y-%m-%d"),
-            **result,
-        },
-    )
+    took = {"seconds": round(time.monotonic() - started, 1), "date": time.strftime("%Y-%m-%d")}
+    write_json(out, {**about, **took, **result})
     show(result["conditions"], f"{len(rows)} questions, {distractors} distractors")
 
 

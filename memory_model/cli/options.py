@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress
 
 if TYPE_CHECKING:
     from memory_model.embedder import Embedder
@@ -53,10 +46,7 @@ ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads; 0 le
 
 def progress_bars() -> Progress:
     """Progress bars on stderr for long work."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), console=console,
-    )  # fmt: skip
+    return Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console)
 
 
 @contextmanager

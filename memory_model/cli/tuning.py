@@ -125,7 +125,7 @@ def adapt(
     with process_group(device):
         loaded = base_to_tune(heads, begun, folder)
         plan = TuningPlan(
-            steps=steps, learning_rate=learning_rate, decay=decay, rank=rank, alpha=float(rank),
+            steps=steps, learning_rate=learning_rate, decay=decay, rank=rank,
             first_layer=loaded.config.layers // 5 if first_layer < 0 else first_layer, codec_noise=codec_noise,
             distillation=distillation, weight_decay=weight_decay, seed=seed, checkpoint_every=checkpoint_every,
             accumulate=accumulate or processes(),

@@ -26,7 +26,7 @@ from memory_model.codec.native.library import Compiled, Library, compiled, insta
 from memory_model.codec.tables import COARSE_SUBSPACES, ProductTables, pack_bits, unpack_bits
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 
-CODEC_FORMAT_VERSION = 2  # 2 added codes of several vectors; what needs none of it is still written as 1
+CODEC_FORMAT_VERSION = 2  # 2 added codes of several vectors
 _DISTANCES = 1 << 18  # computed at a time: what a processor's cache holds
 _UNREADABLE = (
     BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, LookupError, NotImplementedError,
@@ -188,9 +188,12 @@ class ProductCodec(MemoryCodec):
 
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`, float16 tables where they lose nothing."""
-        header = {"kind": "product", "groups": self.together, "head_dim": self.head_dim}
-        if self.together > 1 or self.tables.into is not None:
-            header |= {"version": CODEC_FORMAT_VERSION, "together": self.together}
+        header = {
+            "kind": "product",
+            "groups": self.together,
+            "head_dim": self.head_dim,
+            "together": self.together,
+        }
         _save(path, header, {name: _smallest(array[None]) for name, array in self.tables.arrays().items()})
 
 
@@ -218,7 +221,7 @@ def _nearest(x: np.ndarray, codewords: np.ndarray) -> np.ndarray:
 def _save(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a codec file, to a temporary name first."""
     path = Path(path)
-    text = json.dumps({"version": 1, **header}, sort_keys=True).encode()
+    text = json.dumps({"version": CODEC_FORMAT_VERSION, **header}, sort_keys=True).encode()
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]

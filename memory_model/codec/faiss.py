@@ -26,9 +26,8 @@ def _codewords(quantizer: Any) -> np.ndarray:
 def fit_factory(vectors: np.ndarray, factory: str) -> ProductCodec:
     """A codec of single vectors from a FAISS factory string, such as `OPQ20_80,Residual2x14,PQ8x10`.
 
-    vectors: float32 [n, d]. Raises InvalidInput as `check_factory` does.
+    vectors: float32 [n, d], as many as `check_factory` requires.
     """
-    check_factory(factory, vectors.shape[1], len(vectors))
     index = faiss.index_factory(vectors.shape[1], factory)
     index.train(np.ascontiguousarray(vectors, np.float32))
     return ProductCodec(tables_of_index(index))

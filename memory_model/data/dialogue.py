@@ -102,7 +102,8 @@ class Dialogues(AlikeConversations):
         turns: list[tuple[str, str]] = []
         questions = []
         for field, value in told:
-            said = _statement(field, person, value)
+            does = _FIELDS[field][person != _ME]
+            said = f"{person[0].upper()}{person[1:]} {does} {value}."
             asked = _question(field, person)
             turns += [("user", rng.choice(_OPENINGS) + said), ("assistant", rng.choice(_REPLIES))]
             questions.append([Question(way.format(q=asked), value, said) for way in dict.fromkeys(_ASKING)])
@@ -129,11 +130,6 @@ def _people(count: int, rng: random.Random) -> list[str]:
     """Different people by how a user speaks of them, the user among them."""
     pairs = [f"my {relation} {name}" for relation in _RELATIONS for name in _NAMES]
     return rng.sample([_ME, *rng.sample(pairs, count - 1)], count)
-
-
-def _statement(field: str, person: str, value: str) -> str:
-    mine, others, _ = _FIELDS[field]
-    return f"{person[0].upper()}{person[1:]} {mine if person == _ME else others} {value}."
 
 
 def _question(field: str, person: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from memory_model.digest import file_sha256
 from memory_model.embedder import CONFIG, MODEL, SENTENCE_OUTPUTS, TOKEN_OUTPUTS, TOKENIZER, EmbedderConfig
@@ -237,11 +238,9 @@ def _external_files(graph: onnx.GraphProto, folder: Path) -> list[Path]:
     """Files that a graph's tensors lie in; raises MissingFile, CorruptFile for one that is shorter than its tensors."""
     attributes = (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
     ends: dict[str, int] = {}
-    for tensor in (*graph.initializer, *attributes):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            place = {entry.key: entry.value for entry in tensor.external_data}
-            end = int(place.get("offset", 0)) + int(place.get("length", 0))
-            ends[place["location"]] = max(end, ends.get(place["location"], 0))
+    for tensor in filter(uses_external_data, (*graph.initializer, *attributes)):
+        place = ExternalDataInfo(tensor)
+        ends[place.location] = max(ends.get(place.location, 0), (place.offset or 0) + (place.length or 0))
     for name, end in ends.items():
         if Path(name).name != name or not (folder / name).is_file():
             raise MissingFile(f"{folder} lacks the graph's weights {name!r}: download them again")

@@ -34,7 +34,10 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
     sources: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found = [file for file in sorted(path.rglob("*")) if not _hidden(file.relative_to(path))]
+            shown = (
+                f for f in path.rglob("*") if not any(p.startswith(".") for p in f.relative_to(path).parts)
+            )
+            found = sorted(shown)
             if not (files := _readable(found)):
                 raise InvalidInput(f"{path} has no file of {', '.join(SUFFIXES)} in it")
             sources += files
@@ -54,10 +57,6 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
 
 def _readable(files: Sequence[Path]) -> list[Path]:
     return [file for file in files if file.suffix.lower() in _READERS and file.is_file()]
-
-
-def _hidden(file: Path) -> bool:
-    return any(part.startswith(".") for part in file.parts)
 
 
 def read_documents(source: Path, typed: Path | None = None) -> Iterator[FileDocument]:

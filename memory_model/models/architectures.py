@@ -79,10 +79,8 @@ def _rotary(data: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
         return base, None
-    if kind == "linear":
-        return base, RopeScaling("linear", float(given["factor"]))
     if kind != "llama3":
-        raise InvalidInput(f"rope scaling {kind!r} is not supported, only linear and llama3")
+        return base, RopeScaling(str(kind), float(given.get("factor") or 1.0))
     return base, RopeScaling(
         "llama3", float(given["factor"]), float(given["low_freq_factor"]), float(given["high_freq_factor"]),
         int(given["original_max_position_embeddings"]),

@@ -164,19 +164,13 @@ class ModelFolder:
                 f"the base of {self.path} changed ({', '.join(changed)}): fetch {self.base} again, "
                 "or make a new model folder of it"
             )
-        if not self.large:
+        if sum(self.sizes.values()) <= HASHED_AT_ONCE:
             self._verify(checkpoint)
         return checkpoint
 
-    @property
-    def large(self) -> bool:
-        """Whether the base is too large to be hashed whenever it is opened."""
-        return sum(self.sizes.values()) > HASHED_AT_ONCE
-
     def verify_base(self) -> None:
         """Hash a large base too, before it is exported; raises BaseMismatch where it is not what it was."""
-        if self.large:
-            self._verify(self.checkpoint)
+        self._verify(self.checkpoint)
 
     def _verify(self, checkpoint: Checkpoint) -> None:
         if (found := _hashed(checkpoint, lambda _: None)) != self.base_id:

@@ -246,15 +246,11 @@ class BatchedDecoder:
     def _masks(self, rows_nT: Tensor, reading: slice | Tensor) -> dict[int, Tensor]:
         """Additive masks [n, 1 or h, G T, S] by layout: valid slot rows, and text up to the token itself."""
         T, G = rows_nT.shape[1], self.config.group
-        text = self._slots_like(self._row <= rows_nT[..., None])[:, None]
+        seen = self._row <= rows_nT[..., None]
+        text = self._zeros(*seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
         masks = {}
         for layout, slots in self._slots.items():
             own = slots[reading][:, :, None].expand(-1, -1, T, -1)
             mask = torch.cat((own, text.expand(-1, own.shape[1], -1, -1)), dim=-1)
             masks[layout] = mask[:, :, None].expand(-1, -1, G, -1, -1).flatten(2, 3)
         return masks
-
-    def _slots_like(self, seen: Tensor) -> Tensor:
-        return torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(
-            ~seen, float("-inf")
-        )

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from memory_model.config import MemoryConfig
 from memory_model.data.batches import BatchSource
 from memory_model.errors import InvalidInput
 from memory_model.nn.adapter import Adapter, attach, checkpoint_layers, collect, load_start, unchanging
@@ -44,7 +43,6 @@ class TuningPlan:
     warmup: int = 20
     decay: float = 0.3
     rank: int = 32
-    alpha: float = 32.0
     first_layer: int = 6
     codec_noise: float = 0.03
     distillation: float = 0.5
@@ -108,7 +106,7 @@ class Tuner:
                 f"--accumulate {plan.accumulate} cannot be shared by {processes()} processes: give a multiple"
             )
         torch.manual_seed(plan.seed)
-        self.parameters = attach(model, plan.rank, plan.alpha, plan.first_layer)
+        self.parameters = attach(model, plan.rank, float(plan.rank), plan.first_layer)
         if start is not None:
             load_start(model, start)
         if checkpoint:
@@ -121,11 +119,6 @@ class Tuner:
         )
         self.metrics = Path(os.devnull) if rank() else folder / "metrics.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def memory(self) -> MemoryConfig:
-        """The budget that is tuned."""
-        return self.model.config.memory
 
     @property
     def finished(self) -> bool:
@@ -199,7 +192,7 @@ class Tuner:
     def adapter(self) -> Adapter:
         """The adapter as it stands."""
         details: dict[str, Any] = {"plan": asdict(self.plan), "steps_done": self.step}
-        return collect(self.model, self.memory, self.base, details)
+        return collect(self.model, self.model.config.memory, self.base, details)
 
     def save(self) -> None:
         """Write adapter and state of the run, so that `resume` continues exactly here."""

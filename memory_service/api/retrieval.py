@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import time
-
-import numpy as np
 
 from memory_service.api.interceptors import Call
 from memory_service.errors import Overloaded
@@ -38,7 +37,8 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         try:
             base = await runtime.open(call.access, request.knowledge_base)
             per_chunk = runtime.encoder.description.memories_per_chunk
-            query = await read_query(request, base.identity, runtime.settings, per_chunk, self._embedded)
+            embed = functools.partial(runtime.run, "embed", runtime.encoder.embed)
+            query = await read_query(request, base.identity, runtime.settings, per_chunk, embed)
             retrieved, queue_us = await self._search(base, query)
             if b"" in retrieved.payloads.values():
                 retrieved = await self._late.complete(base, query, retrieved, call.context.time_remaining())
@@ -65,10 +65,6 @@ class Retrieval(retrieval_pb2_grpc.RetrievalServicer):
         asked_ns = time.perf_counter_ns()
         retrieved, in_store_ns = await self._runtime.run("read", search)
         return retrieved, (time.perf_counter_ns() - asked_ns - in_store_ns) // 1000
-
-    async def _embedded(self, texts: list[str]) -> np.ndarray:
-        """Unit vectors of texts, float32 [n, dimension]."""
-        return await self._runtime.run("embed", self._runtime.encoder.embed, texts)
 
 
 def response_of(retrieved: Retrieved) -> pb.RetrieveResponse:

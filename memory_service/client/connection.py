@@ -97,25 +97,21 @@ class Connection(BaseSettings):
         except ValidationError as error:
             raise InvalidInput(what_is_wrong(error, "MEMORY_SERVICE_CLIENT_")) from None
 
-    @property
-    def encrypted(self) -> bool:
-        """Whether the connection uses TLS."""
-        return self.tls or self.ca is not None or self.certificate is not None
-
     def channel(self, address: str) -> grpc.Channel:
         """A channel; calls that find no service are tried again for a while. Raises InvalidInput, MissingFile."""
         if (self.certificate is None) != (self.key is None):
             raise InvalidInput(
                 "mTLS needs both MEMORY_SERVICE_CLIENT_CERTIFICATE and MEMORY_SERVICE_CLIENT_KEY"
             )
-        if self.api_key is not None and not (self.encrypted or self.insecure or is_loopback(address)):
+        encrypted = self.tls or self.ca is not None or self.certificate is not None
+        if self.api_key is not None and not (encrypted or self.insecure or is_loopback(address)):
             raise InvalidInput(
                 f"the API key would travel to {address} in plain text: switch TLS on (MEMORY_SERVICE_CLIENT_TLS=1) or"
                 " permit it on a network that you trust (MEMORY_SERVICE_CLIENT_INSECURE=1)"
             )
 
         name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
-        if self.encrypted:
+        if encrypted:
             files = [_read(self.ca), _read(self.key), _read(self.certificate)]
             credentials = grpc.ssl_channel_credentials(*files)
             channel = grpc.secure_channel(address, credentials, options=[*_OPTIONS, *name])

@@ -6,7 +6,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 import torch
 
 from deploy.gpu_local_server import (
@@ -50,9 +49,3 @@ def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
         2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4
     )  # sequences, sides, memories, rows, numbers, bytes
     assert result["step_bytes"]["with"] - result["step_bytes"]["without"] == slots
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_job_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 1
-    assert "--device cpu" in capsys.readouterr().err

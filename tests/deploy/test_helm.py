@@ -32,7 +32,6 @@ URL = "clickhouse://m@ch:8123/m"
 EXTERNAL = {"kind": "external", "external": {"url": URL, "existingSecret": "s"}}
 TLS = {"enabled": True, "existingSecret": "t"}
 MTLS = {"clientCaSecret": "ca", "existingClientSecret": "c"}
-CERTIFICATE = {"enabled": True, "issuerRef": {"name": "acme"}}
 RAY = {"enabled": True, "engine": "ray", "source": {"existingClaim": "documents"}}
 EVERY_POD: dict[str, Any] = {
     "store": EXTERNAL, "backup": {"enabled": True, "target": "s3://b"}, "ingestion": RAY,
@@ -137,16 +136,6 @@ def test_examples_render_to_what_kubernetes_accepts(name: str) -> None:
     accepted(example(name))
 
 
-def test_no_way_out_of_the_cluster_is_open_in_the_air_gapped_example() -> None:
-    manifests = example("air-gapped")
-    images = [container["image"] for _, pod in pods(manifests) for container in pod["containers"]]
-    assert all(image.startswith("mirror.example.internal/memory3/memory-service@sha256:") for image in images)
-    egress = of_kind(manifests, "NetworkPolicy")["spec"]["egress"]
-    assert [rule.get("to") for rule in egress] == [
-        None, [{"podSelector": {"matchLabels": OURS}}], [{"podSelector": {"matchLabels": {"app": "nothing-outside"}}}],
-    ]  # fmt: skip
-
-
 def fact(manifests: list[Manifest], kind: str, path: str) -> Any:
     """What stands at a path of the manifest of a kind: keys and numbers between dots."""
     node: Any = of_kind(manifests, kind)
@@ -185,30 +174,6 @@ def test_a_value_ends_where_kubernetes_looks_for_it(
     values: dict[str, Any], kind: str, path: str, expected: object
 ) -> None:
     assert fact(render(values), kind, path) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"store": EXTERNAL}, "connection_age_s = 300"),  # new pods get traffic
-        ({"store": EXTERNAL, "settings": {"connection_age_s": 60}}, "connection_age_s = 60"),
-    ],
-)
-def test_connections_age_where_new_pods_can_take_them(values: dict[str, Any], line: str) -> None:
-    assert "connection_age_s" not in fact(render(), "ConfigMap", "data")["service.toml"]
-    assert line in fact(render(values), "ConfigMap", "data")["service.toml"]
-
-
-def test_a_public_issuer_is_asked_for_public_names_only() -> None:
-    issuer = {**CERTIFICATE, "clusterNames": False, "dnsNames": ["memories.example.org"]}
-    manifests = render({"tls": {"enabled": True, "certManager": issuer, "caKey": ""}})
-    assert of_kind(manifests, "Certificate")["spec"]["dnsNames"] == ["memories.example.org"]
-    client = of_kind(manifests, "Pod")["spec"]
-    given = environment(client)
-    assert given["EDGE_CLIENT_SERVER_NAME"] == "memories.example.org"
-    assert given["EDGE_CLIENT_TLS"] == "true"
-    assert "EDGE_CLIENT_CA" not in given
-    assert [volume["name"] for volume in client["volumes"]] == ["tmp"], "a Secret may have no ca.crt"
 
 
 def test_every_pod_gets_what_is_given_to_all() -> None:
@@ -257,19 +222,6 @@ def test_clients_outside_come_by_ingress_or_gateway() -> None:
     }  # fmt: skip
 
 
-def test_pods_are_added_by_load_and_by_calls_in_flight() -> None:
-    def metrics(**targets: int) -> list[str]:
-        scaler = of_kind(
-            render({"store": EXTERNAL, "autoscaling": {"enabled": True, **targets}}),
-            "HorizontalPodAutoscaler",
-        )
-        return [metric["type"] for metric in scaler["spec"]["metrics"]]
-
-    assert metrics() == ["Resource"]
-    assert metrics(targetCallsUnderWay=16) == ["Resource", "Pods"]
-    assert metrics(targetCPUUtilizationPercentage=0, targetCallsUnderWay=16) == ["Pods"]
-
-
 def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
     """Backup, ingestion, `helm test`: with `ingressFrom` as without it."""
     policy = {"enabled": True, "ingressFrom": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
@@ -313,22 +265,6 @@ def test_alerts_are_about_this_release_alone() -> None:
             == len(re.findall(rf"memory_service_\w+{{{scope}[,}}]", rule["expr"]))
         )
         assert {**rule, "expr": ""} == {**source, "expr": ""}
-
-
-def test_the_production_example_goes_with_the_official_operator() -> None:
-    resources = {
-        r["kind"]: r
-        for r in yaml.safe_load_all((CHART / "examples" / "clickhouse" / "official.yaml").read_text())
-    }
-    external = yaml.safe_load((CHART / "examples" / "production.yaml").read_text())["store"]["external"]
-    cluster = resources["ClickHouseCluster"]
-    host = f"{cluster['metadata']['name']}-clickhouse-headless.databases.svc"
-    (user,) = cluster["spec"]["settings"]["extraUsersConfig"]["users"]
-    assert external["url"] == f"clickhouses://{user}@{host}:8443/memories"
-    assert external["cluster"] == "default"
-    assert host in resources["Certificate"]["spec"]["dnsNames"]
-    (password,) = cluster["spec"]["containerTemplate"]["env"]
-    assert password["valueFrom"]["secretKeyRef"] == {"name": external["existingSecret"], "key": "password"}
 
 
 @pytest.mark.parametrize(
@@ -377,15 +313,6 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
     assert (read.max_k, read.default_deadline_s, read.warm_up) == (7, 2.5, False)
     assert read.listen == "0.0.0.0:7430"
     assert str(read.tls_certificate) == "/etc/memory-service/tls/tls.crt"
-
-
-def test_changed_settings_replace_the_pods() -> None:
-    def checksum(values: dict[str, Any]) -> str:
-        return of_kind(render(values), "StatefulSet")["spec"]["template"]["metadata"]["annotations"][
-            "checksum/config"
-        ]
-
-    assert checksum({}) == checksum({}) != checksum({"settings": {"max_k": 7}})
 
 
 @pytest.mark.parametrize(

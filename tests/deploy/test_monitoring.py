@@ -27,7 +27,6 @@ from memory_service.settings import Settings
 SUFFIXES = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
 CHART = ROOT / "deploy" / "helm" / "memory-service"
 RULES = CHART / "files" / "alerts.yaml"
-PROMTOOL_CASES = ROOT / "tests" / "deploy" / "alerts.promtool.yaml"
 ADDED = {"instance", "le"}  # by Prometheus, and by histograms
 
 
@@ -88,25 +87,6 @@ def test_alerts_say_what_is_wrong_and_where_it_is_told_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["runbook"] in told
-
-
-def test_promtool_is_given_a_case_in_which_each_alert_fires_and_one_in_which_it_does_not() -> None:
-    """`make test-alerts` evaluates the rules; here the cases are held to be whole and to speak of our series."""
-    cases = yaml.safe_load(PROMTOOL_CASES.read_text())
-    assert [(PROMTOOL_CASES.parent / file).resolve() for file in cases["rule_files"]] == [RULES]
-    outcomes = {(c["alertname"], bool(c["exp_alerts"])) for t in cases["tests"] for c in t["alert_rule_test"]}
-    assert outcomes == {(rule["alert"], fires) for rule in alerts() for fires in (True, False)}
-    known = exported()
-    for given in (series for test in cases["tests"] for series in test["input_series"]):
-        selector = promql_parser.parse(given["series"])
-        labels = {m.name for m in selector.matchers.matchers}
-        assert labels - ADDED == known[selector.name], given["series"]
-    said = {rule["alert"]: (rule["labels"], rule["annotations"]["runbook"]) for rule in alerts()}
-    for case in (c for test in cases["tests"] for c in test["alert_rule_test"]):
-        for alert in case["exp_alerts"]:
-            labels, runbook = said[case["alertname"]]
-            assert labels.items() <= alert["exp_labels"].items()
-            assert alert["exp_annotations"]["runbook"] == runbook
 
 
 async def test_probes_tell_a_service_that_opens_its_store_from_one_that_is_stuck(

@@ -92,18 +92,6 @@ def test_a_result_holds_the_keys_the_machine_and_the_settings(tmp_path):
     assert {"cpu", "cores", "commit", "date", "versions"} <= set(result["machine"])
 
 
-@pytest.mark.parametrize(
-    ("keys", "error"),
-    [
-        ({"copy": 1.0}, r"promises: \['ratio'\]"),
-        ({"ratio": float("nan")}, "not JSON compliant"),
-    ],
-)
-def test_a_scenario_that_breaks_its_promise_fails(tmp_path, keys, error):
-    with pytest.raises((ScenarioFailed, ValueError), match=error):
-        results.measure(made_scenario(**keys), Settings(), folder=tmp_path)
-
-
 @pytest.mark.parametrize("content", [None, [], {}, {"format_version": 1}])
 def test_whatever_is_no_result_of_this_version_is_refused_by_name(tmp_path, content):
     path = tmp_path / "decode.json"

@@ -58,9 +58,7 @@ def test_the_whole_scenario_on_a_tiny_model_gives_the_keys_of_the_targets(bundle
     result = scenario.measure(settings)
     assert set(scenario.promised) <= set(result)
     assert (result["model"], result["precision"], result["provider"]) == ("tiny", "float32", "cpu")
-    assert {"embed", "network", "server", "decompress", "inject", "queue"} <= set(
-        result["stages_ms"]
-    )
+    assert {"embed", "network", "server", "decompress", "inject", "queue"} <= set(result["stages_ms"])
     assert result["memories_per_chunk"] == 5
     assert sum(result["states"].values()) >= 10, "40 tokens are two chunks and a half, in five rounds"
     for name in ("ratio", "ratio_exact", "bandwidth_fraction"):

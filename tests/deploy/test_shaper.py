@@ -71,10 +71,3 @@ async def test_bytes_pass_unchanged_through_every_kind_of_link():
     link = Link(rtt_ms=2, bandwidth_mbit=1000, loss=0.001)
     async with Echo() as echo, shaped(echo.address, link) as port:
         assert await asyncio.gather(talk(port, data), talk(port, data[:7])) == [data, data[:7]]
-
-
-async def test_a_target_that_is_not_there_ends_the_connection():
-    async with Echo() as echo:
-        gone = echo.address
-    async with shaped(gone, Link()) as port:
-        assert await talk(port, b"?") == b""

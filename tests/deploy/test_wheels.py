@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tomllib
 import yaml
 
-from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, as_toml, described, lay_out, tracked
+from deploy.wheels import EXTRAS, ROOT, VERSION, WHEELS, WORKSHOP, Wheel, described, lay_out, tracked
 
 PACKAGES = ("protos", "memory_model", "memory_service", "edge_client")
 ALL = {wheel.name: wheel for wheel in WHEELS}
@@ -61,12 +60,6 @@ def test_a_wheel_imports_only_what_it_or_its_requirements_hold(wheel: Wheel) -> 
 def test_a_device_is_asked_for_no_torch_no_faiss_and_no_database(name: str) -> None:
     heavy = {"torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf"}
     assert not heavy & {re.split(r"[^\w-]", requirement)[0] for requirement in requirements(ALL[name])}
-
-
-@pytest.mark.parametrize("wheel", ALL.values(), ids=ALL)
-def test_what_builds_a_wheel_is_read_as_it_was_meant(wheel: Wheel) -> None:
-    table = described(wheel)
-    assert tomllib.loads("".join(as_toml(table))) == table
 
 
 def test_every_extra_of_the_repository_belongs_to_a_wheel_or_to_the_workshop() -> None:

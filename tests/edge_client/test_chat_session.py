@@ -136,15 +136,6 @@ def test_a_recall_that_never_comes_is_superseded_and_counted(gated: EdgeModel, g
     assert finished(events).statistics.states["skipped"] == 3
 
 
-def test_overlap_asks_early_and_with_the_text_so_far(tiny: Bundle, gated: EdgeModel, gate: Gate) -> None:
-    session, events = gated.session(), list[Event]()
-    for event in session.send(QUESTION, max_tokens=14, **MANY):
-        events.append(event)
-        wait_until_done(session)
-    content = [*tiny.chat.encode_content(QUESTION), *tokens_of(events)[:12]]
-    assert gate.asked[-1] == tiny.tokenizer.decode(content[-16:]).strip()
-
-
 def test_off_never_asks(gated: EdgeModel, gate: Gate) -> None:
     events = list(gated.session(memory="off").send(QUESTION, max_tokens=40, **MANY))
     assert gate.asked == []

@@ -130,19 +130,6 @@ def test_what_scores_below_the_bundles_minimum_is_not_requested_unless_a_setting
     assert service.requests[-1].minimum_score == sent
 
 
-def test_an_empty_knowledge_base_is_no_error(model: EdgeModel, service: FakeService) -> None:
-    service.vectors, service.texts, service.payloads = service.vectors[:0], [], []
-    recalls, _, end = answer(model)
-    assert not any(r.recall.error or r.recall.memories for r in recalls)
-    assert not end.without_memory
-
-
-def test_a_question_is_answered_the_same_whatever_was_asked_before(model: EdgeModel) -> None:
-    first = answer(model, max_tokens=20)[1]
-    answer(model, "Something else, with other memories: Cairo, Delhi?", max_tokens=20)
-    assert answer(model, max_tokens=20)[1] == first
-
-
 def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) -> None:
     """Continued, asked again, with its last or its first question changed, its answer gone on with, and a stranger."""
     system = {"role": "system", "content": "Be brief, and " + "kind, " * 20}
@@ -169,15 +156,6 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) ->
     assert gone_on.reused_tokens >= cached - 16
     stranger = answer(model, [system, {"role": "user", "content": "Who?"}])[2].statistics
     assert stranger.reused_tokens >= 112
-
-
-def test_a_stop_string_ends_the_answer_before_it(model: EdgeModel) -> None:
-    options = {"max_tokens": 40, "temperature": 50.0, "seed": 3}
-    text = answer(model, **options)[2].text
-    stop = text[10:13]
-    end = answer(model, stop=[stop], **options)[2]
-    assert end.reason == "stop"
-    assert end.text == text[: text.index(stop)]
 
 
 def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(

@@ -21,7 +21,7 @@ from experiments.corpus.prose import LONGEST, SHORTEST, is_prose, pack, sentence
 from experiments.corpus.sources import Package, Source, fetch, introductions, with_years
 from memory_model.data.passages import ASKED, Asked, Passage, read_rows
 from memory_model.digest import file_sha256
-from memory_model.errors import CorruptFile, MissingFile
+from memory_model.errors import CorruptFile
 
 GARBO = "Greta Garbo was a Swedish and American film actress, who was born in Stockholm in 1905."
 NOBEL = "The prize was given in 1903 to Marie Curie, Pierre Curie and Henri Becquerel for their work on radiation."
@@ -64,14 +64,6 @@ def test_a_passage_with_eight_words_of_a_test_set_is_hit(tmp_path: Path) -> None
     assert exclusion.hits("It is true: GRETA GARBO was a Swedish and American film star.")
     assert not exclusion.hits("Greta Garbo was a Swedish and British film actress of Stockholm.")
     assert not Exclusion().hits(GARBO)
-
-
-def test_a_file_to_exclude_must_be_there_and_whole(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="--exclude"):
-        Exclusion.of_files([tmp_path / "none.json"])
-    (tmp_path / "broken.json").write_text("[1,")
-    with pytest.raises(CorruptFile, match="broken"):
-        Exclusion.of_files([tmp_path / "broken.json"])
 
 
 def test_a_text_that_is_mostly_known_repeats() -> None:

@@ -17,7 +17,6 @@ from experiments.quality import (
     read_measured,
     selected,
     window_loss,
-    windows,
 )
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
@@ -47,16 +46,6 @@ def test_a_section_is_kept_only_under_an_equal_key(tmp_path: Path) -> None:
     assert is_kept(path, "same_field/test", one.key)
     assert not is_kept(path, "same_field/dev", one.key)
     assert not is_kept(path, "same_field/test", one.key | {"evaluator": 3})
-
-
-def test_sections_read_back_as_they_were_kept_in_the_order_of_the_page(tmp_path: Path) -> None:
-    path = tmp_path / "quality.jsonl"
-    for one in (measured("facts"), measured("same_field", "dev"), measured()):
-        keep(path, one)
-    again = replace(measured(), seconds=7.0)
-    keep(path, again)
-    assert list(read_measured(path)) == ["same_field/test", "facts/test", "same_field/dev"]
-    assert read_measured(path)["same_field/test"] == again
 
 
 def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
@@ -141,16 +130,6 @@ def test_the_committed_page_is_what_the_committed_numbers_say() -> None:
     text = (ROOT / "docs/quality.md").read_text(encoding="utf-8")
     assert page(text, read_measured(ROOT / "docs/data/quality.jsonl")) == text, "run `make quality`"
     assert len(text.splitlines()) <= 120
-
-
-def test_windows_are_full_and_follow_the_texts() -> None:
-    assert windows(["abcd", "efghij"], lambda t: [ord(c) for c in t], 9, 5) == [
-        [ord(c) for c in "abcd\n"],
-        [ord(c) for c in "\nefgh"],
-    ]
-    assert len(windows(["a" * 100], lambda t: [1] * len(t), 3, 5)) == 3
-    with pytest.raises(InvalidInput, match="give more text"):
-        windows(["abc"], lambda t: [1] * len(t), 1, 5)
 
 
 def test_a_windows_loss_is_the_mean_of_all_tokens_but_the_first() -> None:

@@ -42,22 +42,6 @@ def stores(url: str) -> Iterator[tuple[ClickHouseStore, ClickHouseStore]]:
         store.close()
 
 
-def test_what_one_process_writes_another_finds_replaces_and_deletes(
-    stores: tuple[ClickHouseStore, ClickHouseStore],
-) -> None:
-    one, two = stores
-    base = one.create("shared", "", IDENTITY)
-    assert two.knowledge_base("shared") == base
-    one.write(base, [document("a", "one"), document("b", "two")])
-    assert sorted(keys_near(two, base, "one")) == ["a", "b"]
-    assert two.write(base, [document("a", "three")])[0].replaced
-    assert one.write(base, [document("a", "three")])[0].unchanged
-    assert one.revision(base) == two.revision(base)
-    assert two.delete(base, ["b"]) == (1, 1)
-    assert keys_near(one, base, "two") == ["a"]
-    require_whole(two, base)
-
-
 def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     stores: tuple[ClickHouseStore, ClickHouseStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,6 @@ import pytest
 
 from memory_service.errors import StoreFull
 from memory_service.stores import NewDocument, open_store
-from protos.memory.v1 import ingestion_pb2 as pb
-from tests.memory_service import running as api
-from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.stored import IDENTITY, document, require_whole
 
 SIZE_MB = {"file": 12, "chdb": 40}
@@ -64,24 +61,3 @@ def test_a_full_disk_loses_nothing_and_what_is_freed_is_used(disk: Path, kind: s
         store.write(base, [large(999)])
         require_whole(store, base)
         assert set(store.keys(base, "", after_key=None, count=1000)) == {*written, "d999"}
-
-
-@pytest.mark.parametrize("kind", ["file"])
-def test_each_document_that_found_no_room_is_told_so_and_may_come_again(disk: Path, kind: str) -> None:
-    settings = {"store": f"{kind}://{disk}/store", "warm_up": False}
-    ballast = disk / "ballast"
-    documents = [api.document(f"d{n}", f"Text {n}. " * 600) for n in range(60)]
-    with api.running(disk, HashEncoder(), **settings) as (client, _):
-        client.ingest("kb", api.document("first", "First."))
-        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        ballast.write_bytes(bytes(free - ROOM_BYTES))
-        answers = client.ingest("kb", *documents)[1:]
-        reasons = {api.reason_of(one.failed) for one in answers if one.HasField("failed")}
-        stored = {one.acknowledged.document_key for one in answers if one.HasField("acknowledged")}
-        assert reasons == {"STORE_FULL"}
-        assert stored
-        ballast.unlink()
-        again = [one.acknowledged for one in client.ingest("kb", *documents)[1:]]
-        assert len(again) == len(documents)
-        unchanged = {one.document_key for one in again if one.outcome == pb.INGEST_OUTCOME_UNCHANGED}
-        assert stored <= unchanged

@@ -14,9 +14,8 @@ from memory_service.errors import StoreFull, StoreUnavailable
 from memory_service.stores import KnowledgeBase, NewDocument, Query
 from memory_service.stores.filters import Filter, In, Not, Or, Range
 from memory_service.stores.local import index, knowledge_base
-from memory_service.stores.local.database import Transaction
 from memory_service.stores.local.store import LocalStore
-from tests.memory_service.encoders import DIMENSION, vector_of
+from tests.memory_service.encoders import DIMENSION
 from tests.memory_service.stored import IDENTITY, document, keys_near, require_whole
 
 
@@ -91,28 +90,6 @@ def test_a_walk_finds_what_comparing_every_vector_finds(store: LocalStore) -> No
         ),
     ):
         assert found_share(store, base, vectors, living & passes, condition) >= 0.98
-
-
-def test_a_filter_is_asked_for_once_whatever_the_number_of_queries(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = store.create("kb", "", IDENTITY)
-    store.write(base, documents_of(clustered(100, seed=2)))
-    asked, rows_of = [], Transaction.rows_of
-
-    def noting(data: Transaction, condition: Filter | None, count: int) -> np.ndarray:
-        asked.append(condition)
-        return rows_of(data, condition, count)
-
-    monkeypatch.setattr(Transaction, "rows_of", noting)
-    condition = In("tenth", ("3",))
-    for _ in range(2):  # the second time it is known
-        found = store.retrieve(base, Query(clustered(64, seed=3), 5, filter=condition))
-        assert {int(hit.document_key[1:]) % 10 for hits in found.hits for hit in hits} == {3}
-    assert asked == [condition]
-    store.write(base, [document("new", "text", metadata={"tenth": "3"})])
-    (hits,) = store.retrieve(base, Query(vector_of("text")[None], 1, filter=condition)).hits
-    assert [hit.document_key for hit in hits] == ["new"]
 
 
 def test_an_index_is_kept_beside_the_data_and_made_again_where_it_lacks(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def kill_again_and_again(engine: str, folder: Path, seed: int, kills: int) -> Wr
 @pytest.mark.parametrize(
     ("engine", "seed", "kills"),
     [
-        ("chdb", 0, 1),
+        ("file", 0, 2),
         *(pytest.param(e, 100 + n, 2, marks=pytest.mark.slow) for e in ENGINES for n in range(SLOW_SEEDS)),
     ],
 )

@@ -199,19 +199,6 @@ def test_a_store_that_is_slow_meets_the_deadline(service: Service) -> None:
     service.mended()
 
 
-@pytest.mark.slow
-def test_a_store_that_says_nothing_is_given_up_and_used_again(
-    engine: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with behind_a_line(engine, tmp_path_factory.mktemp("silent"), store_timeout_s=3.0) as service:
-        for _ in range(5):
-            service.line.slow_down()
-            assert service.ask() == grpc.StatusCode.UNAVAILABLE
-            assert service.write(3) == 0
-            service.becomes(NOT_SERVING)
-            service.mended()
-
-
 def test_an_answer_that_broke_off_anywhere_is_never_taken_for_an_empty_one(service: Service) -> None:
     store = service.server.store
     assert store is not None

@@ -98,8 +98,8 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     note = (
         "From the question to the last token of the answer: retrieval, reading, decoding. Text RAG reads"
         f" {result['references']} references of the same service as {result['reference_tokens']} tokens before the"
-        " question; every chunk: anew after 64 tokens. llama.cpp (llama-bench) reads and writes as many."
-        + ("" if llama else f" {result['llama_cpp_missing']}.")
+        " question; every chunk: anew after 64 tokens. "
+        + ("llama-bench reads and writes as many." if llama else f"{result['llama_cpp_missing']}.")
     )
     return [Sheet(subject(result), columns, rows, note)]
 

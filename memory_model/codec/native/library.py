@@ -47,7 +47,8 @@ Decode = Callable[[np.ndarray], np.ndarray]
 class Library:
     """The compiled loops. Thread-safe; a call lets other Python threads run.
 
-    level: index in LEVELS of the loops that are used, by default the best that the processor runs.
+    level: index in LEVELS of the loops that are used, by default the best that the processor runs; name: that
+    instruction set; multiplies: whether `multiply` runs with it.
     """
 
     def __init__(self, path: Path, level: int | None = None) -> None:
@@ -59,6 +60,7 @@ class Library:
         self.level = best if level is None else level
         if not 0 <= self.level <= best:
             raise InvalidInput(f"this processor runs the loops {LEVELS[: best + 1]}, not number {level}")
+        self.name, self.multiplies = LEVELS[self.level], self.level >= 2
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self.sum_rows, self.multiply = loaded.memory_codec_sum_rows, loaded.memory_codec_multiply
         self.sum_rows.argtypes = [ctypes.c_int32, pointer, pointer, number, pointer, pointer, number]
@@ -66,16 +68,6 @@ class Library:
         self._dots = loaded.memory_codec_dots
         self._dots.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
         self._dots.restype = None
-
-    @property
-    def name(self) -> str:
-        """The instruction set in use."""
-        return LEVELS[self.level]
-
-    @property
-    def multiplies(self) -> bool:
-        """Whether `multiply` runs on this processor."""
-        return self.level >= 2
 
     def dots(self, rows: np.ndarray, scales: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Float32 [q, n], scales * (queries . rows), of rows int8 [n, d], scales float32 [n], queries int16 [q, d].

@@ -10,6 +10,7 @@ import contextlib
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ faiss: Any = _faiss  # its stubs know less than it can
 LINKS, _BUILD_EFFORT, _EFFORT = 32, 64, 64
 _NODES_A_STEP = 8  # so many vectors are compared one by one as fast as a walk goes one candidate further
 _PIECE_ROWS = 8  # searches wait while so many are added
+_LET_READ_S = 0.0001  # those that wait begin before the next are added
 _FOOTER = struct.Struct("<QI")
 
 
@@ -151,36 +153,28 @@ def _crc_of(path: Path, revision: int, less: int = 0) -> int:
 
 
 class _ReadersOrWriter:
-    """FAISS allows no search of an index while vectors are added. Waiting readers go before the next writer."""
+    """FAISS allows no search of an index while vectors are added. A writer that waits lets no further reader begin."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers = self._waiting = 0
-        self._writing = False
+        self._turn, self._counting, self._index = threading.Lock(), threading.Lock(), threading.Lock()
+        self._readers = 0
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        with self._changed:
-            self._waiting += 1
-            self._changed.wait_for(lambda: not self._writing)
-            self._waiting -= 1
+        with self._turn, self._counting:
+            if not self._readers:
+                self._index.acquire()
             self._readers += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._counting:
                 self._readers -= 1
-                self._changed.notify_all()
+                if not self._readers:
+                    self._index.release()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
-            self._writing = True  # no further reader begins
-            self._changed.wait_for(lambda: not self._readers)
-        try:
+        with self._turn, self._index:
             yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
+        time.sleep(_LET_READ_S)

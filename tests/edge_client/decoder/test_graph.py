@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_client.decoder import graph
-from edge_client.decoder.graph import DecoderGraph, fastest, physical_cores, return_free_memory, step_ms
+from edge_client.decoder.graph import DecoderGraph, fastest, return_free_memory
 from memory_model.bundle import Bundle
 
 BLOCK_BYTES, BLOCKS, KEPT_EVERY = 32 << 10, 2000, 16
@@ -52,11 +52,6 @@ def test_the_number_of_threads_is_measured_once_and_kept_with_the_bundle(
     assert measured == [1, 2, 3, 1, 2]
     (folder / "cache" / "threads.json").write_text("garbage")
     assert DecoderGraph.open(folder / "decoder.onnx", provider="cpu").threads == 2
-
-
-def test_a_step_can_be_measured_on_the_exported_graph(tiny: Bundle) -> None:
-    assert 0 < step_ms(DecoderGraph.open(tiny.decoder, threads=1)) < 1000
-    assert 1 <= physical_cores() <= (os.cpu_count() or 1)
 
 
 def resident_bytes() -> int:

@@ -76,19 +76,6 @@ def test_any_sequence_of_changes_keeps_text_and_memories(steps: list[tuple[str, 
                 np.testing.assert_array_equal(seen, np.concatenate(want) if want else seen[:0])
 
 
-def test_halves_are_kept_as_halves() -> None:
-    caches = Caches(CONFIG, CONTEXT, dtype=np.float16)
-    memory, rows = random_memory(CONFIG, 0), text(caches, 10, 0)
-    caches.begin(0, memory=True)
-    caches.write(0, True, rows)
-    caches.inject(0, [memory])
-    name = next(n for n, t in caches.tensors.items() if n == t.keys and t.layout != TEXT)
-    assert caches.read(0, True, 10)[name].dtype == np.float16
-    first, tensor = caches.tensors[name].first_rows[0], caches.tensors[name]
-    want = memory.keys[first : first + min(tensor.tokens[0], memory.tokens)].astype(np.float16)
-    np.testing.assert_array_equal(seen_memories(caches, 0, name)[0], want)
-
-
 def test_what_does_not_fit_the_slots_is_refused() -> None:
     good = [random_memory(CONFIG, n) for n in range(6)]
     small = ExplicitMemory(good[0].keys[:-1], good[0].values, 3)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import onnxruntime as ort
@@ -17,14 +15,12 @@ from edge_client.decoder.providers import (
     Gpu,
     cache_folder,
     decoder_inputs,
-    decoder_profile,
     named_errors,
     open_session,
 )
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
-from memory_model.errors import CorruptFile, InvalidInput
-from tests.edge_client.tiny_bundle import tiny_config
+from memory_model.errors import InvalidInput
 
 ORIN = Gpu("Orin", "87")
 EVERY = list(providers.RUNTIME_NAMES.values())
@@ -79,16 +75,6 @@ def test_the_inputs_that_a_profile_covers_are_those_of_the_exported_graph(tiny: 
     assert decoder_inputs(tiny.config) == declared
 
 
-def test_a_profile_is_ordered_and_reaches_the_whole_context() -> None:
-    profile = decoder_profile(tiny_config(), context=512, parallel=3)
-    for least, typical, most in profile.values():
-        assert all(a <= b <= c for a, b, c in zip(least, typical, most, strict=True))
-    assert profile["token_ids"] == ((1, 1), (1, 1), (3, 64))
-    least, _, most = profile["memory_keys_0"]
-    assert least[2] > 5 * 32
-    assert most[2] >= 512 + 5 * 32
-
-
 @pytest.mark.parametrize("other", ["gpu", "tensorrt", "context", "bundle"])
 def test_an_engine_of_another_gpu_tensorrt_context_or_bundle_is_not_found(
     other: str, tiny: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,16 +123,6 @@ def test_a_broken_engine_is_removed_and_built_again(
     assert attempts == [["broken.engine"], []]
 
 
-def test_tensorrt_keeps_the_files_types_and_its_engine_and_timings(tmp_path: Path) -> None:
-    options = EngineCache(
-        tmp_path / "new", {"a": ((1, 2), (1, 2), (3, 4)), "b": ((1,), (1,), (9,))}
-    ).options()
-    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"] == str(tmp_path / "new")
-    assert options["trt_profile_min_shapes"] == "a:1x2,b:1"
-    assert options["trt_profile_max_shapes"] == "a:3x4,b:9"
-    assert options["trt_fp16_enable"] == options["trt_int8_enable"] == "0"
-
-
 def test_the_cache_of_a_read_only_bundle_lies_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,32 +144,3 @@ def test_out_of_memory_is_called_so(error: Exception) -> None:
     with pytest.raises(ProviderError, match="not enough memory for it") as caught, named_errors("it"):
         raise error
     assert caught.value.reason == "OUT_OF_MEMORY"
-
-
-LIMITED = """
-import resource, sys
-from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.tensors import Buffer
-from edge_client.errors import ProviderError
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
-try:
-    Buffer.zeros((1 << 30,))
-except ProviderError as error:
-    print(error.reason)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
-def test_a_cache_that_does_not_fit_in_memory_is_an_error_of_ours() -> None:
-    ran = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["OUT_OF_MEMORY"]
-
-
-def test_a_file_that_is_no_graph_is_corrupt_and_another_failure_is_not(tmp_path: Path) -> None:
-    (tmp_path / "decoder.onnx").write_bytes(b"garbage")
-    with pytest.raises(CorruptFile):
-        DecoderGraph.open(tmp_path / "decoder.onnx", provider="cpu")
-    with pytest.raises(ProviderError, match="something else") as caught, named_errors("it"):
-        raise RuntimeError("something else")
-    assert caught.value.reason == "LOAD_FAILED"

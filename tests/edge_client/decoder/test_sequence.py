@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_client.decoder.batch import Decoder
 from edge_client.decoder.graph import DecoderGraph
-from edge_client.decoder.sequence import NOTHING, Sequence
+from edge_client.decoder.sequence import Sequence
 from edge_client.errors import ContextFull, ProviderError
 from edge_client.recall.recaller import Recall
 from memory_model.bundle import Bundle
@@ -41,14 +40,6 @@ def recalled(seed: int, count: int = 3) -> Recall:
     )
 
 
-def test_chunks_and_single_steps_give_the_same_logits(decoder: Decoder) -> None:
-    tokens = list(range(100))
-    whole = decoder.sequence().read(tokens, all_logits=True)
-    stepping = decoder.sequence()
-    steps = np.concatenate([stepping.read([t]).copy() for t in tokens])
-    np.testing.assert_allclose(steps, whole, atol=1e-4)
-
-
 def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
     sequence.read(list(range(150)) * 2)
     with pytest.raises(ContextFull, match="303 tokens are cached and 101 more do not fit into 403"):
@@ -58,13 +49,6 @@ def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
     assert sequence.full
     with pytest.raises(ContextFull, match="longer context"):
         sequence.read([1])
-
-
-@pytest.mark.parametrize("tokens", [[], [-1], [258], [2**70]])
-def test_tokens_out_of_range_are_refused(sequence: Sequence, tokens: list[int]) -> None:
-    with pytest.raises(InvalidInput):
-        sequence.read(tokens)
-    assert not sequence.tokens
 
 
 @given(st.lists(st.integers(-5, 270), max_size=80), st.integers(0, 6), st.booleans())
@@ -96,13 +80,6 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
             Decoder(graph, PREFIX, context=context, parallel=parallel)
     longer = Decoder(DecoderGraph.open(tiny.decoder, threads=1), PREFIX, context=5000, parallel=1).sequence()
     assert np.isfinite(longer.read([1] * 4500)).all()
-
-
-def test_memories_need_a_sequence_begun_with_memory(sequence: Sequence) -> None:
-    sequence.begin([1, 2], memory=False)
-    with pytest.raises(InvalidInput, match="without memory"):
-        sequence.inject(recalled(1))
-    sequence.inject(NOTHING)
 
 
 # What is used again. `answer` reads as an answer does: every chunk of 16 with the memories that its text up to its end
@@ -176,15 +153,6 @@ def test_a_turn_that_was_taken_back_leaves_what_was_before_it(decoder: Decoder, 
     assert answer(sequence, instead) == answer(other, instead)
 
 
-def test_a_cancelled_answer_keeps_what_was_read(tiny: Bundle, sequence: Sequence) -> None:
-    sequence.begin(PROMPT, memory=True)
-    for start in (0, 16):
-        sequence.inject(recalled(hash(tuple(PROMPT[: start + 16])) % 1000))
-        sequence.read(PROMPT[start : start + 16])
-    sequence.end()
-    assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
-
-
 def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_next_turn(
     tiny: Bundle, sequence: Sequence
 ) -> None:
@@ -192,12 +160,6 @@ def test_a_chunk_whose_memories_failed_is_read_again_by_a_retry_but_not_by_the_n
     longer = [*PROMPT, *said, *drawn(2, 10)]
     assert sequence.valid(longer, memory=True) == len(PROMPT) + 4
     assert answer(sequence, PROMPT) == (32, fresh(tiny, PROMPT))
-
-
-def test_rows_with_and_without_memory_are_not_mixed(tiny: Bundle, sequence: Sequence) -> None:
-    answer(sequence, PROMPT)
-    assert answer(sequence, PROMPT, memory=False) == (0, fresh(tiny, PROMPT, memory=False))
-    assert answer(sequence, PROMPT) == (0, fresh(tiny, PROMPT))
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -245,14 +207,6 @@ def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> No
         DecoderGraph.open(path, threads=1)
 
 
-def saved(folder: Path, change: Callable[[dict[str, np.ndarray]], None] = lambda _: None) -> DecoderGraph:
-    loaded = tiny_loaded()
-    weights = {k: v.numpy().copy() for k, v in loaded.model.state_dict().items()}
-    change(weights)
-    decoder_graphs(weights, loaded.config)["standard"].save(folder / "decoder.onnx")
-    return DecoderGraph.open(folder / "decoder.onnx", threads=1)
-
-
 def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -> None:
     loaded = tiny_loaded()
     weights = {k: v.numpy() for k, v in loaded.model.state_dict().items()}
@@ -261,12 +215,3 @@ def test_properties_that_do_not_describe_the_graph_are_refused(tmp_path: Path) -
     graph.save(tmp_path / "decoder.onnx")
     with pytest.raises(CorruptFile):
         DecoderGraph.open(tmp_path / "decoder.onnx", threads=1)
-
-
-def test_a_decoder_that_gives_nan_says_so(tmp_path: Path) -> None:
-    def break_norm(weights: dict[str, np.ndarray]) -> None:
-        weights["norm.weight"][:] = np.nan
-
-    with pytest.raises(ProviderError, match="NaN") as raised:
-        Decoder(saved(tmp_path, break_norm), PREFIX)
-    assert raised.value.reason == "WRONG_RESULT"

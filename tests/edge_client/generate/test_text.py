@@ -26,21 +26,6 @@ def test_chunks_lie_on_the_grid_and_ask_with_content_only() -> None:
     assert [c.query for c in chunks] == ["A", "BCDE", None, "GHIJ"]
 
 
-def test_a_chunk_with_little_content_looks_back_over_earlier_content() -> None:
-    queries = [c.query for c in cut(prompt_of("ABCDEFabGabc"), TOKENIZER, 4)]
-    assert queries == ["ABCD", "CDEF", "G"]
-    assert [q.before for q in queries if q is not None] == ["", "", "DEF"]
-
-
-def test_a_conversation_that_goes_on_keeps_its_grid() -> None:
-    prompt = prompt_of("ABCDEFGHIJ")
-    chunks = cut(prompt, TOKENIZER, 4, start=6)
-    assert [(c.start, TOKENIZER.decode(c.tokens), c.query) for c in chunks] == [
-        (6, "GH", "EFGH"),
-        (8, "IJ", "GHIJ"),
-    ]
-
-
 @given(st.text(alphabet="abAB", max_size=80), st.integers(1, 9), st.integers(0, 80))
 def test_every_token_is_read_once_and_in_order(pattern: str, size: int, start: int) -> None:
     prompt = prompt_of(pattern)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from edge_client.cli.main import app
-from edge_client.local.folder import LocalKnowledgeBases, path_of
+from edge_client.local.folder import LocalKnowledgeBases
 from edge_client.local.knowledge_base import LocalKnowledgeBase
 from edge_client.model import EdgeModel
 from edge_client.wire.client import MemoryClient
@@ -253,14 +253,3 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     assert any(request.held_ids for request in service.requests)
     assert set(service.requests[-1].held_ids) <= {n + 1 for n in range(len(TEXTS))}
     assert [secret for secret in secrets if secret in sent] == []
-
-
-def test_a_file_that_is_damaged_is_named_when_the_model_opens(tiny: Bundle, notes: Path) -> None:
-    remembered(tiny, notes)
-    path_of(Path(os.environ["EDGE_CLIENT_LOCAL"]), "mine").write_bytes(b"noise" * 1000)
-    result = run("ask", "Where is the key?", "--bundle", tiny.folder)
-    assert (result.exit_code, "CORRUPT_FILE" in result.stderr, "mine.memories" in result.stderr) == (
-        1,
-        True,
-        True,
-    )

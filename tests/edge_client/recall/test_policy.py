@@ -43,16 +43,6 @@ def test_calls_that_were_under_way_together_fail_once() -> None:
     assert pause_s(breaker, clock) == 1
 
 
-def test_a_call_from_before_the_pause_that_fails_after_it_counts_no_more() -> None:
-    clock = Clock()
-    breaker = Breaker(clock)
-    first, second = breaker.begin(), breaker.begin()
-    breaker.failed(first, AWAY)
-    clock.now += 1
-    breaker.failed(second, AWAY)
-    assert breaker.open_error() is None
-
-
 def test_the_service_names_a_longer_pause_up_to_the_longest() -> None:
     clock = Clock()
     breaker = Breaker(clock)

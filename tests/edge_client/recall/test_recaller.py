@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from edge_client.cancellation import Cancellation
-from edge_client.recall.cache import MemoryCache
 from edge_client.recall.recaller import Recall, Recaller
 from edge_client.wire.channel import ChannelSettings
 from edge_client.wire.client import MemoryClient
@@ -21,7 +20,6 @@ from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from protos.memory.v1 import retrieval_pb2
 from tests.edge_client.conftest import TEXTS
-from tests.edge_client.cut_connection import cutting
 from tests.edge_client.fake_service import FakeService
 from tests.edge_client.tiny_bundle import tiny_config
 
@@ -99,15 +97,6 @@ def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: F
     assert (second.state, all(r.held for r in second.read), equal(first, second)) == ("held", True, True)
 
 
-def test_a_chunk_with_one_new_memory_is_fetched(recaller: Recaller) -> None:
-    (first,) = recaller.recall([QUERY])
-    recaller.cache.forget(ids(first)[2])
-    (second,) = recaller.recall([QUERY])
-    assert second.state == "fetched"
-    assert [r.held for r in second.read] == [True, True, False, True, True]
-    assert equal(first, second)
-
-
 def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
     recaller: Recaller, service: FakeService
 ) -> None:
@@ -115,18 +104,6 @@ def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
     service.before = lambda *_: [recaller.cache.forget(i) for i in ids(first)]  # type: ignore[func-returns-value]
     (second,) = recaller.recall([QUERY])
     assert (second.state, equal(first, second)) == ("held", True)
-
-
-def test_without_a_cache_every_recall_is_the_same(tiny: Bundle, service: FakeService) -> None:
-    recaller = recaller_of(tiny, service.address, cache=MemoryCache(0))
-    (first,), (second,) = recaller.recall([QUERY]), recaller.recall([QUERY])
-    assert (second.state, equal(first, second)) == ("fetched", True)
-
-
-def test_memories_that_sessions_share_cannot_be_written(recaller: Recaller) -> None:
-    (found,) = recaller.recall([QUERY])
-    with pytest.raises(ValueError, match="read-only"):
-        found.memories[0].keys[0] = 0
 
 
 # One memory is wrong: the others are read
@@ -193,17 +170,6 @@ def test_a_held_memory_with_another_checksum_is_fetched_anew(
     assert (third.state, equal(third, first)) == ("fetched", True)
 
 
-def test_hits_beyond_the_models_number_are_not_read(recaller: Recaller, service: FakeService) -> None:
-    def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
-        for n in range(100):
-            hit = response.results[0].hits.add(memory_id=1000 + n, payload=b"never looked at")
-            hit.payload_crc32c = 1
-
-    service.spoil = spoil
-    (found,) = recaller.recall([QUERY])
-    assert (len(found.memories), len(found.read)) == (5, 5)
-
-
 def test_a_memory_named_twice_is_read_once(recaller: Recaller, service: FakeService) -> None:
     def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
         hits = response.results[0].hits
@@ -230,28 +196,6 @@ def test_an_outage_costs_one_call_until_its_pause_is_over(tiny: Bundle, service:
     clock.now += 1
     service.abort = None
     assert [recaller.recall([QUERY])[0].state for _ in range(2)] == ["fetched", "held"]
-
-
-def test_calls_that_fail_together_open_a_pause_once(
-    tiny: Bundle, service: FakeService, gate: threading.Event
-) -> None:
-    """Review, bug 3: concurrent failures were counted as consecutive ones."""
-    clock = Clock()
-    recaller = recaller_of(tiny, service.address, clock=clock)
-
-    def fail(number: int, context: grpc.ServicerContext) -> None:
-        if number == 3:
-            gate.set()
-        gate.wait(LONG_S)
-        context.abort(grpc.StatusCode.UNAVAILABLE, "away")
-
-    service.before = fail
-    threads = [threading.Thread(target=recaller.recall, args=([QUERY],)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert "not asked again for 1.0 s" in recaller.recall([QUERY])[0].error
 
 
 def test_a_slow_device_does_not_blame_the_service(
@@ -289,19 +233,6 @@ def test_a_fault_of_the_device_costs_a_chunk(recaller: Recaller, monkeypatch: py
 
 
 # Connections and cancellation
-
-
-def test_a_connection_that_breaks_in_mid_response_costs_one_recall(
-    tiny: Bundle, service: FakeService
-) -> None:
-    clock = Clock()
-    with cutting(service.address, 2000) as proxy:
-        recaller = recaller_of(tiny, proxy.address, clock=clock)
-        (found,) = recaller.recall([QUERY])
-        assert (found.state, found.reason) == ("failed", "UNREACHABLE")
-        clock.now += 1.0
-        assert recaller.recall([QUERY])[0].state == "fetched"
-        recaller.close()
 
 
 def test_a_cancelled_recall_ends_its_call_and_is_no_failure(

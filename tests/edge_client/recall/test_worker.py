@@ -55,7 +55,7 @@ def recalling() -> Recalling:
 
 @pytest.fixture
 def worker(recalling: Recalling) -> Iterator[RecallWorker]:
-    opened = RecallWorker(recalling, most=2)
+    opened = RecallWorker(recalling, most=2)  # type: ignore[arg-type]
     yield opened
     opened.close()
 

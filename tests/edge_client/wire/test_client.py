@@ -70,17 +70,6 @@ def test_a_request_says_what_is_wanted_and_what_this_device_can_read(
     assert (full.maximum_drop, full.minimum_score) == pytest.approx((LARGEST_DROP, 0.1))
 
 
-def test_held_memories_come_without_payload_and_say_so(
-    tiny: Bundle, service: FakeService, vectors: np.ndarray
-) -> None:
-    answer = retrieve(tiny, service.address, vectors[:1], k=3, held_ids=[1])
-    assert [(h.held, bool(h.payload)) for h in answer.hits[0] if h.memory_id == 1] == [(True, False)]
-    for hit in answer.hits[0]:
-        assert hit.held is not bool(hit.payload)
-        if hit.payload:
-            hit.check()
-
-
 @pytest.mark.parametrize(("payload_bytes", "most"), [(0, QUERIES_PER_CALL), (RECEIVE_LIMIT_BYTES // 3, 2)])
 def test_many_queries_are_cut_into_requests_whose_answers_can_come_and_joined_in_order(
     tiny: Bundle, service: FakeService, vectors: np.ndarray, payload_bytes: int, most: int

@@ -45,12 +45,6 @@ def test_every_status_has_a_reason_that_the_error_tree_lists() -> None:
         assert "host:1" in str(error)
 
 
-def test_the_services_own_reason_goes_before_the_status() -> None:
-    info = error_details_pb2.ErrorInfo(reason="KNOWLEDGE_BASE_NOT_FOUND")
-    error = call_error(Failed(grpc.StatusCode.NOT_FOUND, "none", [info]), "host:1", 2.0)
-    assert (error.reason, error.unavailable) == ("KNOWLEDGE_BASE_NOT_FOUND", False)
-
-
 def test_reason_help_and_pause_come_from_the_details() -> None:
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000))
     link = error_details_pb2.Help.Link(description="read this", url="https://docs.example")
@@ -64,20 +58,6 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
     assert (error.reason, error.retry_after_s) == ("OVERLOADED", 1.5)
     assert error.help == "read this https://docs.example"
     assert str(error) == "the service at host:1 refused (OVERLOADED): full: read this https://docs.example"
-
-
-def test_a_mismatch_says_where_the_right_bundle_comes_from() -> None:
-    info = error_details_pb2.ErrorInfo(reason="MODEL_MISMATCH")
-    error = call_error(Failed(grpc.StatusCode.FAILED_PRECONDITION, "other", [info]), "host:1", 2.0)
-    assert error.reason == "MODEL_MISMATCH"
-    assert "edge-client pull" in str(error)
-
-
-def test_details_that_are_none_leave_the_status() -> None:
-    broken = Failed(grpc.StatusCode.NOT_FOUND)
-    broken.raw = b"\xff\xff\xff"
-    error = call_error(broken, "host:1", 2.0)
-    assert error.reason == "INVALID_REQUEST"
 
 
 @pytest.mark.parametrize(("mark", "meaning", "help_"), call_errors._HANDSHAKES)

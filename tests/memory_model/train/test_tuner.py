@@ -29,7 +29,7 @@ def batches() -> FactConversations:
 
 
 def tuner(folder: Path, steps: int, *, start: Adapter | None = None, **plan: object) -> Tuner:
-    fields = {"rank": 4, "alpha": 4.0, "first_layer": 0, "learning_rate": 1e-2, "warmup": 2}
+    fields = {"rank": 4, "first_layer": 0, "learning_rate": 1e-2, "warmup": 2}
     made = TuningPlan(steps=steps, **{**fields, **plan})  # type: ignore[arg-type]
     return Tuner(tiny_loaded().model, PREFIX, batches(), made, folder, "base", start=start)
 

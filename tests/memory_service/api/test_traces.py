@@ -12,7 +12,7 @@ from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import TracerProvider
 
-from tests.memory_service.encoders import HashEncoder, vector_of
+from tests.memory_service.encoders import HashEncoder
 from tests.memory_service.running import Client, document, running
 
 
@@ -23,9 +23,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: list[Any] = []
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                self.spans += scope.spans
+        self.spans += [
+            span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans
+        ]
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
@@ -42,7 +42,7 @@ def test_the_clients_span_holds_the_services(tmp_path: Path) -> None:
             client = Client(intercept_channel(plain.channel, client_interceptor(tracer)))
             client.ingest("kb", document("a", "A."))
             with tracer.get_tracer("test").start_as_current_span("question") as asked:
-                client.retrieve("kb", vector_of("A.")[None])
+                client.hits("kb", "A.")
     finally:
         server.stop(1).wait()
     trace_id = asked.get_span_context().trace_id.to_bytes(16, "big")
