@@ -89,5 +89,6 @@ def test_the_page_of_another_machine_does_all_that_needs_a_secure_context_elsewh
                 two.get_by_role("button", name="New chat").click()
                 set_settings(two, mode="exact", max_tokens="40")
                 expect(ask_and_wait(two, QUESTION)).to_contain_text(ANSWER)
+                expect(two.locator(".toast")).to_have_count(0)
                 two.mouse.move(700, 30)
                 picture(two, "lan")
