@@ -16,8 +16,6 @@ from edge_client.serve.settings import ServeSettings
 from edge_client.settings import EdgeSettings
 from memory_model.errors import InvalidInput
 
-EVERYWHERE = ("0.0.0.0", "::", "[::]")
-
 
 @with_options("bundle", "service", "knowledge_base", "local", "offline")
 def serve(
@@ -56,7 +54,7 @@ def serve(
             timeout_graceful_shutdown=3, ssl_certfile=certificate, ssl_keyfile=key,
         )  # fmt: skip
         number = listening.getsockname()[1]
-        shown = network_address() if settings.host in EVERYWHERE else settings.host
+        shown = network_address() if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
         url = f"{'https' if settings.tls else 'http'}://{shown}:{number}"
         page = f"{url}/#key={access.key}" if access.made else f"{url}/"
         typer.echo(f"chat at {page}, OpenAI's interface at {url}/v1", err=True)

@@ -141,6 +141,7 @@ def test_the_service_dies_in_mid_conversation_and_comes_back(
         day.start_service()
     expect(page.locator("#service")).to_have_text("online")
     expect(page.locator("#offline")).to_be_hidden()
-    answer = ask_and_wait(page, QUESTION, 2)
+    page.get_by_role("button", name="New chat").click()
+    answer = ask_and_wait(page, QUESTION)
     expect(answer).to_contain_text(ANSWER)
     expect(answer).not_to_contain_text("weights alone")
