@@ -21,13 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from memory_model.chat import text_start
 from memory_model.cli import options
-from memory_model.cli.evaluation import (
-    PrecisionOption,
-    computed_in,
-    open_knowledge_base,
-    scored,
-    show,
-)
+from memory_model.cli.evaluation import PrecisionOption, computed_in, open_knowledge_base, scored, show
 from memory_model.cli.options import console, open_embedder, progress_bar, write_json
 from memory_model.data import factbook
 from memory_model.digest import file_sha256

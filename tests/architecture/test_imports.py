@@ -32,9 +32,7 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
         "for name in json.loads(sys.argv[1]):\n    importlib.import_module(name)\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(modules)], capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(modules)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -53,9 +51,7 @@ def test_the_top_level_of_the_model_package_is_torch_free() -> None:
 
 
 def test_the_service_command_answers_without_loading_the_device() -> None:
-    assert not any(
-        name.startswith("edge_client") for name in loaded_after_importing(modules_of("memory_service"))
-    )
+    assert not any(name.startswith("edge_client") for name in loaded_after_importing(modules_of("memory_service")))
 
 
 @pytest.mark.parametrize("package", ["memory_model", "memory_service", "edge_client"])

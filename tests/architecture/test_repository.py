@@ -9,12 +9,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "SECURITY.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # A download address of a package registry, in whatever file: installs must follow the user's own settings.
 REGISTRY = re.compile(
@@ -65,9 +60,7 @@ def test_every_make_command_in_the_documents_exists() -> None:
     targets = makefile_targets()
     assert {"setup", "demo", "test", "lint"} <= targets
     for document in DOCUMENTS:
-        for target in re.findall(
-            r"(?:`|^\s*|\$ )make ([a-z][a-z-]*)", document.read_text(), flags=re.MULTILINE
-        ):
+        for target in re.findall(r"(?:`|^\s*|\$ )make ([a-z][a-z-]*)", document.read_text(), flags=re.MULTILINE):
             assert target in targets, f"{document.relative_to(ROOT)} tells to run `make {target}`"
 
 

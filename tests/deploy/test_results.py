@@ -69,9 +69,7 @@ def test_every_scenario_has_valid_settings_and_five_rounds_unless_it_is_quick(na
 def test_every_figure_that_a_scenario_measures_has_a_direction(name):
     """Those that its file names: `with_intervals(keys, ratio=…)`, `measured["ratio"] = …`."""
     source = (ROOT / "deploy/bench/scenarios" / f"{name.replace('-', '_')}.py").read_text()
-    named = re.findall(
-        r"(\w+)=(?:median|ratio)_interval\(|\"(\w+)\"\]?(?: =|:) (?:median|ratio)_interval\(", source
-    )
+    named = re.findall(r"(\w+)=(?:median|ratio)_interval\(|\"(\w+)\"\]?(?: =|:) (?:median|ratio)_interval\(", source)
     assert {one or other for one, other in named} <= set(find_scenario(name).directions)
 
 

@@ -68,9 +68,7 @@ def test_a_peer_that_is_not_installed_or_fails_is_named_with_the_reason() -> Non
     def fails() -> dict[str, object]:
         raise ScenarioFailed("a\nno memory")
 
-    absent, there = (
-        Peer(module, PEERS["lancedb"].fill, PEERS["lancedb"].opened) for module in ("no_such", "json")
-    )
+    absent, there = (Peer(module, PEERS["lancedb"].fill, PEERS["lancedb"].opened) for module in ("no_such", "json"))
     assert if_it_can(absent, fails) == {"missing": "no_such is not installed: `make bench-peers`"}
     assert if_it_can(there, fails) == {"missing": "failed: no memory"}
 

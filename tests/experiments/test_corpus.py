@@ -90,10 +90,7 @@ def test_a_corpus_is_written_with_its_questions_and_its_manifest(
     out = tmp_path / "out"
     cache = out / preparing.CACHE / "pypi"
     texts = {"first": [NOBEL, GARBO], "second": [NOBEL, "Nothing of this was ever said before."]}
-    prizes = {
-        "nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n",
-        "trivia.dev": "",
-    }
+    prizes = {"nq.dev": "who had the prize of 1903 for work on radiation\t['Marie Curie']\n", "trivia.dev": ""}
     sources = []
     for name, said in texts.items():
         package = wheel(cache / f"{name}-1-py3-none-any.whl", {"texts": "\n".join(said)})
@@ -231,10 +228,7 @@ def test_a_question_finds_the_reference_that_answers_it_in_its_own_words() -> No
         ("Which fish is a mola mola?", ["Sunfish"]),  # no passage
         ("who wrote the aeneid", ["Homer"]),  # another answer
         ("which is the canal that links the north sea with the Kiel Canal", ["Kiel Canal"]),  # says it itself
-        (
-            "who wrote the Georgics and the Eclogues for Maecenas, Virgil's patron",
-            ["Roman"],
-        ),  # few of its words
+        ("who wrote the Georgics and the Eclogues for Maecenas, Virgil's patron", ["Roman"]),  # few of its words
         ("who was a roman poet", ["the Aen"]),  # no whole word
     ],
 )

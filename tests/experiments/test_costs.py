@@ -12,9 +12,7 @@ from memory_model.errors import InvalidInput
 from memory_model.models.folder import DEFAULT
 
 
-@pytest.mark.parametrize(
-    ("model", "said"), [("memory3-2b", "from 0.494 to 13,400 uses"), (str(DEFAULT), "from ")]
-)
+@pytest.mark.parametrize(("model", "said"), [("memory3-2b", "from 0.494 to 13,400 uses"), (str(DEFAULT), "from ")])
 def test_the_command_prints_the_interval_of_a_shape_or_folder(model: str, said: str) -> None:
     done = CliRunner().invoke(app, ["cost", model])
     assert done.exit_code == 0, done.output

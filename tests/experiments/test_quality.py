@@ -9,15 +9,7 @@ import pytest
 import torch
 
 from docs.quality import BEGIN, END, Bar, page, taken_over
-from experiments.quality import (
-    SECTIONS,
-    Measured,
-    is_kept,
-    keep,
-    read_measured,
-    selected,
-    window_loss,
-)
+from experiments.quality import SECTIONS, Measured, is_kept, keep, read_measured, selected, window_loss
 from memory_model.errors import CorruptFile, InvalidInput
 from memory_model.eval.conditions import Scores
 from memory_model.eval.subject import MemoryBank, Subject
@@ -31,9 +23,7 @@ MARKED = f"# Quality\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
 def measured(name: str = "same_field", part: str = "test", model_id: str = "m1", right: int = 30) -> Measured:
     """A section of 40 rows, `right` of them answered exactly with memory, 20 with the five texts."""
     scores = {
-        condition: Scores(
-            exact_match=[1.0] * hits + [0.0] * (40 - hits), f1=[1.0] * hits + [0.0] * (40 - hits)
-        )
+        condition: Scores(exact_match=[1.0] * hits + [0.0] * (40 - hits), f1=[1.0] * hits + [0.0] * (40 - hits))
         for condition, hits in (("memory", right), ("rag_five", 20), ("rag", 38))
     }
     key = {"evaluator": 2, "model_id": model_id, "codec_id": "c", "precision": "float32"}

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.question_sets import (
-    fact_sets,
-    hard_rows,
-    holders,
-    twin_rows,
-    unanswerable_rows,
-)
+from experiments.question_sets import fact_sets, hard_rows, holders, twin_rows, unanswerable_rows
 from memory_model.data import factbook
 from memory_model.eval.rows import read_rows
 from memory_model.models.folder import ModelFolder
@@ -90,9 +84,7 @@ def test_the_committed_sets_are_whole_and_readable(name: str, count: int) -> Non
         assert row.answerable == (name not in ("unanswerable", "unanswerable_dev"))
 
 
-@pytest.mark.parametrize(
-    ("name", "held_out"), [("heldout_hard", True), ("facts_dev", False), ("hard_dev", False)]
-)
+@pytest.mark.parametrize(("name", "held_out"), [("heldout_hard", True), ("facts_dev", False), ("hard_dev", False)])
 def test_only_tests_are_about_countries_held_out_of_tuning(name: str, held_out: bool) -> None:
     titles = {d["title"] for d in json.loads((DATA / "heldout.json").read_text())}
     for row in committed(name):

@@ -38,21 +38,9 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     bundle, out, data = tiny_bundle(tmp_path), tmp_path / "out.jsonl", tmp_path / "facts.jsonl"
     kept = [d for d in DOCUMENTS if not factbook.held_out(d["key"])]
     data.write_text("".join(json.dumps(d) + "\n" for d in kept))
-    command = [
-        "long-conversation",
-        "--bundle",
-        bundle.folder,
-        "--out",
-        out,
-        "--data",
-        data,
-        "--distances",
-        "300,1200",
-    ]
+    command = ["long-conversation", "--bundle", bundle.folder, "--out", out, "--data", data, "--distances", "300,1200"]
     for questions in (1, 2):
-        done = CliRunner().invoke(
-            app, [str(c) for c in (*command, "--questions", questions, "--context", 900)]
-        )
+        done = CliRunner().invoke(app, [str(c) for c in (*command, "--questions", questions, "--context", 900)])
         assert done.exit_code == 0, done.output
         if questions == 1:
             out.write_text(out.read_text() + '{"number": 0, "dist')  # the process was killed here

@@ -118,14 +118,8 @@ def test_a_file_reads_the_same_and_one_of_tables_for_each_head_is_refused(
     for codec in (token_codec, ExactCodec(32)):
         codec.save(tmp_path / "codec.npz")
         read = MemoryCodec.load(tmp_path / "codec.npz")
-        assert (read.codec_id, read.together, read.head_dim) == (
-            codec.codec_id,
-            codec.together,
-            codec.head_dim,
-        )
-        np.testing.assert_allclose(
-            read.decode(read.encode(data)), codec.decode(codec.encode(data)), atol=1e-2
-        )
+        assert (read.codec_id, read.together, read.head_dim) == (codec.codec_id, codec.together, codec.head_dim)
+        np.testing.assert_allclose(read.decode(read.encode(data)), codec.decode(codec.encode(data)), atol=1e-2)
     token_codec.save(tmp_path / "codec.npz")
     with np.load(tmp_path / "codec.npz") as file:
         twice = {name: np.concatenate([file[name]] * (1 + (name != "header"))) for name in file.files}

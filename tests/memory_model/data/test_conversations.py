@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from memory_model.data.batches import IGNORE, Batch, BatchSource, Mixture
-from memory_model.data.conversations import (
-    REFUSAL,
-    AskedConversations,
-    FactConversations,
-    Sizes,
-    references_of,
-)
+from memory_model.data.conversations import REFUSAL, AskedConversations, FactConversations, Sizes, references_of
 from memory_model.data.passages import Asked, Passage
 from memory_model.data.running_text import KeepingBatches
 from memory_model.errors import InvalidInput
@@ -39,10 +33,7 @@ def facts(sizes: Sizes = SIZES, longest: int = 32, **options: float) -> FactConv
 
 
 def people(sizes: Sizes = SIZES) -> AskedConversations:
-    rows = [
-        Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}")
-        for n in range(8)
-    ]
+    rows = [Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}") for n in range(8)]
     return AskedConversations(rows, tiny_loaded().chat, 1, sizes, longest=32)
 
 
@@ -71,9 +62,7 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
     refused = 0
     for _ in range(10):
         batch = maker.next()
-        for ids, labels, read_slots in zip(
-            batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True
-        ):
+        for ids, labels, read_slots in zip(batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True):
             texts = "\n".join(decode(batch.reference_ids[m].tolist()) for m in read_slots if m >= 0)
             spoken = decode(ids.tolist())
             for answer in decode(

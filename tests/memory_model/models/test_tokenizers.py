@@ -16,14 +16,7 @@ from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.errors import InvalidInput
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.tokenizer import SpecialTokens, Tokenizer
-from tests.memory_model.models.published import (
-    CHATML,
-    LLAMA2,
-    add_tokenizer,
-    byte_level,
-    published,
-    sentence_piece,
-)
+from tests.memory_model.models.published import CHATML, LLAMA2, add_tokenizer, byte_level, published, sentence_piece
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
 KINDS = {
@@ -44,9 +37,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[Backend, str, Tokenizer]:
     return backend, template, Tokenizer.from_json(backend.to_str(), special)
 
 
-def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(
-    kind: tuple[Backend, str, Tokenizer],
-) -> None:
+def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(kind: tuple[Backend, str, Tokenizer]) -> None:
     backend, template, tokenizer = kind
     bos, eos = (backend.id_to_token(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
     theirs = tf.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)

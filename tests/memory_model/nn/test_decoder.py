@@ -21,9 +21,7 @@ def logits(model: Decoder, ids: torch.Tensor, positions: torch.Tensor, **reading
 
 def test_the_packaged_gguf_knows_berlin() -> None:
     loaded = load_base()
-    ids = torch.tensor(
-        [loaded.tokenizer.encode("The capital of France is Paris, and the capital of Germany is")]
-    )
+    ids = torch.tensor([loaded.tokenizer.encode("The capital of France is Paris, and the capital of Germany is")])
     found = logits(loaded.model, ids, torch.arange(ids.shape[1])[None])
     assert loaded.tokenizer.decode([int(found[0, -1].argmax())]) == " Berlin"
 
@@ -110,9 +108,7 @@ def test_heads_without_a_budget_do_not_see_memory() -> None:
     with torch.no_grad():
         for head in config.memory.heads:
             start = head.head * config.group * config.head_dim
-            model.layers[head.layer].self_attn.o_proj.weight[
-                :, start : start + config.group * config.head_dim
-            ] = 0
+            model.layers[head.layer].self_attn.o_proj.weight[:, start : start + config.group * config.head_dim] = 0
     ids, positions = torch.randint(0, 64, (1, 9)), torch.arange(9)[None]
     chunk = torch.zeros(1, 9, dtype=torch.long)
     read = logits(model, ids, positions, memory=random_memories(config, (1, 1, 5)), chunk_BT=chunk)

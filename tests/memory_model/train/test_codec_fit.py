@@ -28,9 +28,7 @@ def batch(seed: int = 0) -> Batch:
     labels[:, -5:] = ids[:, -5:]
     lengths = torch.randint(9, 17, (6,), generator=random)
     memories = torch.stack([torch.randperm(6, generator=random)[:3] for _ in range(4)])[:, None]
-    return Batch(
-        torch.randint(0, 64, (6, 16), generator=random), lengths, ids, labels, memories, torch.zeros_like(ids)
-    )
+    return Batch(torch.randint(0, 64, (6, 16), generator=random), lengths, ids, labels, memories, torch.zeros_like(ids))
 
 
 def test_a_recipe_is_parts_and_bits_of_a_token_or_faiss() -> None:
@@ -73,9 +71,7 @@ def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> No
     rng = np.random.default_rng(0)
     error = rng.normal(size=8)
     out = model.blocks[2].self_attn.o_proj.weight.detach().double().numpy()
-    moved = sum(
-        float(((out[:, h * 8 : (h + 1) * 8] @ error) ** 2).sum()) for h in (0, 1)
-    )  # head 0's two queries
+    moved = sum(float(((out[:, h * 8 : (h + 1) * 8] @ error) ** 2).sum()) for h in (0, 1))  # head 0's two queries
     other = rng.normal(size=8)
     moved_other = sum(float(((out[:, h * 8 : (h + 1) * 8] @ other) ** 2).sum()) for h in (0, 1))
     assert error @ metrics[3] @ error / (other @ metrics[3] @ other) == pytest.approx(moved / moved_other)

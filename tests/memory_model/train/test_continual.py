@@ -24,20 +24,7 @@ from tests.memory_model.tiny import PREFIX
 
 PLAN = RetrievalPlan(tokens=96, chunk_tokens=16, reference_tokens=32, shared=3, candidates=12)
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
-WORDS = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "flint",
-    "grove",
-    "haven",
-    "inlet",
-    "jetty",
-    "knoll",
-    "ledge",
-]
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "flint", "grove", "haven", "inlet", "jetty", "knoll", "ledge"]
 
 
 class CountingEmbedder:
@@ -73,9 +60,7 @@ def corpus(folder: Path, count: int = 60) -> Path:
     return folder
 
 
-def made(
-    folder: Path, plan: RetrievalPlan = PLAN, embedder: CountingEmbedder | None = None
-) -> RetrievedSequences:
+def made(folder: Path, plan: RetrievalPlan = PLAN, embedder: CountingEmbedder | None = None) -> RetrievedSequences:
     files = corpus_files(corpus(folder / "corpus"))
     return prepare(files, TOKENIZER, embedder or CountingEmbedder(), folder / "made", plan)
 
@@ -125,9 +110,7 @@ def test_what_is_held_out_is_neither_read_nor_learned(data: RetrievedSequences) 
     assert sum(f"Tale {n}\n" in everything for n in range(60)) > 50
 
 
-def test_an_interrupted_preparation_goes_on_where_it_stopped(
-    tmp_path: Path, data: RetrievedSequences
-) -> None:
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path: Path, data: RetrievedSequences) -> None:
     whole = CountingEmbedder()
     made(tmp_path / "whole", embedder=whole)
     assert whole.calls >= 3
