@@ -42,8 +42,7 @@ from memory_model.config import MEMORY_FORMAT_VERSION, MemoryConfig, ModelConfig
 from memory_model.nn.decoder import Decoder, MemoryBatch
 from memory_model.nn.serving import BatchedDecoder
 from memory_model.nn.writing import stack_memories
-from memory_service.stores import NewDocument, NewReference, Query, open_store
-from memory_service.stores.identity import WriterIdentity
+from memory_service.stores import NewDocument, NewReference, Query, WriterIdentity, open_store
 
 DIMENSION = 1024
 """Numbers in a vector of a reference, as BGE-M3's."""

@@ -2,22 +2,6 @@
 
 The reason is the class's name in capitals, such as STORE_FULL; clients depend on it.
 
-    ServiceError              INTERNAL
-      BadRequest              INVALID_ARGUMENT, also its reason; `field` names the value
-        MalformedRequest, WrongVectorSize, VectorNotFinite, DocumentEmpty, DocumentTooLarge, PayloadCorrupt
-      KnowledgeBaseNotFound, DocumentNotFound, BundleFileNotFound          NOT_FOUND
-      KnowledgeBaseExists     ALREADY_EXISTS
-      KnowledgeBaseChanged    ABORTED, retryable
-      Unauthenticated         UNAUTHENTICATED
-      CertificateUnknown, ScopeTooSmall                                    PERMISSION_DENIED
-      BundleNotConfigured, MemoriesUnwritten                               FAILED_PRECONDITION
-      KnowledgeBaseDamaged    DATA_LOSS
-      QuotaExceeded           RESOURCE_EXHAUSTED
-      Overloaded, RateExceeded, StoreFull                                  RESOURCE_EXHAUSTED, retryable
-      ShuttingDown, StoreUnavailable                                       UNAVAILABLE, retryable
-      DeadlineExceeded        DEADLINE_EXCEEDED
-      EncodingFailed          INTERNAL
-
 Retryable errors carry RetryInfo: the same request may succeed after `retry_after_s`. All others are final.
 The mismatches of `memory_model.errors` (model, codec, memory format, embedder) become FAILED_PRECONDITION.
 What is in no tree is a bug: INTERNAL with reason INTERNAL, its traceback in the log, not on the wire.

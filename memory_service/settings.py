@@ -99,11 +99,6 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    def for_workers(self) -> Settings:
-        """The same with absolute paths, for processes that run in another folder."""
-        paths = {name: value.resolve() for name, value in self if isinstance(value, Path)}
-        return self.model_copy(update=paths)
-
     def store_options(self) -> StoreOptions:
         """What the store's address does not say."""
         return StoreOptions(

@@ -90,8 +90,9 @@ class WriteGuard:
 
         What needs no more than before is admitted, also after the quota was made smaller.
         """
-        tenant, more = tenant_of(base.name), _use_of(documents)
-        quota = self._quota_of(tenant)
+        tenant, references = tenant_of(base.name), [one for document in documents for one in document.references]
+        sizes = (len(one.text.encode()) + len(one.payload) + one.vector.nbytes for one in references)
+        quota, more = self._quota_of(tenant), Use(len(references), sum(sizes))
         if quota.references or quota.bytes:
             with self._lock:
                 self._require_room(tenant, quota, more, base, documents)
@@ -146,9 +147,3 @@ def _excess(use: Use, more: Use, quota: Quota) -> tuple[str, int, int] | None:
         if limit and needed > 0 and held + needed > limit:
             return name, held, limit
     return None
-
-
-def _use_of(documents: Sequence[NewDocument]) -> Use:
-    references = [reference for document in documents for reference in document.references]
-    sizes = (len(one.text.encode()) + len(one.payload) + one.vector.nbytes for one in references)
-    return Use(len(references), sum(sizes))

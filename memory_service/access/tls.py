@@ -49,12 +49,6 @@ class Security:
             return Security(keys, None)
         return Security(keys, _credentials(certificate, key, client_ca))
 
-    def add_port(self, server: grpc.aio.Server, listen: str) -> int:
-        """Opens the port; raises RuntimeError as grpc does when the address is taken."""
-        if self.credentials is None:
-            return server.add_insecure_port(listen)
-        return server.add_secure_port(listen, self.credentials)
-
 
 def is_loopback(listen: str) -> bool:
     """Whether only this machine can reach the address."""

@@ -15,8 +15,7 @@ from memory_service.ops.metrics import DOCUMENTS
 from memory_service.read.query import read_filter
 from memory_service.stores import KnowledgeBase, StoredVersion
 from memory_service.write.cold_start import LateMemories
-from memory_service.write.content_hash import is_unwritten, real_hash
-from memory_service.write.document import Document
+from memory_service.write.document import Document, is_unwritten, real_hash
 from memory_service.write.pipeline import IngestStream
 from memory_service.write.runtime import Runtime
 from protos.memory.v1 import ingestion_pb2 as pb

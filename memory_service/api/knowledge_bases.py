@@ -1,4 +1,4 @@
-"""KnowledgeBases: create, describe, list, count, export and remove."""
+"""KnowledgeBases: create, describe, list, count, export and remove; Operations: what a cold start left for later."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from memory_model.errors import Memory3Error
 from memory_service.access.authorization import Access, Scope
 from memory_service.api.interceptors import Call
-from memory_service.errors import KnowledgeBaseChanged, MemoriesUnwritten
-from memory_service.stores import KnowledgeBase, StoredMemory
-from memory_service.stores.identity import require_readable
+from memory_service.errors import BadRequest, KnowledgeBaseChanged, MemoriesUnwritten
+from memory_service.stores import KnowledgeBase, StoredMemory, require_readable
+from memory_service.write.cold_start import LateMemories
 from memory_service.write.runtime import Runtime
 from protos.memory.v1 import knowledge_bases_pb2 as pb
-from protos.memory.v1 import knowledge_bases_pb2_grpc
+from protos.memory.v1 import knowledge_bases_pb2_grpc, operations_pb2_grpc
+from protos.memory.v1 import operations_pb2 as ops
 
 _PAGE_BYTES = 1 << 20
 _PAGE_MEMORIES = 256
+_WRITE_MEMORIES = "write-memories/"
 
 
 class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
@@ -124,6 +127,47 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
             memory_format_id=identity.memory_format_id, embedder_id=identity.embedder_id, dimension=identity.dimension,
             created_at=created_at, state=state, problem=problem,
         )  # fmt: skip
+
+
+class Operations(operations_pb2_grpc.OperationsServicer):
+    """One for each knowledge base; joins what this process did with what the store says is left."""
+
+    def __init__(self, runtime: Runtime, late: LateMemories) -> None:
+        self._runtime = runtime
+        self._late = late
+
+    async def ListOperations(self, request: ops.ListOperationsRequest, call: Call) -> ops.ListOperationsResponse:
+        """See operations.proto."""
+        one = request.knowledge_base
+        bases = [await self._runtime.find(call.access, one)] if one else self._runtime.seen_by(call.access)
+        return ops.ListOperationsResponse(operations=[await self._operation(base, call.access) for base in bases])
+
+    async def GetOperation(self, request: ops.GetOperationRequest, call: Call) -> ops.GetOperationResponse:
+        """See operations.proto."""
+        if not request.name.startswith(_WRITE_MEMORIES):
+            raise BadRequest(
+                f"no operation is called {request.name[:80]!r}: expected {_WRITE_MEMORIES}<knowledge base>",
+                field="name",
+            )
+        base = await self._runtime.find(call.access, request.name.removeprefix(_WRITE_MEMORIES))
+        return ops.GetOperationResponse(operation=await self._operation(base, call.access))
+
+    async def _operation(self, base: KnowledgeBase, access: Access) -> ops.Operation:
+        name = access.seen_name(base.name) or ""
+        found = ops.Operation(name=_WRITE_MEMORIES + name, kind=ops.OPERATION_KIND_WRITE_MEMORIES, knowledge_base=name)
+        progress = self._late.progress(base)
+        try:
+            statistics = await self._runtime.run("read", self._runtime.store.statistics, base)
+        except Memory3Error as error:  # a damaged one must not hide the others
+            found.problem = str(error)
+            return found
+        done, failed, left = progress.written, progress.failed, statistics.unwritten_documents
+        found.progress.documents_done, found.progress.documents_left = done, left
+        found.progress.documents_failed, found.done = failed, left == 0
+        if left:
+            unwritten = f"memories of {failed} documents could not be written: see the service's log"
+            found.problem = progress.problem or (unwritten if failed else "")
+        return found
 
 
 def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:

@@ -22,14 +22,12 @@ from memory_service.access.tls import Security
 from memory_service.api.health import Health
 from memory_service.api.ingestion import Ingestion
 from memory_service.api.interceptors import METHODS, SERVICES, Calls
-from memory_service.api.knowledge_bases import KnowledgeBases
+from memory_service.api.knowledge_bases import KnowledgeBases, Operations
 from memory_service.api.models import PING_INTERVAL_MS, Models
-from memory_service.api.operations import Operations
 from memory_service.api.retrieval import Retrieval
 from memory_service.errors import KnowledgeBaseExists, StoreUnavailable
-from memory_service.ops.logs import logger
+from memory_service.ops.logs import logger, traces
 from memory_service.ops.metrics import metrics_port
-from memory_service.ops.tracing import traces
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
 from memory_service.stores import Query, Store, open_store
 from memory_service.stores.address import parse_address
@@ -117,7 +115,9 @@ class Server:
         await self._warm_up(runtime)
         late.start()
         try:
-            self.port = self._security.add_port(server, settings.listen)
+            listen, credentials = settings.listen, self._security.credentials
+            secure = credentials is not None
+            self.port = server.add_secure_port(listen, credentials) if secure else server.add_insecure_port(listen)
         except RuntimeError as error:
             raise StoreUnavailable(
                 f"cannot listen on {settings.listen}: the address is taken or not ours; choose another with --listen"

@@ -1,11 +1,10 @@
-"""The command `memory-service`: one file a command."""
+"""The command `memory-service`."""
 
 import typer
 
-from memory_service.cli.backup import backup, restore
 from memory_service.cli.documents import documents_app
 from memory_service.cli.ingest import ingest
-from memory_service.cli.kb import kb_app
+from memory_service.cli.kb import backup, kb_app, restore
 from memory_service.cli.keys import keys_app
 from memory_service.cli.serve import migrate, serve
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from memory_model.printable import printable
-from memory_service.cli.terminal import Address, asking
+from memory_service.client.connection import Address, asking
 from memory_service.settings import DEFAULT_ADDRESS
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import ingestion_pb2_grpc

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memory_model.errors import InvalidInput, Memory3Error
 from memory_model.formats import count_documents, find_sources, read_documents
-from memory_service.cli.terminal import Address, errors_for_people, plain
+from memory_service.client.connection import Address, errors_for_people, plain
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.settings import DEFAULT_ADDRESS, DEFAULT_KNOWLEDGE_BASE, load_settings
 from protos.memory.v1 import ingestion_pb2 as pb
@@ -99,7 +99,8 @@ def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str 
     from memory_service.write.encoder import ModelEncoder
 
     settings = load_settings(None, {name: value for name, value in given.items() if value is not None})
-    settings = settings.for_workers()
+    # The workers run in another folder.
+    settings = settings.model_copy(update={name: one.resolve() for name, one in settings if isinstance(one, Path)})
     with contextlib.closing(
         ingest_with_ray(
             sources, to, functools.partial(ModelEncoder, settings), workers=workers,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Optional
@@ -14,20 +13,13 @@ from rich.table import Table
 
 from memory_model.errors import InvalidInput
 from memory_service.access.keys import KeyFile, changing
-from memory_service.cli.terminal import errors_for_people, plain
+from memory_service.client.connection import errors_for_people, plain
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke; quotas of tenants.")
 
 _FILE_HELP = "the key file that the service reads"
 File = Annotated[Path, typer.Option("--keys", envvar="MEMORY_SERVICE_KEYS", help=_FILE_HELP)]
 Tenant = Annotated[str, typer.Option(help="tenant whose knowledge bases it opens; without, the operator's")]
-
-
-@contextlib.contextmanager
-def _changing(keys: Path) -> Iterator[KeyFile]:
-    """The file's content to be changed; our errors as one line."""
-    with errors_for_people(), changing(keys) as file:
-        yield file
 
 
 @keys_app.command("create")
@@ -45,12 +37,10 @@ def create(
 
     For example: memory-service keys create phones --keys keys.json --grant 'notes:read'
     """
-    with errors_for_people():
-        grants = _grants(grant)
-        expires = timedelta(days=expires_days) if expires_days is not None else None
-        with _changing(keys) as file:
-            file, key, secret = file.with_new(name, tenant, grants, expires)
-            file.write(keys)
+    expires = timedelta(days=expires_days) if expires_days is not None else None
+    with errors_for_people(), changing(keys) as file:
+        file, key, secret = file.with_new(name, tenant, _grants(grant), expires)
+        file.write(keys)
     Console(stderr=True, highlight=False).print(
         f"key {key.id} for {plain(name)}; keep what follows, it is not stored", soft_wrap=True
     )
@@ -78,10 +68,8 @@ def certificate(
     tenant: Tenant = "",
 ) -> None:
     """Set what clients with a certificate of this identity may do without an API key (mTLS)."""
-    with errors_for_people():
-        grants = _grants(grant or [])
-        with _changing(keys) as file:
-            file.with_certificate(identity, tenant, grants).write(keys)
+    with errors_for_people(), changing(keys) as file:
+        file.with_certificate(identity, tenant, _grants(grant or [])).write(keys)
     typer.echo(f"{plain(identity)}: {' '.join(grant or []) or 'nothing'}")
 
 
@@ -107,7 +95,7 @@ def _shown(grants: Mapping[str, str]) -> str:
 @keys_app.command("revoke")
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], keys: File) -> None:
     """End a key; running services refuse it within a second."""
-    with _changing(keys) as file:
+    with errors_for_people(), changing(keys) as file:
         file.with_revoked(key_id).write(keys)
     typer.echo(f"revoked {key_id}")
 
@@ -123,6 +111,6 @@ def quota(
     requests_per_s: Annotated[float, typer.Option(min=0, help="most calls a second; 0: no limit")] = 0.0,
 ) -> None:
     """Set what a tenant may hold and how often it may call, in place of the service's defaults."""
-    with _changing(keys) as file:
+    with errors_for_people(), changing(keys) as file:
         file.with_quota(tenant, references, size_bytes, requests_per_s).write(keys)
     typer.echo(f"{tenant}: {references} references, {size_bytes} bytes, {requests_per_s:g} requests a second")

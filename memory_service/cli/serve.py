@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from memory_service.cli.terminal import errors_for_people
+from memory_service.client.connection import errors_for_people
 from memory_service.settings import CONFIG_VARIABLE, DEFAULT_ADDRESS, load_settings
 from memory_service.stores.address import parse_address
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import grpc
+import typer
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from rich.console import Console
 
 from memory_model.errors import InvalidInput, Memory3Error, MissingFile
+from memory_model.printable import printable
 from memory_service.access.tls import is_loopback
 from memory_service.settings import what_is_wrong
 
+Address = Annotated[str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")]
+Stub = TypeVar("Stub")
 _RETRY_POLICY = {
     "maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 4,
     "retryableStatusCodes": ["UNAVAILABLE"],
@@ -141,3 +146,28 @@ def _read(path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
     except OSError as error:
         raise MissingFile(f"TLS file {path} cannot be read: {error.strerror}") from error
+
+
+# For people
+
+
+@contextlib.contextmanager
+def errors_for_people() -> Iterator[None]:
+    """Prints our errors as one line and exits with 1; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except Memory3Error as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+@contextlib.contextmanager
+def asking(stub: Callable[[grpc.Channel], Stub], address: str) -> Iterator[Stub]:
+    """A stub of the service, with its errors for people."""
+    with errors_for_people(), connected(address) as channel:
+        yield stub(channel)
+
+
+def plain(text: str) -> str:
+    """Text in which rich sees no markup and a terminal no command."""
+    return printable(text).replace("[", "\\[")

@@ -15,8 +15,8 @@ import grpc
 
 from memory_model.formats.document import FileDocument, where
 from memory_service.client.connection import Connection, RemoteError, connected, details_of, remote_error
-from memory_service.stores.identity import WriterIdentity
-from memory_service.write.content_hash import text_hash_of
+from memory_service.stores import WriterIdentity
+from memory_service.write.document import text_hash_of
 from protos.memory.v1 import ingestion_pb2 as pb
 from protos.memory.v1 import (
     ingestion_pb2_grpc,

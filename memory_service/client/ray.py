@@ -26,9 +26,8 @@ from memory_model.formats import read_documents
 from memory_service.client.ingest import Destination, Ingestion, Row
 from memory_service.errors import DocumentEmpty, ServiceError, described
 from memory_service.settings import Settings
-from memory_service.stores import NewDocument, Written, open_store
+from memory_service.stores import NewDocument, Written, open_store, require_same
 from memory_service.stores.address import parse_address
-from memory_service.stores.identity import require_same
 from memory_service.write.document import Document
 from memory_service.write.encoder import Encoder, checked
 from memory_service.write.pipeline import encoding_error

@@ -1,12 +1,18 @@
-"""Structured logs on stderr: one event a line, JSON for machines, coloured text on a terminal."""
+"""Structured logs on stderr (an event a line, JSON for machines, coloured text on a terminal), and traces."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
+from collections.abc import Callable, Iterator
 
+import grpc
 import structlog
+
+from memory_model.errors import InvalidInput
+from memory_service import __version__
 
 
 def configure_logs(level: str = "info") -> None:
@@ -51,3 +57,34 @@ def logger() -> structlog.typing.FilteringBoundLogger:
     """The process's logger."""
     bound: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return bound
+
+
+@contextlib.contextmanager
+def traces(
+    endpoint: str, traced: Callable[[grpc.HandlerCallDetails], bool]
+) -> Iterator[list[grpc.aio.ServerInterceptor]]:
+    """The outermost interceptor of the server: a span for each call that is traced; none without an endpoint.
+
+    endpoint: http[s]://host:port of a collector that speaks OTLP over gRPC; without one nothing is imported. Sends what
+    waits at the end. Raises InvalidInput.
+    """
+    if not endpoint:
+        yield []
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.instrumentation.grpc import aio_server_interceptor
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise InvalidInput("traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'") from error
+    resource = Resource.create({"service.name": "memory-service", "service.version": __version__})
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    spans = aio_server_interceptor(provider, traced)
+    # It expects streaming handlers to be generators. Ours are coroutines that write, and are awaited as unary ones.
+    spans._intercept_aio_server_stream = spans._intercept_aio_server_unary
+    yield [spans]
+    provider.shutdown()

@@ -1,12 +1,16 @@
-"""The address of a store: which engine, where, as whom."""
+"""The address of a store: which engine, where, as whom; and the lock of one that is a folder."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from memory_model.errors import InvalidInput
+from memory_service.errors import StoreUnavailable
 
 _EXPECTED = (
     "expected chdb:///absolute/path or file:///absolute/path (three slashes),"
@@ -16,6 +20,7 @@ _FOLDERS = ("chdb", "file")
 _SERVERS = {"clickhouse": False, "clickhouses": True, "myscale": False, "myscales": True}
 _PORTS = {False: 8123, True: 8443}
 DEFAULT_DATABASE = "memory"
+_LOCK_FILE = "memory-service.lock"
 
 
 @dataclass(frozen=True)
@@ -66,3 +71,39 @@ def parse_address(url: str) -> StoreAddress:
             database=database,
         )  # fmt: skip
     raise InvalidInput(f"store address {shown!r}: {_EXPECTED}")
+
+
+class FolderLock:
+    """One process a folder, from construction to `release` or the process's death.
+
+    Raises StoreUnavailable where another process holds it or the folder cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = (path / _LOCK_FILE).open("w")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the store cannot use {path}: {error.strerror}; name a folder that can be written"
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise StoreUnavailable(
+                f"the store at {path} is in use by another process: stop it, or send your command to it with --address"
+            ) from error
+
+    def require(self) -> None:
+        """Raises StoreUnavailable when the folder is no longer there, or another one lies in its place."""
+        same = False
+        with contextlib.suppress(OSError):
+            same = os.path.samestat(os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno()))
+        if not same:
+            raise StoreUnavailable(f"the folder {self._path} is gone, or another lies there: is its disk mounted?")
+
+    def release(self) -> None:
+        """Lets another process in."""
+        self._file.close()

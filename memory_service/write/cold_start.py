@@ -23,8 +23,7 @@ from memory_model.errors import Memory3Error
 from memory_service.errors import DocumentNotFound, KnowledgeBaseNotFound
 from memory_service.ops.logs import logger
 from memory_service.stores import Found, KnowledgeBase, NewReference, Query, Retrieved
-from memory_service.write.content_hash import is_unwritten, real_hash
-from memory_service.write.document import Document
+from memory_service.write.document import Document, is_unwritten, real_hash
 from memory_service.write.encoder import checked
 from memory_service.write.runtime import Runtime
 

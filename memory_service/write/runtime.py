@@ -13,8 +13,7 @@ from memory_service.access.authorization import Access, Scope, is_name
 from memory_service.access.quotas import WriteGuard
 from memory_service.errors import BadRequest, KnowledgeBaseNotFound
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import KnowledgeBase, Store, require_sound, unknown_knowledge_base
-from memory_service.stores.identity import require_same
+from memory_service.stores import KnowledgeBase, Store, require_same, require_sound, unknown_knowledge_base
 from memory_service.write.encoder import Encoder
 
 _REMEDY = "start the service with that model, or delete the knowledge base and ingest it again"

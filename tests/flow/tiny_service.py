@@ -21,7 +21,7 @@ from memory_model.references import split
 from memory_service.api.server import serve_until_signal
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import Settings
-from memory_service.stores.identity import WriterIdentity
+from memory_service.stores import WriterIdentity
 from memory_service.write.encoder import EncodedReferences, EncoderDescription
 from tests.edge_client.tiny_bundle import format_of, tiny_loaded
 

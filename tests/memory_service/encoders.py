@@ -16,7 +16,7 @@ import numpy as np
 from memory_model.errors import ModelMismatch
 from memory_model.references import split
 from memory_service.errors import PayloadCorrupt
-from memory_service.stores.identity import WriterIdentity
+from memory_service.stores import WriterIdentity
 from memory_service.write.encoder import EncodedReferences, EncoderDescription
 
 DIMENSION = 32

@@ -25,7 +25,7 @@ from memory_service.stores import (
     open_store,
 )
 from memory_service.stores.address import parse_address
-from memory_service.write.content_hash import content_hash_of, memory_id_of
+from memory_service.write.document import content_hash_of, memory_id_of
 from tests.memory_service.encoders import identity_of, payload_of, vector_of
 
 IDENTITY = identity_of("test")

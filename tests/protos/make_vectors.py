@@ -15,7 +15,7 @@ from memory_model.codec.codec import ExactCodec, MemoryCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
 from memory_model.config import MemoryConfig, MemoryHead, ModelConfig
 from memory_model.words import query_words
-from memory_service.write.content_hash import content_hash_of, text_hash_of
+from memory_service.write.document import content_hash_of, text_hash_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "protos" / "vectors"
 

@@ -17,8 +17,7 @@ from memory_model.errors import InvalidInput
 from memory_service.api.server import Server, keep_what_is_loaded, run
 from memory_service.ops.logs import configure_logs
 from memory_service.settings import DEFAULT_KNOWLEDGE_BASE, Settings
-from memory_service.stores import NewDocument, NewReference, open_store
-from memory_service.stores.identity import WriterIdentity
+from memory_service.stores import NewDocument, NewReference, WriterIdentity, open_store
 from memory_service.write.encoder import EncodedReferences, Encoder, EncoderDescription
 
 _BATCH = 512

@@ -18,9 +18,8 @@ from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolM
 
 from memory_service.errors import KnowledgeBaseDamaged, StoreFull, StoreUnavailable
 from memory_service.stores import StoreOptions
-from memory_service.stores.address import StoreAddress
+from memory_service.stores.address import FolderLock, StoreAddress
 from memory_service.stores.clickhouse.dialect import Dialect
-from memory_service.stores.folder_lock import FolderLock
 
 Row = Sequence[Any]
 

@@ -30,20 +30,19 @@ from memory_service.stores import (
     StoredMemory,
     StoredVersion,
     StoreOptions,
+    WriterIdentity,
     Written,
     require_sound,
     unknown_document,
 )
 from memory_service.stores.address import StoreAddress
-from memory_service.stores.clickhouse.bases import Bases
-from memory_service.stores.clickhouse.check import note_documents
+from memory_service.stores.clickhouse.bases import Bases, note_documents
 from memory_service.stores.clickhouse.dialect import filter_sql
 from memory_service.stores.clickhouse.engine import Engine, engine_errors
 from memory_service.stores.clickhouse.migrations import migrate
 from memory_service.stores.clickhouse.search import payloads_of, retrieve
 from memory_service.stores.clickhouse.writes import Writes
 from memory_service.stores.filters import Filter
-from memory_service.stores.identity import WriterIdentity
 
 _REFRESH_S = 1.0
 _ATTEMPTS = 3

@@ -21,9 +21,8 @@ from memory_service.errors import KnowledgeBaseDamaged, StoreUnavailable
 from memory_service.ops.logs import logger
 from memory_service.stores import KnowledgeBase, NewDocument, Query, Retrieved, Written, deleted_meanwhile
 from memory_service.stores.filters import Filter
-from memory_service.stores.local.database import Database, Transaction, disk_errors, sync_folder
+from memory_service.stores.local.database import Database, Document, Transaction, disk_errors, sync_folder
 from memory_service.stores.local.index import Rows, VectorIndex
-from memory_service.stores.local.tables import Document
 
 START_CHECK_BYTES = 1 << 30
 """Up to this size everything in a file is compared before it is served; a payload is compared whenever it is read."""

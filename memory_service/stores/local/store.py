@@ -25,6 +25,7 @@ from memory_service.stores import (
     StoredDocument,
     StoredMemory,
     StoredVersion,
+    WriterIdentity,
     Written,
     deleted_meanwhile,
     name_taken,
@@ -33,9 +34,8 @@ from memory_service.stores import (
     unknown_document,
     unknown_knowledge_base,
 )
+from memory_service.stores.address import FolderLock
 from memory_service.stores.filters import Filter
-from memory_service.stores.folder_lock import FolderLock
-from memory_service.stores.identity import WriterIdentity
 from memory_service.stores.local.database import Transaction, disk_errors, sync_folder
 from memory_service.stores.local.knowledge_base import LocalKnowledgeBase
 
