@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.question_sets import fact_sets, hard_rows, holders, twin_rows, unanswerable_rows
+from experiments.question_sets import fact_sets, holders, twin_rows, unanswerable_rows
 from memory_model.data import factbook
 from memory_model.eval.rows import read_rows
 from memory_model.models.folder import ModelFolder
@@ -31,17 +31,6 @@ def small() -> list[Any]:
 
 def committed(name: str) -> list[dict[str, Any]]:
     return list(json.loads((DATA / f"{name}.json").read_text()))
-
-
-def test_hard_distractors_hold_the_asked_field_of_other_countries_with_other_values() -> None:
-    rows = hard_rows(small(), 10)
-    assert len(rows) == 10
-    for row in rows:
-        field = next(f for f in FIELDS if f"{f}: {row['right_answer']}" in row["knowledge"])
-        assert len(set(row["distractors"])) == 4
-        for text in row["distractors"]:
-            assert f"{field}: " in text
-            assert row["right_answer"] not in text
 
 
 def test_nothing_that_an_unanswerable_row_reads_answers_it() -> None:

@@ -207,12 +207,6 @@ def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied:
     assert [graph.fused for graph in graphs] == [True, False]
 
 
-def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None:
-    model = random_model(config_of())
-    graphs = decoder_graphs(weights_of(model), model.config, Precision("float16", compute="float16"))
-    assert list(graphs) == ["standard"]
-
-
 def test_zero_and_extreme_weights_are_quantized() -> None:
     weight = np.zeros((BLOCK, 3), np.float32)
     weight[0, 1], weight[:, 2] = -1e30, 1e-30

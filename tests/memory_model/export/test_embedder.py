@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -121,18 +120,6 @@ def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_pat
     np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE)
     with pytest.raises(InvalidInput, match=r"copied as it is: int8 needs model\.safetensors"):
         export_embedder(published, tmp_path / "int8", "int8")
-
-
-def test_weights_are_preferred_to_a_graph_and_both_choices_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = save(xlm_r(), tmp_path / "bge", "bin")
-    published_onnx(source, source, "sentence_embedding")
-    with caplog.at_level(logging.WARNING):
-        config = export_embedder(source, tmp_path / "out", "int8")
-    assert config.source == "pytorch_model.bin"
-    assert "weights are exported, not its onnx/model.onnx" in caplog.text
-    assert "no 1_Pooling/config.json: cls pooling" in caplog.text
 
 
 def change_config(folder: Path, **values: object) -> None:

@@ -77,12 +77,6 @@ def test_a_special_token_within_an_answer_costs_no_space(words: list[str]) -> No
     assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
 
 
-def test_a_token_alone_keeps_its_space(kind: tuple[Backend, str, Tokenizer]) -> None:
-    tokenizer = kind[2]
-    pieces = [tokenizer.piece(i) for i in tokenizer.encode("Paris is in France.")]
-    assert "".join(pieces).strip() == "Paris is in France."
-
-
 def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:
     published(tmp_path, "qwen2")
     add_tokenizer(tmp_path, bos_token=None, eos_token={"content": "<|im_end|>"})

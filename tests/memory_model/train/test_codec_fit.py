@@ -12,7 +12,6 @@ from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
-from memory_model.nn.writing import write_memories
 from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
@@ -75,13 +74,3 @@ def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> No
     other = rng.normal(size=8)
     moved_other = sum(float(((out[:, h * 8 : (h + 1) * 8] @ other) ** 2).sum()) for h in (0, 1))
     assert error @ metrics[3] @ error / (other @ metrics[3] @ other) == pytest.approx(moved / moved_other)
-
-
-def test_metrics_are_in_the_unit_of_their_vectors_spread() -> None:
-    model, read = tiny_model(CONFIG), batch()
-    metrics = reading_metrics(model, iter([read]), PREFIX)
-    with torch.no_grad():
-        written = write_memories(model, read.reference_ids, read.reference_lengths, PREFIX)
-    values = written.values[:, 16:][written.valid[:, 16:]].numpy()
-    spread = np.cov(values.T, bias=True)
-    assert np.trace(metrics[3] @ spread) == pytest.approx(1.0, rel=1e-4)

@@ -18,9 +18,7 @@ from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overl
 from memory_model.data.running_text import ContinualBatches
 from memory_model.errors import InvalidInput
 from memory_model.tokenizer import Tokenizer
-from memory_model.train.losses import batch_gradients
-from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_loaded
-from tests.memory_model.tiny import PREFIX
+from tests.edge_client.tiny_bundle import byte_tokenizer
 
 PLAN = RetrievalPlan(tokens=96, chunk_tokens=16, reference_tokens=32, shared=3, candidates=12)
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
@@ -155,17 +153,6 @@ def test_every_epoch_has_every_sequence_once_and_a_restored_source_goes_on(data:
     again = ContinualBatches(data, seed=0, rows=1)
     again.restore({"drawn": size})
     assert [again.next().ids[0].numpy().tobytes() for _ in range(size)] == drawn[size:]
-
-
-def test_the_warm_up_has_the_same_sequences_and_writes_nothing(data: RetrievedSequences) -> None:
-    plain, reading = ContinualBatches(data, seed=2, warmup=True), ContinualBatches(data, seed=2)
-    batch = plain.next()
-    assert torch.equal(batch.ids, reading.next().ids)
-    assert len(batch.reference_ids) == 0
-    assert (batch.memories == -1).all()
-    model = tiny_loaded().model
-    with torch.no_grad():
-        assert batch_gradients(model, batch, PREFIX).answers > 0
 
 
 def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
