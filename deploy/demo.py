@@ -64,9 +64,7 @@ class StepFailed(Exception):
 def main() -> int:
     """Runs all steps and returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument(
-        "--bundle", type=Path, default=ROOT / "build" / "bundle", help="folder of the edge bundle"
-    )
+    arguments.add_argument("--bundle", type=Path, default=ROOT / "build" / "bundle", help="folder of the edge bundle")
     arguments.add_argument("--full", action="store_true", help="ingest all countries, not a part")
     options = arguments.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -89,9 +87,7 @@ def main() -> int:
 
 def walk(bundle: Path, *, full: bool) -> list[dict[str, Any]]:
     """All steps; the answers to all questions."""
-    with step(
-        "bundle", "decoder, embedder and codec as files for the device; made anew when the model changed"
-    ):
+    with step("bundle", "decoder, embedder and codec as files for the device; made anew when the model changed"):
         ensure(bundle)
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -124,9 +120,7 @@ def ask_both_ways(question: Question, documents: Documents, bundle: Path, addres
     expected = SENTENCE
     if question.field is not None:
         lines = documents[question.key]["text"].splitlines()
-        expected = next(
-            text for name, _, text in (line.partition(": ") for line in lines) if name == question.field
-        )
+        expected = next(text for name, _, text in (line.partition(": ") for line in lines) if name == question.field)
     log = WORK / f"ask-{QUESTIONS.index(question) + 1}.log"
     with step("ask", question.text):
         output = run(

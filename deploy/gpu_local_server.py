@@ -60,9 +60,7 @@ SHAPES: dict[str, Callable[[], ModelConfig]] = {"memory3-2b": lambda: MEMORY3_2B
 
 def main(arguments: list[str] | None = None) -> int:
     """Make model, store and prompts, measure, write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/gpu-local-server.json"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", default="memory3-2b", choices=SHAPES)
@@ -226,9 +224,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "overlap": lambda _: speed(reading, memories, thread),
         }
         speeds = interleave(variants, options.rounds)
-        retrieval_ms = [
-            1e3 * _timed(partial(memories.retrieve, options.batch), cuda) for _ in range(options.rounds)
-        ]
+        retrieval_ms = [1e3 * _timed(partial(memories.retrieve, options.batch), cuda) for _ in range(options.rounds)]
     memories.store.close()
     copy = copy_bytes_per_s(options.device)
     steps = {name: step_cost(engine, options) for name, engine in (("without", plain), ("with", reading))}

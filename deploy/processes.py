@@ -78,15 +78,7 @@ class ServiceProcess(Process):
         model: the model folder that writes memories, by default the packaged one. Raises ProcessFailed.
         """
         store = store or f"chdb://{(folder / 'store').resolve()}"
-        options = [
-            "--listen",
-            listen,
-            "--store",
-            store,
-            "--bundle",
-            bundle,
-            *(["--model", model] if model else []),
-        ]
+        options = ["--listen", listen, "--store", store, "--bundle", bundle, *(["--model", model] if model else [])]
         given = {**os.environ, **(environment or {})}
         return cls(*_started("memory-service", options, folder / "service", given, _serving))
 
@@ -116,11 +108,7 @@ class AppProcess(Process):
         Raises ProcessFailed.
         """
         given = {k: v for k, v in os.environ.items() if not k.startswith("EDGE_CLIENT_")}
-        given |= {
-            "XDG_STATE_HOME": str(folder),
-            "EDGE_CLIENT_LOCAL": str(folder / "local"),
-            **(environment or {}),
-        }
+        given |= {"XDG_STATE_HOME": str(folder), "EDGE_CLIENT_LOCAL": str(folder / "local"), **(environment or {})}
         arguments = ["--bundle", bundle, "--service", service, "--port", "0", *options]
         return cls(*_started("edge-client", arguments, folder / "app", given, lambda port: True))
 
@@ -148,9 +136,7 @@ def _started(
         raise
     process.kill()
     code = process.wait()
-    raise ProcessFailed(
-        f"{program} serve did not start (exit code {code}); see {log}:\n{log.read_text()[-2000:]}"
-    )
+    raise ProcessFailed(f"{program} serve did not start (exit code {code}); see {log}:\n{log.read_text()[-2000:]}")
 
 
 def _serving(port: int) -> bool:

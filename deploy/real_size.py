@@ -53,10 +53,7 @@ class Shape:
 
 # The two-part residual stage of 14 bits needs 16,384 vectors and more: a memory of the paper's budget has 2,816 of
 # them, one of Qwen's shape 448.
-SHAPES = (
-    Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 120),
-    Shape("qwen2.5-1.5b", "", 160),
-)
+SHAPES = (Shape("memory3-2b", "OPQ20_80,Residual2x14,PQ8x10", 120), Shape("qwen2.5-1.5b", "", 160))
 
 
 class StageFailed(Exception):
@@ -99,9 +96,7 @@ def walk(shape: Shape, stages: Sequence[str]) -> None:
     for stage in stages:
         if stage == "serve":
             serve_and_ask(shape, model, bundle)
-        elif stage in commands and not (
-            (output := commands[stage][0]).exists() and (shape.name, stage) in logged()
-        ):
+        elif stage in commands and not ((output := commands[stage][0]).exists() and (shape.name, stage) in logged()):
             shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
             with timed(shape, stage, output) as entry:
                 entry["peak_gb"], _ = run(shape, stage, commands[stage][1])

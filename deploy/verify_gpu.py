@@ -161,9 +161,7 @@ def mean_power(lines: Sequence[str]) -> dict[str, float]:
     return {name: round(statistics.fmean(values), 1) for name, values in rails.items()}
 
 
-def _compared(
-    decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded
-) -> Row:
+def _compared(decoder: Decoder, ids: Sequence[int], memories: Sequence[ExplicitMemory], right: Decoded) -> Row:
     steps = len(right.tokens)
     decode(decoder, ids, memories, steps, right.tokens)  # warms up
     with tegrastats() as recorded:
@@ -187,9 +185,7 @@ def shown(row: Row) -> str:
     what = f"{row.provider:8} {'with' if row.memory else 'without'} memory"
     if row.error is None:
         return f"{'FAIL' if row.failed else 'not run'} {what}: {row.problem}"
-    power_text = (
-        ", ".join(f"{name} {mw:.0f} mW" for name, mw in (row.power_mw or {}).items()) or "power not recorded"
-    )
+    power_text = ", ".join(f"{name} {mw:.0f} mW" for name, mw in (row.power_mw or {}).items()) or "power not recorded"
     return (
         f"{'FAIL' if row.failed else 'ok'} {what}: error {row.error:.4f}, same token {row.same_choice:.0%}, "
         f"{row.tokens_per_s:.1f} tokens/s, {row.threads} thread(s), {power_text}"
@@ -198,9 +194,7 @@ def shown(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write all rows; 1 if a provider that this machine has is wrong or does not run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path, default=Path("build/bundle"))
     parser.add_argument("--out", type=Path, default=Path("build/verify-gpu.json"))
     parser.add_argument("--steps", type=int, default=48)

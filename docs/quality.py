@@ -23,7 +23,8 @@ DEVICE_PRECISION = "int4-64-table-int8"
 """What `memory-model export` writes by default."""
 _ROWS = (
     ("facts", "f1", "facts: F1"), ("facts", "exact_match", "facts: exact"),
-    ("same_field", "exact_match", "same field: exact"), ("squad", "f1", "SQuAD: F1"),
+    ("same_field", "exact_match", "same field: exact"), ("introductions", "f1", "introductions: F1"),
+    ("squad", "f1", "SQuAD: F1"),
     ("halueval", "f1", "HaluEval: F1"), ("facts_retrieved", "f1", "facts, retrieved: F1"),
     ("squad_retrieved", "f1", "SQuAD, retrieved: F1"), ("unanswerable", "refused", "unanswerable: refused"),
     ("unanswerable_twins", "refused", "answerable twins: refused"),
@@ -31,9 +32,7 @@ _ROWS = (
 )  # fmt: skip
 _COLUMNS = (("memory", "memory_retrieved"), ("rag_five", "rag_retrieved"), ("rag",), ("none",))
 
-_BINARY = frozenset(
-    {"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"}
-)
+_BINARY = frozenset({"exact_match", "two_way", "refused", "refused_rightly", "refused_wrongly", "recall_at_5"})
 """Scores that are 0 or 1 on every row."""
 _Z = 1.96  # of a 95 % interval
 
@@ -89,6 +88,10 @@ TARGETS = (
         kind="difference"),
     Bar("unanswerable: refused", "unanswerable", ("memory",), "refused", 0.6, 0.85),
     Bar("answerable twins: refused", "unanswerable_twins", ("memory",), "refused", 0.05, 0.03, higher=False),
+    Bar("introductions: F1, memory / the same five as text", "introductions", ("memory", "rag_five"), "f1", 0.9, 1.0,
+        kind="ratio"),
+    Bar("introductions: F1, memory / the right text alone", "introductions", ("memory", "rag"), "f1", 0.75, 0.95,
+        kind="ratio"),
     Bar("HaluEval (development): F1, memory / the same five as text", "halueval/dev", ("memory", "rag_five"), "f1",
         0.9, 1.0, kind="ratio"),
     Bar("HaluEval (development): F1, memory / the right text alone", "halueval/dev", ("memory", "rag"), "f1",
@@ -113,9 +116,7 @@ def page(old: str, sections: Mapping[str, Measured]) -> str:
     if not sections:
         raise InvalidInput("nothing was measured: run `python -m experiments quality` first")
     if len(identities(sections.values())) > 1:
-        raise InvalidInput(
-            "the kept sections are of several models or evaluators: measure the old ones again"
-        )
+        raise InvalidInput("the kept sections are of several models or evaluators: measure the old ones again")
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -163,23 +164,13 @@ def _targets(sections: Mapping[str, Measured]) -> Iterator[str]:
 
 def _meanings(sections: Mapping[str, Measured]) -> Iterator[str]:
     """What the row-by-row comparisons of the test sets show."""
-    shown: dict[str, list[str]] = {
-        "Higher with memory": [],
-        "Lower with memory": [],
-        "No difference shown": [],
-    }
+    shown: dict[str, list[str]] = {"Higher with memory": [], "Lower with memory": [], "No difference shown": []}
     for name, score, title in _ROWS:
         found = sections.get(f"{name}/test")
         for first, second in (("memory", "rag_five"), ("memory_retrieved", "rag_retrieved")):
             if score != "refused" and found and (p := found.paired(first, second, score)):
                 low, high = interval(p)
-                kind = (
-                    "Higher with memory"
-                    if low > 0
-                    else "Lower with memory"
-                    if high < 0
-                    else "No difference shown"
-                )
+                kind = "Higher with memory" if low > 0 else "Lower with memory" if high < 0 else "No difference shown"
                 shown[kind].append(f"{title} ({p.difference:+.3f} ± {p.error:.3f})")
     yield "Memory against the same references as text, row by row:\n"
     for kind, titles in shown.items():

@@ -32,13 +32,7 @@ The first four are defined in `memory_model.errors`.
 
 from __future__ import annotations
 
-from memory_model.errors import (
-    CorruptFile,
-    IdentityMismatch,
-    InvalidInput,
-    Memory3Error,
-    MissingFile,
-)
+from memory_model.errors import CorruptFile, IdentityMismatch, InvalidInput, Memory3Error, MissingFile
 
 __all__ = [
     "ContextFull",

@@ -74,9 +74,7 @@ class EdgeModel:
     ) -> None:  # fmt: skip
         """recaller: None answers without memories. Raises CorruptFile for a decoder of another shape."""
         if decoder.config != bundle.config:
-            raise CorruptFile(
-                "decoder.onnx has another shape than the manifest says: export the bundle again"
-            )
+            raise CorruptFile("decoder.onnx has another shape than the manifest says: export the bundle again")
         self.bundle, self.decoder, self.recaller = bundle, decoder, recaller
         self.graph = decoder.graph
         self.policy = policy or RecallPolicy()
@@ -337,14 +335,10 @@ class EdgeModel:
                 )
             else:
                 help = f"give a long text as a document (ask --file, ChatSession.remember), or {longer}"
-            raise ContextFull(
-                f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help
-            )
+            raise ContextFull(f"the prompt has {len(prompt.ids)} tokens, {self.decoder.room - 1} fit", help=help)
         return sampling
 
-    def policy_with(
-        self, memory: RecallMode | str | None, policy: RecallPolicy | None = None
-    ) -> RecallPolicy:
+    def policy_with(self, memory: RecallMode | str | None, policy: RecallPolicy | None = None) -> RecallPolicy:
         """The policy, by default the model's, with another mode; raises InvalidInput for one that does not exist."""
         policy = policy or self.policy
         try:

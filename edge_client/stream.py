@@ -90,9 +90,7 @@ class AnswerStream(Iterator[Event]):
         """The result of an answer that has ended; raises InvalidInput if it was closed before its end."""
         if (end := self._end) is None:
             raise InvalidInput("the answer was closed before its end: there is no result")
-        return Result(
-            end.text, end.reason, end.statistics, end.without_memory, self._answer.recalled, end.refused
-        )
+        return Result(end.text, end.reason, end.statistics, end.without_memory, self._answer.recalled, end.refused)
 
     @property
     def over(self) -> bool:

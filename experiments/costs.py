@@ -68,9 +68,7 @@ def knowledge_costs(config: ModelConfig) -> KnowledgeCosts:
     return KnowledgeCosts(*(flop / 1e12 for flop in (implicit_write, memory_write, memory_read, text_read)))
 
 
-def cost(
-    model: Annotated[str, typer.Argument(help=f"Model folder, or {', '.join(SHAPES)}.")] = "",
-) -> None:
+def cost(model: Annotated[str, typer.Argument(help=f"Model folder, or {', '.join(SHAPES)}.")] = "") -> None:
     """Print from which usage count on knowledge is cheapest as memory (paper, appendix A)."""
     config = SHAPES[model] if model in SHAPES else ModelFolder.open(Path(model) if model else None).config()
     costs = knowledge_costs(config)

@@ -114,9 +114,7 @@ def in_every_mode(model: EdgeModel, rows: Sequence[Row]) -> dict[str, Scores]:
     with progress_bar("recall modes: questions", len(rows)) as advance:
         for row in rows:
             for mode, found in scores.items():
-                found.add(
-                    row, model.session(memory=mode).send(row.question, max_tokens=48).result().text.strip()
-                )
+                found.add(row, model.session(memory=mode).send(row.question, max_tokens=48).result().text.strip())
             advance(1)
     for mode, found in scores.items():
         console.print(mode, found.summary())

@@ -113,9 +113,7 @@ def build_factbook(
     if calibration is not None:
         others = [d for d in made if not factbook.held_out(d["key"])]
         drawn = evaluation_rows(others, tokenizer.count, CALIBRATION_ROWS)
-        calibration.write_text(
-            "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8"
-        )
+        calibration.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in drawn), encoding="utf-8")
     sets = write_sets(out.parent, fact_sets(made, tokenizer.count))
     console.print(
         f"{len(made)} countries in {out}, {len(kept)} held out; "

@@ -116,9 +116,7 @@ def long_conversation(
     out: Annotated[Path, typer.Option(help="JSON lines; what is in it is not measured again.")] = Path(
         "build/long_conversation.jsonl"
     ),
-    distances: Annotated[
-        str, typer.Option(help="Tokens between the fact and the question.")
-    ] = "1000,4000,16000",
+    distances: Annotated[str, typer.Option(help="Tokens between the fact and the question.")] = "1000,4000,16000",
     questions: Annotated[int, typer.Option(min=1, help="For each distance.")] = 40,
     conditions: Annotated[str, typer.Option(help="Of " + ", ".join(CONDITIONS) + ".")] = ",".join(CONDITIONS),
     context: Annotated[int, typer.Option(help="Tokens in the cache; 0: the default.")] = 0,
@@ -132,10 +130,7 @@ def long_conversation(
     measured = _read(out)
     done = {(m.number, m.distance, m.condition) for m in measured}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        EdgeModel.open(bundle, offline=True, memory="exact", context=context) as model,
-        out.open("a") as file,
-    ):
+    with EdgeModel.open(bundle, offline=True, memory="exact", context=context) as model, out.open("a") as file:
         for distance in map(int, distances.split(",")):
             made = rows(documents, distance, model.bundle.tokenizer.count)
             for _, row in zip(range(questions), made, strict=False):
@@ -189,9 +184,7 @@ def _read(path: Path) -> list[Measured]:
 
 def _table(measured: Sequence[Measured]) -> Table:
     table = Table(
-        "tokens between",
-        *CONDITIONS,
-        title="F1 (standard error), answers; none: not measured, or it does not fit",
+        "tokens between", *CONDITIONS, title="F1 (standard error), answers; none: not measured, or it does not fit"
     )
     for distance in sorted({m.distance for m in measured}):
         cells = []

@@ -21,13 +21,10 @@ def mean_of(adapters: Sequence[Adapter]) -> Adapter:
     """
     first = adapters[0]
     forms = [
-        (a.base_sha256, a.memory, a.scale, {n: (x.shape, y.shape) for n, (x, y) in a.factors.items()})
-        for a in adapters
+        (a.base_sha256, a.memory, a.scale, {n: (x.shape, y.shape) for n, (x, y) in a.factors.items()}) for a in adapters
     ]
     if any(form != forms[0] for form in forms):
-        raise InvalidInput(
-            "adapters of different bases, memory budgets, layers, ranks or scales have no mean"
-        )
+        raise InvalidInput("adapters of different bases, memory budgets, layers, ranks or scales have no mean")
     factors = {
         name: (
             torch.stack([one.factors[name][0] for one in adapters]).mean(0),

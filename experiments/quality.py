@@ -21,13 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from memory_model.chat import text_start
 from memory_model.cli import options
-from memory_model.cli.evaluation import (
-    PrecisionOption,
-    computed_in,
-    open_knowledge_base,
-    scored,
-    show,
-)
+from memory_model.cli.evaluation import PrecisionOption, computed_in, open_knowledge_base, scored, show
 from memory_model.cli.options import console, open_embedder, progress_bar, write_json
 from memory_model.data import factbook
 from memory_model.digest import file_sha256
@@ -79,6 +73,7 @@ SECTIONS = (
     Section("facts", "test", "heldout_questions.json", (*GIVEN, "memory_exact"), 100),
     Section("unanswerable", "test", "unanswerable.json", ("memory", "rag_five"), 60),
     Section("unanswerable_twins", "test", "unanswerable_twins.json", ("memory", "rag_five"), 60),
+    Section("introductions", "test", "introductions_test.json", GIVEN, 74),
     Section("squad", "test", "squad_test.json", GIVEN, 60, answerable=True),
     Section("halueval", "dev", "halueval_dev.json", (*GIVEN, "memory_exact"), 100),
     Section("facts_retrieved", "test", "heldout_questions.json", RETRIEVED, 100, FACTS),

@@ -44,9 +44,7 @@ def holders(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], i
     ]
 
 
-def fact_sets(
-    documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]
-) -> dict[str, list[RowData]]:
+def fact_sets(documents: Sequence[dict[str, Any]], count_tokens: Callable[[str], int]) -> dict[str, list[RowData]]:
     """Every factbook file of `data/` by name: tests about held-out countries, development sets about the others."""
     kept = [d for d in documents if factbook.held_out(d["key"])]
     others = [d for d in documents if not factbook.held_out(d["key"])]
@@ -147,9 +145,7 @@ def twin_rows(rows: Sequence[RowData], references: Sequence[Holder], seed: int =
         ]  # fmt: skip
         if asked:
             holder, q = rng.choice(asked)
-            found.append(
-                row_data(holder.text, q.question, q.answer, [r.text for r in read if r is not holder])
-            )
+            found.append(row_data(holder.text, q.question, q.answer, [r.text for r in read if r is not holder]))
     return found
 
 

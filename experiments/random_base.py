@@ -69,14 +69,9 @@ def write_random_folder(
     out = Path(out)
     if out.exists() and any(out.iterdir()):
         raise InvalidInput(f"{out} exists and is not empty: choose another folder")
-    backend, special = (
-        Tokenizer.from_json(like.tokenizer_json, like.special_tokens).backend,
-        like.special_tokens,
-    )
+    backend, special = (Tokenizer.from_json(like.tokenizer_json, like.special_tokens).backend, like.special_tokens)
     if backend.get_vocab_size() > config.vocabulary:
-        raise InvalidInput(
-            f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}"
-        )
+        raise InvalidInput(f"the tokenizer has {backend.get_vocab_size()} tokens, the shape {config.vocabulary}")
     out.mkdir(parents=True, exist_ok=True)
     shapes = weight_shapes(config)
     places: dict[str, str] = {}

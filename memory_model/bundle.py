@@ -130,9 +130,7 @@ class Bundle:
             if file_sha256(path) != entry.sha256:
                 raise CorruptFile(f"{name} is not the file that was exported (SHA-256 differs): {remedy}")
         if self.manifest.memory_format_id != self.manifest.config.memory_format_id:
-            raise FormatMismatch(
-                self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy
-            )
+            raise FormatMismatch(self.manifest.memory_format_id, self.manifest.config.memory_format_id, remedy)
 
     @property
     def config(self) -> ModelConfig:
@@ -208,9 +206,7 @@ def staging_folder(folder: str | Path) -> Path:
 def check_place(folder: str | Path) -> None:
     """Raise InvalidInput when a bundle may not be put at `folder`: it exists and holds something else."""
     folder = Path(folder)
-    if folder.exists() and (
-        not folder.is_dir() or (not (folder / MANIFEST).is_file() and any(folder.iterdir()))
-    ):
+    if folder.exists() and (not folder.is_dir() or (not (folder / MANIFEST).is_file() and any(folder.iterdir()))):
         raise InvalidInput(f"{folder} exists and is not a bundle: choose another place")
 
 

@@ -70,9 +70,7 @@ class ChatTemplate:
         for number, (message, piece) in enumerate(zip(marked, pieces[1:], strict=True)):
             said, _, scaffolding = piece.partition(_END)
             tokens = (spelled or {}).get(number)
-            runs.append(
-                (self.encode_content(said) if tokens is None else tokens, message["role"] != "system")
-            )
+            runs.append((self.encode_content(said) if tokens is None else tokens, message["role"] != "system"))
             runs.append((self.tokenizer.encode_next(scaffolding), False))
         if begun:
             runs.pop()
@@ -110,9 +108,7 @@ def _checked(messages: Any) -> list[dict[str, str]]:
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InvalidInput("a conversation is a non-empty sequence of {'role': …, 'content': …}")
     if not messages:
-        raise EmptyConversation(
-            "the conversation is empty: give at least one message {'role': …, 'content': …}"
-        )
+        raise EmptyConversation("the conversation is empty: give at least one message {'role': …, 'content': …}")
     result = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
@@ -136,9 +132,7 @@ def _compiled(template: str) -> Template:
     )
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     return environment.from_string(template)
 
 

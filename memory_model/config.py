@@ -53,9 +53,7 @@ class MemoryConfig:
             raise InvalidInput("the memory budget lists a (layer, head) twice")
         for head in heads:
             if head.layer < 0 or head.head < 0 or not 1 <= head.tokens <= self.reference_tokens:
-                raise InvalidInput(
-                    f"memory head {head} is out of range: tokens must be 1..{self.reference_tokens}"
-                )
+                raise InvalidInput(f"memory head {head} is out of range: tokens must be 1..{self.reference_tokens}")
         if min(self.reference_tokens, self.chunk_tokens, self.memories_per_chunk) < 1:
             raise InvalidInput("reference_tokens, chunk_tokens and memories_per_chunk must be positive")
 
@@ -170,16 +168,12 @@ class ModelConfig:
         if min(counts) < 1:
             raise InvalidInput(f"{self.name}: layers, heads, widths and vocabulary must be positive")
         if self.query_heads % self.kv_heads:
-            raise InvalidInput(
-                f"{self.query_heads} query heads do not share {self.kv_heads} key-value heads evenly"
-            )
+            raise InvalidInput(f"{self.query_heads} query heads do not share {self.kv_heads} key-value heads evenly")
         if self.head_dim % 2:
             raise InvalidInput(f"a head dimension of {self.head_dim} cannot be rotated: it must be even")
         for head in self.memory.heads:
             if head.layer >= self.layers or head.head >= self.kv_heads:
-                raise InvalidInput(
-                    f"memory head {head} is outside {self.layers} layers x {self.kv_heads} KV heads"
-                )
+                raise InvalidInput(f"memory head {head} is outside {self.layers} layers x {self.kv_heads} KV heads")
         object.__setattr__(self, "hidden", self.hidden or self.query_heads * self.head_dim)
         object.__setattr__(self, "plain_layers", tuple(sorted(self.plain_layers)))
 

@@ -142,9 +142,7 @@ class Embedder:
         limit = self.config.max_tokens * CHARACTERS_PER_TOKEN
         clean = [_well_formed(t[:limit]) for t in texts]
         # A single text needs none of the library's threads, where something of every tokenizer stays for good.
-        encodings = (
-            map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
-        )
+        encodings = map(self._tokenizer.encode, clean) if len(clean) < 2 else self._tokenizer.encode_batch(clean)
         tokens = [encoding.ids for encoding in encodings]
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), BATCH_TEXTS):

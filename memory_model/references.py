@@ -30,9 +30,7 @@ def sentences(text: str) -> Iterator[tuple[str, str]]:
         yield body, separator
 
 
-def split(
-    text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0
-) -> list[str]:
+def split(text: str, title: str, count_tokens: Callable[[str], int], limit: int = 128, overlap: int = 0) -> list[str]:
     """References of `text`, each `title`, a line break and whole sentences, at most `limit` tokens.
 
     overlap: each reference but the first begins with the last whole sentences of the one before, as many as have at
@@ -40,9 +38,7 @@ def split(
     """
     head = f"{' '.join(title.split())}\n" if title.strip() else ""
     if head and count_tokens(head) > limit * 3 // 4:
-        raise InvalidInput(
-            f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one"
-        )
+        raise InvalidInput(f"the title has {count_tokens(head)} tokens, a reference only {limit}: give a shorter one")
     if not 0 <= overlap <= limit // 2:
         raise InvalidInput(f"an overlap of {overlap} tokens, expected 0 to {limit // 2}")
     references: list[str] = []
@@ -87,14 +83,10 @@ def turn_references(
 
 def _joined(parts: list[tuple[str, str]]) -> str:
     """Sentences as text; the separator before the first one is left out."""
-    return "".join(
-        sentence if n == 0 else separator + sentence for n, (sentence, separator) in enumerate(parts)
-    )
+    return "".join(sentence if n == 0 else separator + sentence for n, (sentence, separator) in enumerate(parts))
 
 
-def _tail(
-    parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most: int
-) -> list[tuple[str, str]]:
+def _tail(parts: list[tuple[str, str]], count_tokens: Callable[[str], int], most: int) -> list[tuple[str, str]]:
     """The last sentences that have at most `most` tokens together, but never all of them."""
     start = len(parts)
     while start > 1 and count_tokens(_joined(parts[start - 1 :])) <= most:

@@ -207,9 +207,7 @@ def to_status(error: BaseException) -> status_pb2.Status:
     # Status and details travel as headers, of which a client takes 8 KB.
     message = message[:_MESSAGE_CHARACTERS]
     metadata = {name: value[:_VALUE_CHARACTERS] for name, value in metadata.items()}
-    details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)
-    ]
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)]
     if isinstance(error, BadRequest) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))

@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from memory_model.errors import InvalidInput, MissingFile
 from memory_service.stores import StoreOptions
@@ -51,20 +46,13 @@ class Settings(BaseSettings):
     store_password: SecretStr = Field(SecretStr(""), description="in place of one in the store's address")
     store_cluster: str = Field("", description="of the store's server: tables are replicated and distributed")
     store_timeout_s: float = Field(30.0, gt=0, description="longest wait for an answer of the store's server")
-    store_max_threads: int = Field(
-        0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server"
-    )
-    store_insert_quorum: str = Field(
-        "auto", description="of a cluster: replicas that must have an insert; auto: most"
-    )
-    store_sweep_after_s: float = Field(
-        3600.0, ge=60, description="age at which rows of no document are removed"
-    )
+    store_max_threads: int = Field(0, ge=0, description="of one search in an engine; 0: 1 embedded, 4 on a server")
+    store_insert_quorum: str = Field("auto", description="of a cluster: replicas that must have an insert; auto: most")
+    store_sweep_after_s: float = Field(3600.0, ge=60, description="age at which rows of no document are removed")
     read_connections: int = Field(2, ge=1, le=64, description="handles on the store for retrieval")
 
     keys: Path | None = Field(
-        None,
-        description="file of keys and certificates (`memory-service keys`); none: callers are not checked",
+        None, description="file of keys and certificates (`memory-service keys`); none: callers are not checked"
     )
     tls_certificate: Path | None = Field(
         None, description="PEM file of certificate and what it was signed with; switches TLS on"
@@ -89,9 +77,7 @@ class Settings(BaseSettings):
     codec: Path | None = Field(None, description="codec.npz; by default the model folder's")
     bundle: Path | None = Field(None, description="edge bundle: embeds, and is served by FetchBundle")
     embedder: Path | None = Field(None, description="folder of the embedder; by default the bundle's")
-    writing_device: str = Field(
-        "auto", description="auto (a GPU where there is one), cpu, cuda, cuda:<number>"
-    )
+    writing_device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:<number>")
     writing_precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="of the writing model's matrix products"
     )

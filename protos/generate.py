@@ -41,9 +41,7 @@ def generate(root: Path = PROTO_ROOT) -> dict[Path, str]:
     # Found beside this interpreter, so that a virtual environment need not be activated.
     stub_plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy_grpc"
     with tempfile.TemporaryDirectory() as folder:
-        options = [
-            f"--{plugin}={folder}" for plugin in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")
-        ]
+        options = [f"--{plugin}={folder}" for plugin in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")]
         options.append(f"--plugin=protoc-gen-mypy_grpc={stub_plugin}")
         # A process of its own: protoc forks for its plugin, which a process of many threads may not survive.
         # Build-time only: the service and the edge do without it.
@@ -84,9 +82,7 @@ def update(root: Path = PROTO_ROOT, *, check: bool = False) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Command line: regenerates, or with `--check` only tells; exit code 1 when stale."""
     parser = argparse.ArgumentParser(prog="python -m protos.generate", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 when a generated file is stale"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a generated file is stale")
     check = parser.parse_args(arguments).check
     stale = update(check=check)
     for path in stale:

@@ -110,12 +110,6 @@ def answer(model: EdgeModel, text: str, recall: str, tokens: int) -> Answered:
 def require_memories(answers: Sequence[Answered]) -> None:
     """Raise ScenarioFailed unless every prompt chunk read memories: a figure without them would mean nothing."""
     for one in answers:
-        wrong = [
-            r.recall.error or "none was found"
-            for r in one.recalls
-            if not r.generated and not r.recall.memories
-        ]
+        wrong = [r.recall.error or "none was found" for r in one.recalls if not r.generated and not r.recall.memories]
         if wrong or not one.recalls:
-            raise ScenarioFailed(
-                f"no memories were read, so nothing was measured: {'; '.join(wrong) or 'no recall'}"
-            )
+            raise ScenarioFailed(f"no memories were read, so nothing was measured: {'; '.join(wrong) or 'no recall'}")

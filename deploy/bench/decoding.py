@@ -178,9 +178,7 @@ def weight_bytes(decoder: Path) -> int:
     for node in graph.node:
         gathered = node.input[0] if node.op_type == "Gather" else None
         whole.update(name for name in node.input if name != gathered)
-    return sum(
-        math.ceil(math.prod(t.dims) * _BITS[t.data_type] / 8) for t in graph.initializer if t.name in whole
-    )
+    return sum(math.ceil(math.prod(t.dims) * _BITS[t.data_type] / 8) for t in graph.initializer if t.name in whole)
 
 
 def cache_bytes(config: ModelConfig, text_rows: float, memories: int) -> float:

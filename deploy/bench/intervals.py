@@ -61,9 +61,7 @@ def interleave(
     Rounds of warm-up come first, have negative numbers and are discarded. Shows progress on stderr.
     """
     if rounds < 1 or warm_up < 0 or not variants:
-        raise ValueError(
-            f"nothing to measure: {len(variants)} variants, {rounds} rounds, {warm_up} of warm-up"
-        )
+        raise ValueError(f"nothing to measure: {len(variants)} variants, {rounds} rounds, {warm_up} of warm-up")
     names = list(variants)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

@@ -79,9 +79,7 @@ def _cut(bundle: Bundle, text: str, tokens: int) -> str:
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if length(bundle.tokenizer.decode(ids[:middle])) <= tokens else (low, middle - 1)
-        )
+        low, high = (middle, high) if length(bundle.tokenizer.decode(ids[:middle])) <= tokens else (low, middle - 1)
     cut = bundle.tokenizer.decode(ids[:low]).rstrip()
     for filler in FILLERS:
         filled = cut

@@ -25,9 +25,7 @@ from deploy.bench.scenario import ScenarioFailed
 from memory_model.models.folder import ModelFolder
 
 FOLDER = ROOT / "build" / "llama"
-HOW_TO_BUILD = (
-    "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"
-)
+HOW_TO_BUILD = "llama.cpp is not built, so it is not compared with: `make llama` builds it in a quarter of an hour"
 TIMEOUT_S = 300.0
 ONCE_AS_JSON = ("-r", "1", "-o", "json")
 
@@ -88,9 +86,7 @@ class LlamaCpp:
         command = [str(self.programs / "llama-server"), "-cb", "--no-cache-prompt", "--no-webui"]
         command += [str(part) for option in options.items() for part in option]
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, env=self._environment, stdout=output, stderr=subprocess.STDOUT
-            )
+            process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + TIMEOUT_S
             while not _healthy(port):

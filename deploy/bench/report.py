@@ -33,9 +33,7 @@ def write(folder: Path, page: Path = PAGE) -> list[str]:
     before, begin, rest = text.partition(BEGIN)
     middle, end, after = rest.partition(END)
     if not (begin and end):
-        raise ScenarioFailed(
-            f"{page} lacks the lines {BEGIN!r} and {END!r} between which results are written"
-        )
+        raise ScenarioFailed(f"{page} lacks the lines {BEGIN!r} and {END!r} between which results are written")
     kept = {part.partition("`")[0]: _HEAD + part.strip() for part in middle.split(_HEAD)[1:]}
     measured = [name for name in SCENARIOS if (folder / f"{name}.json").is_file()]
     sections = kept | {name: section(results.read(folder / f"{name}.json")) for name in measured}

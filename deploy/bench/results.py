@@ -19,9 +19,7 @@ ROW_IS_ABOUT = {"rtt_ms": "ms", "bandwidth_mbit": "Mbit/s", "loss": "lost"}
 """Keys that tell a table's rows apart, with their units."""
 
 
-def measure(
-    scenario: Scenario[Any], settings: Settings, *, quick: bool = False, folder: Path = RESULTS
-) -> Keys:
+def measure(scenario: Scenario[Any], settings: Settings, *, quick: bool = False, folder: Path = RESULTS) -> Keys:
     """Measure a scenario and write its result; returns what was written. Raises ScenarioFailed."""
     described = machine.describe(settings.threads)
     keys = scenario.measure(settings)

@@ -95,9 +95,7 @@ class Scenario(Generic[Chosen]):
         try:
             return self.settings.model_validate(given)
         except ValidationError as error:
-            wrong = (
-                f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})" for e in error.errors()
-            )
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given: {e['input']!r})" for e in error.errors())
             raise ScenarioFailed(f"settings of {self.name}: {'; '.join(wrong)}") from None
 
 

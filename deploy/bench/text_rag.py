@@ -32,9 +32,7 @@ class TextRag:
         texts = [self._as_text(self.references(question)) for question in questions]
         # After every chunk the prompt has grown by it; a passage as long stands for what was said.
         self._prompts = [
-            prompts(
-                model.bundle, len(questions), settings.prompt_tokens + self.read_tokens + said, before=texts
-            )
+            prompts(model.bundle, len(questions), settings.prompt_tokens + self.read_tokens + said, before=texts)
             for said in range(0, settings.answer_tokens, self._chunk)
         ]
         for question in questions:  # all payloads are here then: only text is sent when it is timed
@@ -43,9 +41,7 @@ class TextRag:
     def references(self, query: str) -> list[str]:
         """Texts, best first; no payload is sent twice. Raises a RetrievalError."""
         vectors, held_ids = self._embedder.embed([query]), sorted(self._known)
-        (hits,) = self._client.retrieve(
-            vectors, k=self._k, words=[query_words(query)], held_ids=held_ids
-        ).hits
+        (hits,) = self._client.retrieve(vectors, k=self._k, words=[query_words(query)], held_ids=held_ids).hits
         self._known.update(hit.memory_id for hit in hits)
         return [hit.text or "" for hit in hits]
 

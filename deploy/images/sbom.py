@@ -15,9 +15,7 @@ from typing import Any
 def debian_packages(status: str) -> Iterator[dict[str, Any]]:
     """Components of the installed packages of a dpkg status file."""
     for paragraph in status.split("\n\n"):
-        fields = dict(
-            line.split(": ", 1) for line in paragraph.splitlines() if line[:1].isalpha() and ": " in line
-        )
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if line[:1].isalpha() and ": " in line)
         if fields.get("Status", "").endswith(" installed"):
             name, version = fields["Package"], fields["Version"]
             url = f"pkg:deb/debian/{name}@{version}?arch={fields['Architecture']}"

@@ -53,9 +53,7 @@ def main() -> int:
     except (subprocess.CalledProcessError, RuntimeError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
-    _say(
-        "the service serves, ingests, backs up and stops as it should; the device fetches its bundle and answers"
-    )
+    _say("the service serves, ingests, backs up and stops as it should; the device fetches its bundle and answers")
     return 0
 
 
@@ -69,9 +67,7 @@ def _buildah(*arguments: str | Path) -> list[str]:
 
 
 def _run(*arguments: str | Path, quiet: bool = False) -> str:
-    done = subprocess.run(
-        _buildah(*arguments), stdout=subprocess.PIPE if quiet else None, text=True, check=True
-    )
+    done = subprocess.run(_buildah(*arguments), stdout=subprocess.PIPE if quiet else None, text=True, check=True)
     return (done.stdout or "").strip()
 
 
@@ -105,14 +101,10 @@ def _build(side: str) -> None:
 
 def _settings_of_pip() -> list[str]:
     """Mounts that let pip and apt in the build reach what they reach here."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True
-    ).stdout
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     values = [line.partition("=")[2].strip("'\"") for line in listed.splitlines()]
     words = [w.removeprefix("file://") for v in values for w in v.split()]
-    folders = {
-        "/" + w.split("/")[1] + "/" + w.split("/")[2] for w in words if w.startswith("/") and Path(w).is_dir()
-    }
+    folders = {"/" + w.split("/")[1] + "/" + w.split("/")[2] for w in words if w.startswith("/") and Path(w).is_dir()}
     files = [f for f in (Path.home() / ".config/pip/pip.conf", Path("/etc/pip.conf")) if f.is_file()]
     mounts = [f"{folder}:{folder}:ro" for folder in sorted(folders)]
     mounts += [f"{files[0]}:/etc/pip.conf:ro"] if files else []
@@ -133,14 +125,9 @@ def _try() -> None:
     with _container("service") as service, _container("edge") as edge:
         for container in (service, edge):
             parts = json.loads(_file(container, SBOM).read_text())["components"]
-            kinds = [
-                sum(part.get("purl", "").startswith(f"pkg:{kind}/") for part in parts)
-                for kind in ("pypi", "deb")
-            ]
+            kinds = [sum(part.get("purl", "").startswith(f"pkg:{kind}/") for part in parts) for kind in ("pypi", "deb")]
             if not all(kinds):
-                raise RuntimeError(
-                    f"the list of {container}'s parts has {kinds} packages of Python and Debian"
-                )
+                raise RuntimeError(f"the list of {container}'s parts has {kinds} packages of Python and Debian")
             _say(f"{container} lists {kinds[0]} packages of Python and {kinds[1]} of Debian")
         with _serving(service, address):
             put = f"printf '%s' '{DOCUMENT}' > /tmp/d.jsonl && memory-service ingest /tmp/d.jsonl --address {address}"

@@ -69,13 +69,7 @@ class TerminalChat:
     def __init__(
         self, model: EdgeModel, options: SamplingOptions, memory: Memory | None, err: Console, *, tables: bool
     ) -> None:
-        self._model, self._options, self._memory, self._tables, self._err = (
-            model,
-            options,
-            memory,
-            tables,
-            err,
-        )
+        self._model, self._options, self._memory, self._tables, self._err = (model, options, memory, tables, err)
         self._new(model.session())
 
     def run(self, typed: Typed) -> None:
@@ -147,18 +141,14 @@ class TerminalChat:
     def _do_kb(self, name: str) -> None:
         recaller = self._model.recaller
         if not isinstance(recaller, Recaller) or not isinstance(recaller.client, MemoryClient):
-            raise InvalidInput(
-                "the service is not called (--offline): start without it to choose a knowledge base"
-            )
+            raise InvalidInput("the service is not called (--offline): start without it to choose a knowledge base")
         known = recaller.client.knowledge_bases()
         if not name:
             for each in known:
                 self._say(f"{'*' if each in names_of(recaller.client.knowledge_base) else ' '} {each}")
             return
         if unknown := [each for each in names_of(name) if each not in known]:
-            raise InvalidInput(
-                f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}"
-            )
+            raise InvalidInput(f"there is no knowledge base {unknown[0]!r}; there are: {', '.join(known) or 'none'}")
         model = self._model.with_knowledge_base(name)
         self._model.close()
         self._model = model

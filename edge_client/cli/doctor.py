@@ -78,9 +78,7 @@ class Board:
         """How ONNX Runtime gets its CUDA and TensorRT providers here."""
         where = next((path for start, path in WHEELS.items() if f"{self.l4t}.".startswith(f"{start}.")), "")
         if not where:
-            return (
-                f"no wheel of onnxruntime-gpu is known for L4T {self.l4t}: update to JetPack 6.2, or build it"
-            )
+            return f"no wheel of onnxruntime-gpu is known for L4T {self.l4t}: update to JetPack 6.2, or build it"
         return f"pip uninstall onnxruntime && pip install onnxruntime-gpu -i {_INDEX}/{where}"
 
 
@@ -90,9 +88,7 @@ def device_checks(wanted: str, threads: Threads) -> Iterator[Check]:
     if (board := Board.here()) is not None:
         yield Check("device", None, f"{board.model}, L4T {board.l4t}")
         low = not board.power_mode.startswith(FULL_POWER)
-        advice = (
-            "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks" if low else ""
-        )
+        advice = "sudo nvpmodel -m 0 (all cores and clocks; may reboot), then sudo jetson_clocks" if low else ""
         yield Check("power mode", None, board.power_mode or "unknown: nvpmodel did not answer", advice)
     else:
         has = "with an" if gpu() is not None else "no"
@@ -154,9 +150,7 @@ def _embedder(bundle: Bundle, _: EdgeSettings) -> Iterator[Check]:
     begun = time.perf_counter()
     embedder.embed(["A short text to measure how long a query takes."])
     took_ms = 1e3 * (time.perf_counter() - begun)
-    yield Check(
-        "embedder", True, f"{embedder.name}, {embedder.dim} numbers, {took_ms:.0f} ms for a short text"
-    )
+    yield Check("embedder", True, f"{embedder.name}, {embedder.dim} numbers, {took_ms:.0f} ms for a short text")
 
 
 def _service(bundle: Bundle, settings: EdgeSettings) -> Iterator[Check]:
@@ -188,9 +182,7 @@ def doctor(given: dict[str, Any]) -> None:
     marks = {None: ("info", "dim"), True: ("ok  ", "green"), False: ("FAIL", "red")}
     failed = False
     for result in check(EdgeSettings(**given)):
-        out.print(
-            Text.assemble(marks[result.ok], f" {result.what}: {printable(result.detail)}"), soft_wrap=True
-        )
+        out.print(Text.assemble(marks[result.ok], f" {result.what}: {printable(result.detail)}"), soft_wrap=True)
         if result.advice:
             out.print(Text.assemble(("     -> ", "yellow"), result.advice), soft_wrap=True)
         failed = failed or result.ok is False
@@ -221,9 +213,7 @@ def build(given: dict[str, Any]) -> None:
         took_ms = step_ms(graph)
     made = sorted(engines.folder.glob("*.engine")) if engines is not None else []
     kept = ", ".join(f"{path} ({path.stat().st_size / 1e6:.0f} MB)" for path in made) or f"kept in {folder}"
-    out.print(
-        f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token; {kept}", soft_wrap=True
-    )
+    out.print(f"{graph.provider}, {graph.threads} thread(s), {took_ms:.1f} ms a token; {kept}", soft_wrap=True)
     if graph.warning:
         err.print(f"[yellow]{graph.warning}[/]", soft_wrap=True)
 

@@ -83,8 +83,7 @@ def ask(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file",
-            help="A text, Markdown, HTML, PDF or table to ask about; a long one is written as memories first.",
+            "--file", help="A text, Markdown, HTML, PDF or table to ask about; a long one is written as memories first."
         ),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,

@@ -121,9 +121,7 @@ def forget(
     with closing(LocalKnowledgeBase.any(path)) as base:
         unknown = [key for key in keys or () if not base.delete(key)]
     if unknown:
-        raise MissingFile(
-            f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them"
-        )
+        raise MissingFile(f"{kb} has no document {', '.join(unknown)}: `edge-client remembered --kb {kb}` lists them")
 
 
 def _show(outcomes: Iterable[Remembered], total: int) -> None:

@@ -64,9 +64,7 @@ class Decoder:
     batch_sizes: steps by their number of sequences. Raises InvalidInput, ProviderError (OUT_OF_MEMORY).
     """
 
-    def __init__(
-        self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4
-    ) -> None:
+    def __init__(self, graph: DecoderGraph, prefix: Tokens[int], *, context: int = 0, parallel: int = 4) -> None:
         self.graph, self.config, self.prefix = graph, graph.config, list(prefix)
         trained = self.config.positions
         self.context = context or min(DEFAULT_CONTEXT, trained or DEFAULT_CONTEXT)
@@ -97,22 +95,12 @@ class Decoder:
 
     @classmethod
     def open(
-        cls,
-        bundle: Bundle,
-        *,
-        threads: Threads = 1,
-        provider: str = "cpu",
-        context: int = 0,
-        parallel: int = 4,
+        cls, bundle: Bundle, *, threads: Threads = 1, provider: str = "cpu", context: int = 0, parallel: int = 4
     ) -> Decoder:
         """The decoder of a bundle; see `DecoderGraph.open` for what else it raises."""
         rows = context or DEFAULT_CONTEXT
-        graph = DecoderGraph.open(
-            bundle.decoder, threads=threads, provider=provider, context=rows, parallel=parallel
-        )
-        return cls(
-            graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel
-        )
+        graph = DecoderGraph.open(bundle.decoder, threads=threads, provider=provider, context=rows, parallel=parallel)
+        return cls(graph, prefix_ids(bundle.tokenizer, bundle.config.memory), context=context, parallel=parallel)
 
     @property
     def room(self) -> int:
@@ -305,8 +293,7 @@ class Decoder:
     def _checked(logits: np.ndarray) -> np.ndarray:
         if np.isnan(logits[-1, 0]):
             raise ProviderError(
-                "the decoder's logits are NaN: the file or the execution provider is damaged",
-                reason="WRONG_RESULT",
+                "the decoder's logits are NaN: the file or the execution provider is damaged", reason="WRONG_RESULT"
             )
         return logits
 
@@ -356,9 +343,7 @@ class Decoder:
             places = sorted(s.place for s in stepping if s.place is not None)
             between = [(p, self._at(p)) for p in range(places[0], places[-1]) if p not in places]
             now = time.monotonic()
-            holes = [
-                p for p, other in between if other is None or other.over or now - other.last_read > IDLE_S
-            ]
+            holes = [p for p, other in between if other is None or other.over or now - other.last_read > IDLE_S]
             if not holes:
                 return
             moved, other = self._at(places[-1]), self._at(holes[0])

@@ -42,9 +42,7 @@ class Caches:
         self.layout = cache_layout(config)
         # One row more than the text: a place that a run only passes over is written to behind its text.
         self.text_rows = -(-(context + 1) // BUCKET) * BUCKET
-        shapes = {
-            t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors
-        }
+        shapes = {t: (parallel, len(t.heads), self.rows(t.layout), config.head_dim) for t in self.layout.tensors}
         self.sequence_bytes = sum(2 * int(np.prod(s[1:])) * self.dtype.itemsize for s in shapes.values())
         if device == "cpu" and self.sequence_bytes > (available := _available_bytes()):
             raise ProviderError(

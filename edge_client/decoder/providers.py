@@ -49,14 +49,7 @@ PROMPT_TOKENS = 64
 """Most tokens of a sequence in one run (paper 3.1: a chunk)."""
 TYPICAL_ROWS = 512
 """Text rows for which TensorRT chooses its kernels."""
-OUT_OF_MEMORY = (
-    "bad_alloc",
-    "out of memory",
-    "failed to allocate",
-    "cuda failure 2",
-    "alloc_failed",
-    "outofmemory",
-)
+OUT_OF_MEMORY = ("bad_alloc", "out of memory", "failed to allocate", "cuda failure 2", "alloc_failed", "outofmemory")
 
 log = logging.getLogger(__name__)
 Shape = tuple[int | str, ...]
@@ -157,9 +150,7 @@ def _not_ready(name: str, engines: EngineCache | None) -> str:
     return "" if engines.ready else "no engine was built for this GPU: run `edge-client build`"
 
 
-def _open(
-    decoder: Path, options: ort.SessionOptions, name: str, engines: EngineCache | None
-) -> ort.InferenceSession:
+def _open(decoder: Path, options: ort.SessionOptions, name: str, engines: EngineCache | None) -> ort.InferenceSession:
     """A session on this provider or an error; TensorRT's engine is built anew if the one in the cache is broken."""
     path = graph_path(decoder, name)
     chain: list[tuple[str, Mapping[str, str]]] = [(RUNTIME_NAMES["cpu"], {})]
@@ -210,18 +201,14 @@ class EngineCache:
     profile: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
     @classmethod
-    def of(
-        cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL
-    ) -> EngineCache | None:
+    def of(cls, decoder: Path, cache: Path, context: int = CONTEXT, parallel: int = PARALLEL) -> EngineCache | None:
         """The place for a bundle's decoder; None outside of a bundle. context: text rows; parallel: sequences."""
         manifest = decoder.with_name("manifest.json")
         if not manifest.is_file():
             return None
         config = ModelConfig.from_dict(json.loads(manifest.read_text(encoding="utf-8"))["config"])
         profile = decoder_profile(config, context or CONTEXT, parallel)
-        key = hashlib.sha256(
-            manifest.read_bytes() + json.dumps(profile, sort_keys=True).encode()
-        ).hexdigest()[:16]
+        key = hashlib.sha256(manifest.read_bytes() + json.dumps(profile, sort_keys=True).encode()).hexdigest()[:16]
         found = gpu()
         architecture = found.architecture if found else "none"
         name = f"{key}-ort{ort.__version__}-trt{tensorrt_version() or 'none'}-sm{architecture}"

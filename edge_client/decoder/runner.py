@@ -53,9 +53,7 @@ class Runner:
         self.caches = Caches(graph.config, context, parallel, graph.cache_dtype, graph.device)
         self._layouts = self.caches.layout.numbers
         self._bindings: dict[tuple[int, int, int, int, int], _Binding] = {}
-        positions = max(
-            context + self.config.memory.reference_tokens, *(self.caches.rows(n) for n in self._layouts)
-        )
+        positions = max(context + self.config.memory.reference_tokens, *(self.caches.rows(n) for n in self._layouts))
         angles = np.arange(positions)[:, None] * self.config.frequencies
         self._tables = {
             name: ort.OrtValue.ortvalue_from_numpy(turn(angles).astype(np.float32), graph.device, 0)
@@ -75,9 +73,7 @@ class Runner:
         small = binding.small
         for number, row in enumerate(rows):
             small["token_ids"][number] = row.tokens
-            small["position_ids"][number] = (
-                np.arange(row.position, row.position + count) if count > 1 else row.position
-            )
+            small["position_ids"][number] = np.arange(row.position, row.position + count) if count > 1 else row.position
             for layout, starts in binding.rows.items():
                 starts[number] = self.caches.first_row(layout, row.memory) + row.length
         if self.graph.device != "cpu":  # the runtime copies them when they are bound
@@ -99,11 +95,7 @@ class Runner:
             "position_ids": np.zeros((sequences, count), np.int64),
             "output_rows": each.reshape(-1).astype(np.int64),
             **{rows_name(layout): starts for layout, starts in rows.items()},
-            **{
-                mask_name(n): self.caches.masks[n][first : first + sequences]
-                for n in self._layouts
-                if n != TEXT
-            },
+            **{mask_name(n): self.caches.masks[n][first : first + sequences] for n in self._layouts if n != TEXT},
         }
         if not self.graph.fused:
             small |= {"batch_ids": np.arange(sequences), "columns": np.arange(seen)}

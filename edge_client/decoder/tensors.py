@@ -40,9 +40,7 @@ class Buffer:
     @classmethod
     def zeros(cls, shape: Sequence[int], dtype: Any = np.float32, device: str = "cpu") -> Buffer:
         """Zeroed memory; on the CPU physical pages are taken when they are written. Raises OutOfMemory."""
-        with named_errors(
-            f"the decoder's caches of {math.prod(shape) * np.dtype(dtype).itemsize / 1e6:.0f} MB"
-        ):
+        with named_errors(f"the decoder's caches of {math.prod(shape) * np.dtype(dtype).itemsize / 1e6:.0f} MB"):
             array = np.zeros(shape, dtype)
             if device == "cpu":
                 return cls(array.shape, array.dtype, device, int(array.ctypes.data), array)
@@ -55,9 +53,7 @@ class Buffer:
         if not 0 <= start <= stop <= self.shape[0]:
             raise IndexError(f"{start}:{stop} of {self.shape[0]}")
         offset = start * math.prod(self.shape[1:]) * self.dtype.itemsize
-        return Buffer(
-            (stop - start, *self.shape[1:]), self.dtype, self.device, self.pointer + offset, self.owner
-        )
+        return Buffer((stop - start, *self.shape[1:]), self.dtype, self.device, self.pointer + offset, self.owner)
 
     def reshaped(self, *shape: int) -> Buffer:
         """The same memory with another shape of as many elements."""
@@ -127,9 +123,7 @@ class RowCopies:
             options = ort.SessionOptions()
             options.intra_op_num_threads = 1
             options.log_severity_level = 3
-            self._sessions[key] = ort.InferenceSession(
-                _graph(*key), options, providers=[PROVIDERS[self.device]]
-            )
+            self._sessions[key] = ort.InferenceSession(_graph(*key), options, providers=[PROVIDERS[self.device]])
         return self._sessions[key]
 
 
@@ -141,12 +135,7 @@ def _graph(operator: str, element: int) -> bytes:
         inputs.append(("values", element, ("n", "d")))
     output = ("out", element, ("N" if operator == "ScatterND" else "n", "d"))
     node: Fields = [(1, name) for name, _, _ in inputs] + [(2, "out"), (4, operator)]
-    graph: Fields = [
-        (1, _message(node)),
-        (2, "rows"),
-        *((11, _value(*i)) for i in inputs),
-        (12, _value(*output)),
-    ]
+    graph: Fields = [(1, _message(node)), (2, "rows"), *((11, _value(*i)) for i in inputs), (12, _value(*output))]
     return _message([(1, 8), (7, _message(graph)), (8, _message([(1, ""), (2, 16)]))])
 
 

@@ -56,9 +56,7 @@ class Conversation:
     alone, or None. news: events that were not passed on yet.
     """
 
-    def __init__(
-        self, model: EdgeModel, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]
-    ) -> None:
+    def __init__(self, model: EdgeModel, messages: Sequence[Message], spelled: Mapping[int, Sequence[int]]) -> None:
         self._model = model
         self.messages: list[Message] = [dict(m) for m in messages]
         self.spelled = dict(spelled)

@@ -52,9 +52,7 @@ class Chunk:
     query: Query | None
 
 
-def cut(
-    prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0, *, held: bool = True
-) -> list[Chunk]:
+def cut(prompt: Prompt, tokenizer: Tokenizer, chunk_tokens: int, start: int = 0, *, held: bool = True) -> list[Chunk]:
     """The chunks of `prompt` from token `start` on; the first is shorter if `start` is inside the grid.
 
     held: whether the slots hold the memories of the token before `start`. If not, the first chunk asks for them even

@@ -136,9 +136,7 @@ class Sampler:
         self._random = np.random.default_rng(sampling.seed)
         self._biased = np.fromiter(sampling.logit_bias, np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
-        self._counts = (
-            np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if sampling.penalises else None
-        )
+        self._counts = np.bincount(np.asarray(text, np.int64), minlength=vocabulary) if sampling.penalises else None
 
     def pick(self, logits: np.ndarray, bias: tuple[int, float] | None = None) -> Picked:
         """A token from logits float32 [vocabulary], which are not changed. bias: of one token, this once."""

@@ -53,9 +53,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise _no_room(path, message) from error
         if "locked" in message or "readonly" in message or "unable to open" in message:
             raise StorageError(f"{path} cannot be written or read now: {message}", reason="IN_USE") from error
-        locked = (
-            f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
-        )
+        locked = f"or encrypted with another key than that of {KEY_FILE}" if "not a database" in message else ""
         raise CorruptFile(f"{path} is damaged, or no local knowledge base {locked} ({message})") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -122,9 +122,7 @@ def path_of(folder: Path, name: str) -> Path:
     return folder / f"{name}{SUFFIX}"
 
 
-def remember(
-    base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable[FileDocument]
-) -> Iterator[Remembered]:
+def remember(base: LocalKnowledgeBase, writer: MemoryWriter, documents: Iterable[FileDocument]) -> Iterator[Remembered]:
     """Write documents into a knowledge base; what is there unchanged costs nothing, what is there in part goes on.
 
     Yields after every piece that is stored ("writing"), and once for every document with its outcome. One that cannot
@@ -162,9 +160,7 @@ def readable(read: FileDocument) -> str:
     if read.unreadable:
         raise InvalidInput(read.unreadable)
     if len(read.text) > TEXT_LIMIT:
-        raise InvalidInput(
-            f"it has {len(read.text):,} characters, at most {TEXT_LIMIT:,}: cut it into several"
-        )
+        raise InvalidInput(f"it has {len(read.text):,} characters, at most {TEXT_LIMIT:,}: cut it into several")
     if "\0" in read.text:
         raise InvalidInput("it is binary, no text: it holds NUL characters")
     if not read.text.strip():

@@ -60,9 +60,7 @@ class LocalKnowledgeBase:
     CorruptFile for what the disk or the file says.
     """
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, head: Head, minimum_score: float | None
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, head: Head, minimum_score: float | None) -> None:
         self.path, self.head, self.minimum_score = path, head, minimum_score
         self.name = head.name
         self._connection = connection
@@ -92,9 +90,7 @@ class LocalKnowledgeBase:
         return cls(path, connected(path), head, None)
 
     @classmethod
-    def create(
-        cls, path: str | Path, head: Head, *, minimum_score: float | None = None
-    ) -> LocalKnowledgeBase:
+    def create(cls, path: str | Path, head: Head, *, minimum_score: float | None = None) -> LocalKnowledgeBase:
         """A new file; raises InvalidInput for one that holds something."""
         path = Path(path)
         with disk_errors(path):
@@ -172,9 +168,7 @@ class LocalKnowledgeBase:
                     " VALUES (?, ?, '{}', x'', 0, ?)",
                     (one.key, one.title, time.time()),
                 )
-                (document,) = connection.execute(
-                    "SELECT id FROM documents WHERE key = ?", (one.key,)
-                ).fetchone()
+                (document,) = connection.execute("SELECT id FROM documents WHERE key = ?", (one.key,)).fetchone()
                 _insert(connection, document, one)
 
     def memory_ids(self) -> np.ndarray:
@@ -254,9 +248,7 @@ class LocalKnowledgeBase:
             best = best[scores[best] >= self.minimum_score]
         return dict(zip(ids[best].tolist(), scores[best].tolist(), strict=True))
 
-    def _hits(
-        self, connection: sqlite3.Connection, scores: Mapping[int, float], sent: set[int]
-    ) -> tuple[Hit, ...]:
+    def _hits(self, connection: sqlite3.Connection, scores: Mapping[int, float], sent: set[int]) -> tuple[Hit, ...]:
         """The payload goes with the first hit of a memory, as in the service's answers."""
         query = (
             "SELECT refs.id, memory_id, key, title, chunk, refs.text, checksum, vector, crc32c, payload FROM refs"
@@ -269,9 +261,7 @@ class LocalKnowledgeBase:
             shifted, key, title, chunk, text, checksum, vector, crc32c, payload = found[reference]
             memory_id = shifted + _SHIFT
             if _checksum(text, vector) != checksum:
-                raise CorruptFile(
-                    f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew"
-                )
+                raise CorruptFile(f"memory {memory_id:016x} of {key!r} in {self.path} is damaged: write it anew")
             held = memory_id in sent
             sent.add(memory_id)
             hits.append(
@@ -379,9 +369,7 @@ def _rows(connection: sqlite3.Connection, query: str, ids: Sequence[int]) -> lis
     return connection.execute(f"{query} (SELECT value FROM json_each(?))", (json.dumps(ids),)).fetchall()
 
 
-def _by_words(
-    connection: sqlite3.Connection, scores: Mapping[int, float], words: Sequence[int]
-) -> dict[int, float]:
+def _by_words(connection: sqlite3.Connection, scores: Mapping[int, float], words: Sequence[int]) -> dict[int, float]:
     """The same references ordered by cosine and words, without those far below the best."""
     query = "SELECT refs.id, refs.text, title FROM refs JOIN documents ON documents.id = document WHERE refs.id IN"
     texts = {row[0]: row[1:] for row in _rows(connection, query, list(scores))}

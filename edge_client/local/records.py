@@ -10,13 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from memory_model.codec.payload import Identity
-from memory_model.errors import (
-    CodecMismatch,
-    EmbedderMismatch,
-    FormatMismatch,
-    IdentityMismatch,
-    ModelMismatch,
-)
+from memory_model.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
 
 
 @dataclass(frozen=True)
@@ -46,9 +40,7 @@ class Head:
     @classmethod
     def of(cls, name: str, identity: Identity, embedder_id: str, dimension: int) -> Head:
         """A new one's, for what a bundle writes."""
-        return cls(
-            name, identity.model_id, identity.codec_id, identity.memory_format_id, embedder_id, dimension
-        )
+        return cls(name, identity.model_id, identity.codec_id, identity.memory_format_id, embedder_id, dimension)
 
     def require(self, identity: Identity, embedder_id: str, remedy: str) -> None:
         """Raise the mismatch of the first id that is another; remedy: what to do, if not the usual."""

@@ -37,17 +37,11 @@ class NearVectors:
     def add(self, ids: np.ndarray, vectors: np.ndarray) -> None:
         """Append vectors float32 [n, dimension] with ids int64 [n], which are larger than those before."""
         start, self._count = self._count, self._count + len(ids)
-        if self._count > len(
-            self._ids
-        ):  # room for half as many again, so that each is copied a few times at most
+        if self._count > len(self._ids):  # room for half as many again, so that each is copied a few times at most
             room = self._count + self._count // 2
             for name in ("_ids", "_scales", "_rows"):
                 old = getattr(self, name)
-                setattr(
-                    self,
-                    name,
-                    np.concatenate([old[:start], np.empty((room - start, *old.shape[1:]), old.dtype)]),
-                )
+                setattr(self, name, np.concatenate([old[:start], np.empty((room - start, *old.shape[1:]), old.dtype)]))
         scales = np.maximum(np.abs(vectors).max(axis=1), np.finfo(np.float32).tiny) / LEVELS
         self._ids[start : self._count], self._scales[start : self._count] = ids, scales
         self._rows[start : self._count] = np.rint(vectors / scales[:, None])

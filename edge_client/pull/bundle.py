@@ -120,12 +120,8 @@ class _BundlePull:
                 return
             for piece in self._stream(name, offset):
                 data = piece.data
-                if (piece.offset, piece.file_bytes) != (offset, entry.bytes) or offset + len(
-                    data
-                ) > entry.bytes:
-                    message = (
-                        f"{name} changed on the service while it was fetched: run the same command again"
-                    )
+                if (piece.offset, piece.file_bytes) != (offset, entry.bytes) or offset + len(data) > entry.bytes:
+                    message = f"{name} changed on the service while it was fetched: run the same command again"
                     raise CorruptFile(message)
                 file.write(data)
                 offset += len(data)
@@ -154,9 +150,7 @@ def checked_manifest(raw: bytes) -> Manifest:
         raise CorruptFile(f"the service's {MANIFEST} is not text") from error
     for name, entry in manifest.files.items():
         if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST or name.endswith(".part"):
-            raise CorruptFile(
-                f"the service's {MANIFEST} lists {name[:200]!r}, which is no plain file name: refused"
-            )
+            raise CorruptFile(f"the service's {MANIFEST} lists {name[:200]!r}, which is no plain file name: refused")
         if not isinstance(entry.bytes, int) or entry.bytes < 0 or not _SHA256.fullmatch(str(entry.sha256)):
             raise CorruptFile(f"the service's {MANIFEST} gives no size and SHA-256 of {name}")
     if missing := [name for name in REQUIRED if name not in manifest.files]:

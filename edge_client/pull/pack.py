@@ -176,12 +176,7 @@ def _checked(page: bases.ExportPage, head: Head, last_id: int | None) -> Iterato
         vector = np.frombuffer(raw, "<f4") if len(raw) == 4 * head.dimension else np.zeros(1)
         norm = float(np.linalg.norm(vector.astype(np.float64)))
         in_order = last_id is None or memory_id > last_id
-        if not (
-            in_order
-            and np.isfinite(norm)
-            and norm > 0
-            and google_crc32c.value(payload) == memory.payload_crc32c
-        ):
+        if not (in_order and np.isfinite(norm) and norm > 0 and google_crc32c.value(payload) == memory.payload_crc32c):
             raise RetrievalError(
                 f"memory {memory_id:016x} of {memory.document_key!r} came damaged", reason="DAMAGED_MEMORY"
             )

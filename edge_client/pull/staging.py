@@ -107,9 +107,7 @@ class Staging:
                     os.close(lock)
                 except BlockingIOError as error:
                     os.close(lock)
-                    message = (
-                        f"another process is fetching to {self.place}: wait for it, or choose another place"
-                    )
+                    message = f"another process is fetching to {self.place}: wait for it, or choose another place"
                     raise StorageError(message, reason="PULL_UNDER_WAY") from error
 
     def require_room(self, needed_bytes: int) -> None:

@@ -37,9 +37,7 @@ HELD_IDS = 512
 """Ids of cached memories that a request names, 8 bytes each: less than any payload."""
 FAIR_SHARE = 0.5
 """Of its time that a call must have got before its timeout counts as the service's failure."""
-LASTING = frozenset(
-    {"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH", "EMBEDDER_MISMATCH"}
-)
+LASTING = frozenset({"INCOMPATIBLE", "MODEL_MISMATCH", "CODEC_MISMATCH", "FORMAT_MISMATCH", "EMBEDDER_MISMATCH"})
 """Refusals that every further call of this bundle would get as well."""
 
 RecallState = Literal["fetched", "held", "late", "failed", "skipped", "offline", "off"]
@@ -249,9 +247,7 @@ class Recaller:
             )  # fmt: skip
         except RetrievalError as error:
             too_late = error.reason == "DEADLINE_EXCEEDED"
-            if error.reason in LASTING or (
-                error.unavailable and not (too_late and left_s < FAIR_SHARE * deadline_s)
-            ):
+            if error.reason in LASTING or (error.unavailable and not (too_late and left_s < FAIR_SHARE * deadline_s)):
                 self._breaker.failed(call, error)
             elif not error.unavailable and error.reason != "CANCELLED":
                 self._breaker.answered()
@@ -290,9 +286,7 @@ class Recaller:
             # The id names bytes for ever, so one of the two is damaged, and only ours can be fetched again.
             self.cache.forget(hit.memory_id)
         if not hit.payload:
-            why = (
-                "it is held with another checksum, and fetched anew next time" if known else "no payload came"
-            )
+            why = "it is held with another checksum, and fetched anew next time" if known else "no payload came"
             message = f"memory {hit.memory_id:016x} of {hit.document_key!r}: {why}"
             raise RetrievalError(message, reason="DAMAGED_MEMORY")
         hit.check()

@@ -200,11 +200,7 @@ class _Chat(_Text):
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         def entry(text: str, logprob: float | None) -> dict[str, Any]:
             # A token may be part of a character; then its bytes are not known here.
-            return {
-                "token": text,
-                "logprob": logprob,
-                "bytes": None if "\ufffd" in text else list(text.encode()),
-            }
+            return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
         entries = [
             {

@@ -70,14 +70,9 @@ class ChatMessage(_Tolerant):
         """As the chat template takes it."""
         content = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
         functions = [call.get("function") or {} for call in self.tool_calls]
-        calls = [
-            f'{{"name": {json.dumps(f.get("name"))}, "arguments": {f.get("arguments")}}}' for f in functions
-        ]
+        calls = [f'{{"name": {json.dumps(f.get("name"))}, "arguments": {f.get("arguments")}}}' for f in functions]
         roles = {"developer": "system", "tool": "user", "function": "user"}
-        return {
-            "role": roles.get(self.role, self.role),
-            "content": "\n".join(filter(None, [content, *calls])),
-        }
+        return {"role": roles.get(self.role, self.role), "content": "\n".join(filter(None, [content, *calls]))}
 
 
 class ResponseFormat(_Tolerant):
@@ -130,11 +125,7 @@ class _Sampled(_Tolerant):
     def schema_of_answer(self) -> dict[str, Any] | None:
         """What the answer must satisfy as JSON; None for any text."""
         form = self.response_format
-        schemas = {
-            "text": None,
-            "json_object": {"type": "object"},
-            "json_schema": form.json_schema.get("schema"),
-        }
+        schemas = {"text": None, "json_object": {"type": "object"}, "json_schema": form.json_schema.get("schema")}
         return schemas[form.type]
 
 

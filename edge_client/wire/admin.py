@@ -40,21 +40,13 @@ class ServiceLink:
     async def documents(self, knowledge_base: str, page_token: str = "", count: int = 20) -> dict[str, Any]:
         """A page of documents by key, and where the next one begins ("" on the last)."""
         stub = ingestion_pb2_grpc.IngestionStub(self._opened())
-        request = ingestion.ListDocumentsRequest(
-            knowledge_base=knowledge_base, page_token=page_token, count=count
-        )
+        request = ingestion.ListDocumentsRequest(knowledge_base=knowledge_base, page_token=page_token, count=count)
         found = await self._call(stub.ListDocuments, request)
 
         async def described(listed: ingestion.DocumentVersion) -> dict[str, Any]:
-            wanted = ingestion.GetDocumentRequest(
-                knowledge_base=knowledge_base, document_key=listed.document_key
-            )
+            wanted = ingestion.GetDocumentRequest(knowledge_base=knowledge_base, document_key=listed.document_key)
             document = await self._call(stub.GetDocument, wanted)
-            return {
-                "key": document.document_key,
-                "title": document.title,
-                "references": len(document.references),
-            }
+            return {"key": document.document_key, "title": document.title, "references": len(document.references)}
 
         data = await asyncio.gather(*(described(listed) for listed in found.documents))
         return {"data": list(data), "next": found.next_page_token}

@@ -174,9 +174,7 @@ def _credentials(settings: ChannelSettings) -> grpc.ChannelCredentials:
             raise CorruptFile(f"{settings.ca} holds no PEM certificate of an authority: {error}") from error
     if settings.certificate and settings.key:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
-                settings.certificate, settings.key, password=""
-            )
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(settings.certificate, settings.key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise CorruptFile(
                 f"{settings.certificate} and {settings.key} are no PEM certificate and its key without a passphrase:"

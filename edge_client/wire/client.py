@@ -80,9 +80,7 @@ class MemoryClient:
             with named_errors(self.address, timeout_s):
                 for request in (request for requests in each for request in requests):
                     calls.append(
-                        self._retrieval.Retrieve.future(
-                            request, timeout=timeout_s, metadata=self.settings.metadata
-                        )
+                        self._retrieval.Retrieve.future(request, timeout=timeout_s, metadata=self.settings.metadata)
                     )
                 if cancellation is not None:
                     cancellation.when_cancelled(cancel)

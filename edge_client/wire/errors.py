@@ -34,9 +34,7 @@ BY_STATUS: dict[grpc.StatusCode, str] = {
     _Code.UNAUTHENTICATED: "ACCESS_REFUSED",
 }
 """The reason of an error to which the service gives none itself."""
-UNAVAILABLE = frozenset(
-    {_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE}
-)
+UNAVAILABLE = frozenset({_Code.CANCELLED, _Code.DEADLINE_EXCEEDED, _Code.RESOURCE_EXHAUSTED, _Code.UNAVAILABLE})
 """The service gave no answer: it is left alone for a while, and a pack may answer instead."""
 _HELP_BY_REASON = {
     "KNOWLEDGE_BASE_NOT_FOUND": "name one of `memory-service kb list` with --knowledge-base, or ingest into it first",
@@ -94,9 +92,7 @@ def call_error(error: grpc.RpcError, address: str, timeout_s: float) -> Retrieva
     code, message = call.code(), call.details() or ""
     reason, help, retry_after_s = _details(call)
     if code is _Code.DEADLINE_EXCEEDED and not reason:
-        return _unanswered(
-            BY_STATUS[code], f"the service at {address} did not answer within {timeout_s:.3g} s"
-        )
+        return _unanswered(BY_STATUS[code], f"the service at {address} did not answer within {timeout_s:.3g} s")
     if code is _Code.CANCELLED:
         return _unanswered(BY_STATUS[code], f"the call to {address} was cancelled")
     if code is _Code.UNAVAILABLE and not reason:

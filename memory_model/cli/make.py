@@ -57,10 +57,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder of the bundle; replaced as a whole.")] = BUNDLE,
     model: ModelOption = None,
     precision: Annotated[
-        str,
-        typer.Option(
-            help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table."
-        ),
+        str, typer.Option(help="Weights: int4, int8, float16 or float32; -64 or -128: block; -table-int8: token table.")
     ] = "int4-64-table-int8",
     embedder: Annotated[
         str | None, typer.Option(help="minilm or a folder, such as BGE-M3; default: the model folder's.")

@@ -96,9 +96,7 @@ def mixture_of(
             asked = [q for file in files for q in read_rows(file, Asked) if (q.source, q.key) in known]
             console.print(f"{len(asked):,} questions that people asked about these passages")
             # A small model learns from unanswerable ones to refuse what it is unsure of.
-            return AskedConversations(
-                asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0), **options
-            )
+            return AskedConversations(asked, loaded.chat, seed + 4, replace(sizes, unanswerable=0.0), **options)
         return ContinualBatches(sequences(), seed + 3, rows=rows, warmup=task == "warmup")
 
     return Mixture({task: (share, source(task)) for task, share in shares.items()}, seed)
@@ -146,9 +144,7 @@ def prepared_sequences(loaded: Any, corpus: Path, data: Path, sequence: int, emb
         return prepare(corpus_files(corpus), loaded.tokenizer, opened, CACHE, plan, report, without)
 
 
-def codec_texts(
-    loaded: Any, data: Path, corpus: Path | None, references: int, seed: int
-) -> tuple[Any, list[str]]:
+def codec_texts(loaded: Any, data: Path, corpus: Path | None, references: int, seed: int) -> tuple[Any, list[str]]:
     """What the codec is fitted to: batches that read memories, and the texts of as many references."""
     from memory_model.data.passages import ASKED
     from memory_model.references import split

@@ -45,9 +45,7 @@ def adapt(
     mixture: Annotated[str, typer.Option(help=f"Tasks and their weights: {TASKS}.")] = "facts:1",
     start: Annotated[Path | None, typer.Option(help="Adapter to continue from.")] = None,
     steps: Annotated[int, typer.Option(help="Steps of the run.")] = 600,
-    accumulate: Annotated[
-        int, typer.Option(help="Batches of a step, over all processes; default: one a process.")
-    ] = 0,
+    accumulate: Annotated[int, typer.Option(help="Batches of a step, over all processes; default: one a process.")] = 0,
     conversations: Annotated[int, typer.Option(help="Conversations, and references, of a batch.")] = 10,
     unanswerable: Annotated[
         float, typer.Option(help="Share of the questions about facts that nothing read answers.")
@@ -58,9 +56,7 @@ def adapt(
     refused_articles: Annotated[
         float, typer.Option(help="The same of articles; many of these teach refusing what could be answered.")
     ] = 0.12,
-    all_as_text: Annotated[
-        float, typer.Option(help="Share of the same that have everything they read as text.")
-    ] = 0.2,
+    all_as_text: Annotated[float, typer.Option(help="Share of the same that have everything they read as text.")] = 0.2,
     ramp: Annotated[
         int, typer.Option(help="Batches of hard and articles until five memories are read; 0: at once.")
     ] = 150,
@@ -74,9 +70,7 @@ def adapt(
     embedder: EmbedderOption = None,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option(help="Share of the steps in which the rate falls.")] = 0.3,
-    weight_decay: Annotated[
-        float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")
-    ] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="Of AdamW; the paper's continual training has 0.1.")] = 0.0,
     rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 32,
     first_layer: Annotated[
         int, typer.Option(help="First layer that is tuned; default: a fifth of the layers are not.")
@@ -84,8 +78,7 @@ def adapt(
     distillation: Annotated[float, typer.Option(help="Weight of the teacher's divergence; 0: none.")] = 0.5,
     codec_noise: Annotated[float, typer.Option(help="Noise on memories, as a share of variance.")] = 0.03,
     checkpoint_layers: Annotated[
-        bool,
-        typer.Option("--checkpoint-layers", help="Recompute layers backward: less memory, a third slower."),
+        bool, typer.Option("--checkpoint-layers", help="Recompute layers backward: less memory, a third slower.")
     ] = False,
     pass_tokens: Annotated[
         int, typer.Option(help="Most tokens of one pass; fewer take less memory and change no result.")

@@ -13,9 +13,7 @@ from functools import cache
 import numpy  # noqa: F401  # loaded, so that its library is there to be found
 from threadpoolctl import ThreadpoolController
 
-_NAMES = tuple(
-    f"{before}openblas_%s_num_threads{after}" for before in ("", "scipy_") for after in ("", "64_", "_64")
-)
+_NAMES = tuple(f"{before}openblas_%s_num_threads{after}" for before in ("", "scipy_") for after in ("", "64_", "_64"))
 _products = threading.Lock()
 
 

@@ -72,9 +72,7 @@ class MemoryCodec(ABC):
                 arrays = {k: file[k] for k in file.files if k != "header"}
             version = header.get("version")
             if version not in range(1, CODEC_FORMAT_VERSION + 1):
-                raise CorruptFile(
-                    f"{path} has codec format {version}, this program reads 1 to {CODEC_FORMAT_VERSION}"
-                )
+                raise CorruptFile(f"{path} has codec format {version}, this program reads 1 to {CODEC_FORMAT_VERSION}")
             if header["kind"] == "exact":
                 return ExactCodec(int(header["head_dim"]), str(header["dtype"]))
             if header["kind"] == "product":
@@ -188,12 +186,7 @@ class ProductCodec(MemoryCodec):
 
     def save(self, path: str | Path) -> None:
         """Write `codec.npz`, float16 tables where they lose nothing."""
-        header = {
-            "kind": "product",
-            "groups": self.together,
-            "head_dim": self.head_dim,
-            "together": self.together,
-        }
+        header = {"kind": "product", "groups": self.together, "head_dim": self.head_dim, "together": self.together}
         _save(path, header, {name: _smallest(array[None]) for name, array in self.tables.arrays().items()})
 
 

@@ -39,9 +39,7 @@ def check_factory(factory: str, dimension: int, vectors: int) -> None:
         index = faiss.index_factory(dimension, factory)
     except RuntimeError as error:
         reason = str(error).rpartition(": ")[2]
-        raise InvalidInput(
-            f"FAISS has no index {factory!r} for vectors of {dimension} numbers: {reason}"
-        ) from error
+        raise InvalidInput(f"FAISS has no index {factory!r} for vectors of {dimension} numbers: {reason}") from error
     _, first, last = _stages(index)
     needed = max(last.pq.ksub, first.pq.ksub if first is not None else 0)
     if vectors < needed:
@@ -60,9 +58,7 @@ def _stages(index: Any) -> tuple[Any, Any, Any]:
         first = faiss.downcast_index(index.q1.quantizer)
         two_parts = isinstance(first, faiss.MultiIndexQuantizer) and first.pq.M == COARSE_SUBSPACES
     if not (isinstance(index, faiss.IndexPQ) if first is None else two_parts):
-        raise InvalidInput(
-            f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…"
-        )
+        raise InvalidInput(f"a codec cannot be made of {type(index).__name__}: give OPQ…,PQ… or OPQ…,Residual2x14,PQ…")
     return transform, first, index
 
 

@@ -32,9 +32,7 @@ def fit_tables(
     called with the number of subspaces fitted since its last call. Tables are rounded to the half precision of files.
     """
     if len(vectors) < 1 << bits:
-        raise InvalidInput(
-            f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references"
-        )
+        raise InvalidInput(f"{len(vectors)} vectors are too few for {1 << bits} codewords: use more references")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:points])
     sample = vectors[chosen].astype(np.float32)
     root = square_root(metrics or [np.eye(vectors.shape[1] // together)] * together)
@@ -95,9 +93,7 @@ def dealt_axes(centred: np.ndarray, parts: int, bits: int) -> np.ndarray:
 
     def loss(log_sum: np.ndarray, count: np.ndarray) -> np.ndarray:
         """Logarithm of D; a subspace without axes loses nothing."""
-        return np.asarray(
-            np.where(count > 0, (log_sum - 2 * bits * np.log(2)) / np.maximum(count, 1), -np.inf)
-        )
+        return np.asarray(np.where(count > 0, (log_sum - 2 * bits * np.log(2)) / np.maximum(count, 1), -np.inf))
 
     for axis in np.argsort(-logs, kind="stable"):
         now = loss(sums, counts)

@@ -63,14 +63,10 @@ class MemoryFormat:
 
     def __init__(self, config: ModelConfig, model_id: str, codec: MemoryCodec) -> None:
         if codec.head_dim != config.head_dim:
-            raise InvalidInput(
-                f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}"
-            )
+            raise InvalidInput(f"codec is for head dimension {codec.head_dim}, the model has {config.head_dim}")
         heads, full = len(config.memory.heads), config.memory.reference_tokens
         if codec.together > 1 and (codec.together % 2 or 2 * heads % codec.together):
-            raise InvalidInput(
-                f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so"
-            )
+            raise InvalidInput(f"codec holds {codec.together} vectors in a code, {heads} heads do not divide so")
         if codec.together > 2 and any(h.tokens != full for h in config.memory.heads):
             raise InvalidInput(
                 f"codec holds the vectors of {codec.together // 2} heads in a code, which needs heads that keep every"
@@ -96,9 +92,7 @@ class MemoryFormat:
         shape = (self.config.memory.budget, self.config.head_dim)
         for m in memories:
             if m.keys.shape != shape or m.values.shape != shape:
-                raise InvalidInput(
-                    f"a memory has keys {m.keys.shape} and values {m.values.shape}, expected {shape}"
-                )
+                raise InvalidInput(f"a memory has keys {m.keys.shape} and values {m.values.shape}, expected {shape}")
             if not (np.isfinite(m.keys).all() and np.isfinite(m.values).all()):
                 raise InvalidInput("a memory holds NaN or infinity; the model that wrote it is broken")
         if not memories:
@@ -120,18 +114,14 @@ class MemoryFormat:
         tokens, budget = self.check(payload), self.config.memory.budget
         places = self._places(tokens)
         codes = np.frombuffer(payload, np.uint8, offset=HEADER.size).reshape(-1, self.codec.code_bytes)
-        rows = (np.empty if len(places) == 2 * budget else np.zeros)(
-            (2 * budget, self.config.head_dim), np.float32
-        )
+        rows = (np.empty if len(places) == 2 * budget else np.zeros)((2 * budget, self.config.head_dim), np.float32)
         self.codec.decode_into(codes, places, rows)
         return ExplicitMemory(rows[:budget], rows[budget:], tokens)
 
     def check(self, payload: bytes | memoryview) -> int:
         """The payload's number of tokens, if it is ours; raises CorruptFile, {Model,Codec,Format}Mismatch."""
         if len(payload) < HEADER.size:
-            raise CorruptFile(
-                f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})"
-            )
+            raise CorruptFile(f"a memory payload of {len(payload)} bytes is shorter than its header ({HEADER.size})")
         magic, version, tokens, model, codec, memory_format = HEADER.unpack_from(payload)
         if magic != MAGIC:
             raise CorruptFile(f"not a memory payload: it begins with {magic!r}, expected {MAGIC!r}")

@@ -40,13 +40,9 @@ class ProductTables:
             raise InvalidInput(f"a codec of width {d} cannot hold {self.together} vectors in a code")
         for name, array in self.arrays().items():
             if array.shape != expected[name] or not np.isfinite(array).all():
-                raise InvalidInput(
-                    f"codec table {name} has shape {array.shape}, expected finite {expected[name]}"
-                )
+                raise InvalidInput(f"codec table {name} has shape {array.shape}, expected finite {expected[name]}")
         if words & (words - 1) or parts * width != out or not 1 <= self.bits <= 16:
-            raise InvalidInput(
-                f"codec tables of {parts} x {words} codewords of {width} do not make {out} dimensions"
-            )
+            raise InvalidInput(f"codec tables of {parts} x {words} codewords of {width} do not make {out} dimensions")
 
     @property
     def bits(self) -> int:

@@ -77,11 +77,7 @@ class AlikeConversations(Conversations):
         return self._said(written, read, said, asked)
 
     def _said(
-        self,
-        written: Sequence[Reference],
-        read: Sequence[int],
-        turns: list[tuple[str, str]],
-        asked: list[int],
+        self, written: Sequence[Reference], read: Sequence[int], turns: list[tuple[str, str]], asked: list[int]
     ) -> Conversation:
         if self.random.random() < self.sizes.all_as_text:
             return self._as_text(written, read, turns[:1])
@@ -103,9 +99,7 @@ class HardFacts(AlikeConversations, FactConversations):
         self.refused_share = self.sizes.refused
         self.topics = [t for t in self.topics if len(self._holders(t)) >= _LEAST_FAMILIES]
         if not self.topics:
-            raise InvalidInput(
-                f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture"
-            )
+            raise InvalidInput(f"task hard needs a field that {_LEAST_FAMILIES} documents hold: drop it from --mixture")
         self.absent: Question | None = None
         self.lacking: tuple[int, ...] = ()
 
@@ -217,10 +211,7 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of `split-questions`; raises CorruptFile."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return [
-            {k: row[k] for k in ("knowledge", "question", "right_answer", "title", "answerable")}
-            for row in rows
-        ]
+        return [{k: row[k] for k in ("knowledge", "question", "right_answer", "title", "answerable")} for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptFile(
             f"{path} has no rows of questions: `python -m experiments split-questions` makes them"

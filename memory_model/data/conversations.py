@@ -79,9 +79,7 @@ class Conversations(ABC):
 
     task = "questions"
 
-    def __init__(
-        self, chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *, distil: bool = True
-    ) -> None:
+    def __init__(self, chat: ChatTemplate, seed: int, sizes: Sizes | None = None, *, distil: bool = True) -> None:
         self.chat, self.sizes, self.distil = chat, sizes or Sizes(), distil
         self.random, self.drawn = random.Random(seed), 0
 
@@ -203,9 +201,7 @@ def _answer_columns(labels: Sequence[int], stop: int) -> list[tuple[int, int]]:
     return columns
 
 
-def references_of(
-    documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128
-) -> list[Reference]:
+def references_of(documents: Sequence[dict[str, str]], tokenizer: Tokenizer, limit: int = 128) -> list[Reference]:
     """All references of documents of facts (`data/factbook.jsonl`), with their questions."""
     result = []
     for family, document in enumerate(documents):

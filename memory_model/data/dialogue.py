@@ -36,11 +36,7 @@ _FIELDS = {  # field: said of me, said of another, asked; {do}, {be} and {w} agr
     "Industries": ("work in", "works in", "Which industry {do} {w} work in?"),
     "Exports - commodities": ("sell", "sells", "What {do} {w} sell?"),
     "Natural resources": ("am writing about", "is writing about", "What {be} {w} writing about?"),
-    "Elevation extremes - highest point": (
-        "want to climb",
-        "wants to climb",
-        "Which mountain {do} {w} want to climb?",
-    ),
+    "Elevation extremes - highest point": ("want to climb", "wants to climb", "Which mountain {do} {w} want to climb?"),
 }
 _OPENINGS = ("", "", "By the way: ", "You should know: ", "For later: ")
 _REPLIES = ("Thanks, I will remember that.", "Good to know!", "I see.", "How nice.")
@@ -118,9 +114,7 @@ class Dialogues(AlikeConversations):
         questions = [Question(way.format(q=asked.question), asked.answer, answer) for way in _ASKING_BACK]
         return self._reference(number, [("user", asked.question), ("assistant", answer)], [questions])
 
-    def _reference(
-        self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]
-    ) -> Reference:
+    def _reference(self, number: int, turns: Sequence[tuple[str, str]], questions: list[list[Question]]) -> Reference:
         text = turn_references(turns, self.chat.tokenizer.count, self.longest)[0]
         held = [ways for ways in questions if ways[0].line in text]
         return Reference(number, text, self.chat.tokenizer.encode(text), held)

@@ -90,9 +90,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file; raises MissingFile or CorruptFile (with the line's number)."""
     path = Path(path)
     if not path.is_file():
-        raise MissingFile(
-            f"no JSONL file at {path}: a knowledge base has a line {{key, title, text}} for a document"
-        )
+        raise MissingFile(f"no JSONL file at {path}: a knowledge base has a line {{key, title, text}} for a document")
     result = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:

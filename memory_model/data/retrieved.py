@@ -159,9 +159,7 @@ def _cut(
     own = plan.tokens - 1  # behind the context BOS
     whole = tokens // own
     if not whole:
-        raise InvalidInput(
-            f"the corpus has {tokens} tokens, one sequence {own}: give more text or shorter sequences"
-        )
+        raise InvalidInput(f"the corpus has {tokens} tokens, one sequence {own}: give more text or shorter sequences")
     padded = np.full((len(references), plan.reference_tokens), -1, np.int32)
     for row, ids in enumerate(references):
         padded[row, : len(ids)] = ids

@@ -79,9 +79,7 @@ class Scores:
         """Of the scores that apply; refused_rightly and refused_wrongly where there are rows of both kinds."""
         parts = {"refused_rightly", "refused_wrongly"}
         left_out = {"answers"} | (set() if self.refused_rightly and self.refused_wrongly else parts)
-        return {
-            name: Mean.of(values) for name, values in vars(self).items() if values and name not in left_out
-        }
+        return {name: Mean.of(values) for name, values in vars(self).items() if values and name not in left_out}
 
     def summary(self) -> dict[str, float]:
         """Means by name, and the standard error of each as `NAME_error`: a condition in the JSON of `eval`."""
@@ -89,9 +87,7 @@ class Scores:
         return {key: v for name, m in flat for key, v in ((name, m.mean), (f"{name}_error", m.error))}
 
 
-def compared(
-    scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PAIRS
-) -> dict[str, dict[str, Paired]]:
+def compared(scores: Mapping[str, Scores], pairs: Sequence[tuple[str, str]] = PAIRS) -> dict[str, dict[str, Paired]]:
     """Paired differences and ratios, by "first - second" and score, of the pairs that were measured."""
     found = {}
     for first, second in pairs:
@@ -196,9 +192,7 @@ class Evaluation:
             if condition.startswith("memory"):
                 memories, reads = self.bank.read(reads, exact=condition == "memory_exact"), [[] for _ in rows]
             before = ["".join(f"{text.strip()}\n\n" for text in texts) for texts in reads]
-            prompts = [
-                self.subject.prompt(text + row.question) for text, row in zip(before, rows, strict=True)
-            ]
+            prompts = [self.subject.prompt(text + row.question) for text, row in zip(before, rows, strict=True)]
             yield rows, prompts, memories
 
     def _score(

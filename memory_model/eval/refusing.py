@@ -64,9 +64,7 @@ def curve(questions: Mapping[str, Sequence[Question]]) -> list[Point]:
         for answerable in (False, True)
     ]
     if not all(any(margins.values()) for margins in kinds):
-        raise InvalidInput(
-            "calibrating needs questions that nothing answers and questions that something does"
-        )
+        raise InvalidInput("calibrating needs questions that nothing answers and questions that something does")
 
     def refused(margins: Mapping[str, Sequence[float]], bias: float) -> dict[str, Mean]:
         return {name: Mean.of([float(m > -bias) for m in own]) for name, own in margins.items() if own}

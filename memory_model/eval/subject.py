@@ -73,9 +73,7 @@ class Subject:
         return cls(MemoryBank(loaded, memory_format), tuple(loaded.writer.prefix), refusal)
 
     @classmethod
-    def open(
-        cls, model: Path | None = None, adapter: Path | str | None = None, codec: Path | None = None
-    ) -> Subject:
+    def open(cls, model: Path | None = None, adapter: Path | str | None = None, codec: Path | None = None) -> Subject:
         """A model folder (None: the packaged default), with its own adapter and codec or with others.
 
         adapter "none": the plain base model, which reads no memory.

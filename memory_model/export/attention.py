@@ -168,9 +168,7 @@ class FusedAttention(Attention):
         for number in layout.numbers:
             end = g.op("Add", self._rows[number], self._count)  # [B]: rows that a sequence's last token sees
             total = g.op("ReduceMax", end, g.constant([0]), keepdims=1)
-            if (
-                number != TEXT
-            ):  # the mask is as long as the node's total, how far a token sees is `last` all the same
+            if number != TEXT:  # the mask is as long as the node's total, how far a token sees is `last` all the same
                 total = g.op("Max", total, g.constant([layout.slots(number)]))
                 self._bias[number] = self._mask(number, total)
             last = g.op("Cast", g.op("Sub", end, g.constant(1)), to=TensorProto.INT32)
@@ -183,9 +181,7 @@ class FusedAttention(Attention):
         pads = g.op("Concat", g.constant([0] * 5), g.op("Sub", total, g.constant([slots])), axis=0)
         mask = g.op("Unsqueeze", g.op("Pad", self._memory_masks[number], pads), g.constant([2]))
         if lead > 1:  # every query head has its own
-            mask = g.op(
-                "Reshape", g.op("Concat", *[mask] * group, axis=2), g.constant([0, lead * group, 1, -1])
-            )
+            mask = g.op("Reshape", g.op("Concat", *[mask] * group, axis=2), g.constant([0, lead * group, 1, -1]))
         shape = g.op("Concat", g.constant([1, 1]), self._count, g.constant([1]), axis=0)
         return g.op("Expand", mask, shape)
 

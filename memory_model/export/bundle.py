@@ -60,9 +60,7 @@ def export_bundle(
             moments = None
             if rows:
                 reading = progress.add_task("  questions read to round for", total=len(rows))
-                moments = second_moments(
-                    loaded, rows, lambda done, _: progress.update(reading, completed=done)
-                )
+                moments = second_moments(loaded, rows, lambda done, _: progress.update(reading, completed=done))
             layers = progress.add_task("  layers", total=loaded.config.layers)
             export_decoder(
                 loaded, staging / "decoder.onnx", chosen,

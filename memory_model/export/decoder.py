@@ -162,9 +162,7 @@ class _Exporter:
         joined = read[0] if len(read) == 1 else g.op("Concat", *read, axis=-1)
         columns = self._rows(self.layout.head_order(layer), config.group)
         return self.lay.linear(
-            joined,
-            lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T,
-            f"layers.{layer}.o",
+            joined, lambda: self._weight(f"layers.{layer}.self_attn.o_proj.weight")[:, columns].T, f"layers.{layer}.o"
         )
 
     def _projections(self, layer: int, tensors: tuple[CacheTensor, ...], kind: str) -> np.ndarray:

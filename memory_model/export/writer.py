@@ -50,9 +50,7 @@ class WritingAttention:
         )
         causal = np.where(places[:, None] >= places, np.float32(0), np.float32(-np.inf))
         both = g.op("Concat", S, S, axis=0)
-        self._causal = g.op(
-            "Slice", g.constant(causal), g.constant([0, 0]), both, g.constant([0, 1])
-        )  # [S, S]
+        self._causal = g.op("Slice", g.constant(causal), g.constant([0, 0]), both, g.constant([0, 1]))  # [S, S]
         own = g.op("Slice", g.constant(places), g.constant([0]), longest)
         real = g.op("Less", own, g.op("Unsqueeze", lengths, g.constant([1])))  # [N, R]
         # Padding neither gives nor receives attention.
@@ -65,9 +63,7 @@ class WritingAttention:
         g, group, heads, d = self.g, self.config.group, len(tensor.heads), self.config.head_dim
         turning = heads * (group + 1)
         shape = g.op("Concat", self._shape, g.constant([turning + heads, d]), axis=0)
-        qk, v = g.ops(
-            "Split", g.op("Reshape", self.lay.wide(qkv), shape), g.constant([turning, heads]), out=2, axis=2
-        )
+        qk, v = g.ops("Split", g.op("Reshape", self.lay.wide(qkv), shape), g.constant([turning, heads]), out=2, axis=2)
         if norm is not None:
             qk = normed(g, qk, norm, self.config.norm_epsilon)
         turned = qk if tensor.layer in self.config.plain_layers else self._rotated(qk)

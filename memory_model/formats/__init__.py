@@ -34,9 +34,7 @@ def find_sources(paths: Sequence[Path]) -> list[Path]:
     sources: list[Path] = []
     for path in paths:
         if path.is_dir():
-            shown = (
-                f for f in path.rglob("*") if not any(p.startswith(".") for p in f.relative_to(path).parts)
-            )
+            shown = (f for f in path.rglob("*") if not any(p.startswith(".") for p in f.relative_to(path).parts))
             found = sorted(shown)
             if not (files := _readable(found)):
                 raise InvalidInput(f"{path} has no file of {', '.join(SUFFIXES)} in it")

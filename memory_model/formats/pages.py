@@ -22,9 +22,7 @@ def read_text(source: Path) -> Iterator[FileDocument]:
 def _of_text(source: Path, parse: Callable[[str, str], tuple[str, str]]) -> FileDocument:
     """The document of a file in UTF-8; `parse` makes (title, text) of its text and of the title its name gives."""
     try:
-        return FileDocument(
-            str(source), str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source))
-        )
+        return FileDocument(str(source), str(source), *parse(source.read_bytes().decode("utf-8-sig"), title_of(source)))
     except UnicodeDecodeError as error:
         return FileDocument.failed(source, error)
 
@@ -146,7 +144,5 @@ def read_pdf(source: Path) -> Iterator[FileDocument]:
         if not text:
             raise ValueError(f"no text on its {len(pages)} pages: recognise scanned pages (OCR) first")
         yield FileDocument(str(source), str(source), str(title), text.encode("utf-8", "replace").decode())
-    except (
-        Exception
-    ) as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
+    except Exception as error:  # a broken PDF shows itself by any error; it must not end the ingestion of others
         yield FileDocument.failed(source, f"it is no readable PDF: {error}", place)

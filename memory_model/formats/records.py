@@ -20,9 +20,7 @@ from memory_model.formats.document import FileDocument
 _FIELDS = ("key", "title", "text", "metadata")
 
 
-def from_record(
-    source: Path, place: str, values: object, *, others_are_metadata: bool = False
-) -> FileDocument:
+def from_record(source: Path, place: str, values: object, *, others_are_metadata: bool = False) -> FileDocument:
     """The document of one record; a value that is missing or of a wrong type fails it.
 
     others_are_metadata: columns of other names belong to the metadata; otherwise they are mistakes.
@@ -45,9 +43,7 @@ def _checked(values: object, others_are_metadata: bool) -> tuple[str, str, str, 
     title, metadata = values.get("title") or "", values.get("metadata") or {}
     if not isinstance(title, str) or not isinstance(metadata, Mapping):
         raise ValueError("`title` must be a string and `metadata` an object")
-    named = {
-        str(name): _as_text(value) for name, value in {**others, **metadata}.items() if value is not None
-    }
+    named = {str(name): _as_text(value) for name, value in {**others, **metadata}.items() if value is not None}
     for part in (key, text, title, *named, *named.values()):
         part.encode()  # JSON can spell half a surrogate pair, UTF-8 and the wire cannot: UnicodeEncodeError
     return key, title, text, named
@@ -86,9 +82,7 @@ csv.field_size_limit(64 << 20)  # a document may be longer than the 128 KiB that
 def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Pairs (line, row by column); raises ValueError and csv.Error."""
     with source.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(
-            file, dialect="excel-tab" if source.suffix.lower() == ".tsv" else "excel", strict=True
-        )
+        table = csv.DictReader(file, dialect="excel-tab" if source.suffix.lower() == ".tsv" else "excel", strict=True)
         if lacking := {"key", "text"} - set(table.fieldnames or ()):
             names = ", ".join(table.fieldnames or ()) or "none"
             raise ValueError(f"no column {' and '.join(sorted(lacking))} in the first line; columns: {names}")
@@ -103,9 +97,7 @@ def read_csv(source: Path) -> Iterator[FileDocument]:
         for line, row in _csv_rows(source):
             place = f"line {line}"
             if None in row or None in row.values():
-                yield FileDocument.failed(
-                    source, "the row has more or fewer cells than the first line", place
-                )
+                yield FileDocument.failed(source, "the row has more or fewer cells than the first line", place)
             else:
                 values = {name: cell for name, cell in row.items() if cell or name in ("key", "text")}
                 yield from_record(source, place, values, others_are_metadata=True)

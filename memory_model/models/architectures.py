@@ -40,9 +40,7 @@ def config_of(data: Mapping[str, Any], name: str) -> ModelConfig:
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise CorruptFile(
-            f"config.json of {name} lacks a field or has one of another kind: {error!r}"
-        ) from error
+        raise CorruptFile(f"config.json of {name} lacks a field or has one of another kind: {error!r}") from error
 
 
 def _refuse(data: Mapping[str, Any]) -> None:
@@ -55,26 +53,19 @@ def _refuse(data: Mapping[str, Any]) -> None:
         raise InvalidInput(f"the weights are quantised ({method}): {_NOT_READ}")
     for flag in ("mlp_bias", "attention_bias"):
         if data.get(flag) and not (flag == "attention_bias" and kind == "qwen2"):
-            raise InvalidInput(
-                f"{flag} of {kind} is not supported: only Qwen2's biases of queries, keys and values"
-            )
+            raise InvalidInput(f"{flag} of {kind} is not supported: only Qwen2's biases of queries, keys and values")
     if data.get("use_sliding_window"):
         raise InvalidInput("use_sliding_window is not supported: every layer must see the whole text")
     other = set(data.get("layer_types") or ()) - {"full_attention"}
     if other:
-        raise InvalidInput(
-            f"layers of type {', '.join(sorted(other))} are not supported, only full_attention"
-        )
+        raise InvalidInput(f"layers of type {', '.join(sorted(other))} are not supported, only full_attention")
     if data.get("partial_rotary_factor", 1.0) != 1.0:
         raise InvalidInput("partial_rotary_factor is not supported: the whole head is rotated")
 
 
 def _rotary(data: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Base and scaling, as written by transformers before version 5 (two fields) or since (`rope_parameters`)."""
-    given = data.get("rope_parameters") or {
-        **(data.get("rope_scaling") or {}),
-        "rope_theta": data.get("rope_theta"),
-    }
+    given = data.get("rope_parameters") or {**(data.get("rope_scaling") or {}), "rope_theta": data.get("rope_theta")}
     base = float(given.get("rope_theta") or 10000.0)
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":

@@ -100,17 +100,7 @@ def read_encoder(folder: str | Path, called: str) -> Encoder:
     tensors.require({prefixes[0] + name: shape for name, shape in sorted(every)}, folder)
     pooling = pooling_of(folder, str(kind))
     return Encoder(
-        called,
-        tensors,
-        prefixes[0],
-        vocabulary,
-        dim,
-        positions - first,
-        layers,
-        heads,
-        epsilon,
-        first,
-        pooling,
+        called, tensors, prefixes[0], vocabulary, dim, positions - first, layers, heads, epsilon, first, pooling
     )
 
 

@@ -64,9 +64,7 @@ class ModelFolder:
         """Read `model.json` of a folder, by default of the packaged one; raises MissingFile, CorruptFile."""
         folder = Path(path) if path else DEFAULT
         if not (folder / MANIFEST).is_file():
-            raise MissingFile(
-                f"no {MANIFEST} in {folder}: make a folder with `memory-model new BASE --out FOLDER`"
-            )
+            raise MissingFile(f"no {MANIFEST} in {folder}: make a folder with `memory-model new BASE --out FOLDER`")
         try:
             data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:
@@ -174,9 +172,7 @@ class ModelFolder:
 
     def _verify(self, checkpoint: Checkpoint) -> None:
         if (found := _hashed(checkpoint, lambda _: None)) != self.base_id:
-            raise BaseMismatch(
-                self.base_id, found, "make a new model folder of this base, or restore the old one"
-            )
+            raise BaseMismatch(self.base_id, found, "make a new model folder of this base, or restore the old one")
 
     @property
     def chat_template(self) -> str:
@@ -193,9 +189,7 @@ class ModelFolder:
             path = Path(self.base)
             path = path if path.is_absolute() else self.path / path
             if not path.exists():
-                raise MissingFile(
-                    f"the base of {self.path} is not at {path}: put it there, or correct {MANIFEST}"
-                )
+                raise MissingFile(f"the base of {self.path} is not at {path}: put it there, or correct {MANIFEST}")
             return path
         package, _, file = self.base.removeprefix(_PACKAGE).partition("/")
         spec = importlib.util.find_spec(package)
@@ -234,7 +228,5 @@ def _hashed(checkpoint: Checkpoint, progress: Callable[[str], None]) -> str:
 def _licence(base: Path) -> str:
     """The licence that a model card's header names, or where to look."""
     card = base / "README.md"
-    found = (
-        re.search(r"^license: *(.+)$", card.read_text("utf-8", "replace"), re.M) if card.is_file() else None
-    )
+    found = re.search(r"^license: *(.+)$", card.read_text("utf-8", "replace"), re.M) if card.is_file() else None
     return found[1].strip() if found else f"see {base.name}"

@@ -66,9 +66,7 @@ def load_model(
     path = Path(adapter) if adapter else folder.adapter
     found = Adapter.load(path) if path else None
     if found and found.base_sha256 != folder.base_id:
-        raise BaseMismatch(
-            found.base_sha256, folder.base_id, "use the adapter that was tuned from these base weights"
-        )
+        raise BaseMismatch(found.base_sha256, folder.base_id, "use the adapter that was tuned from these base weights")
     if found and not adapter and found.memory != folder.memory:
         raise InvalidInput(
             f"{path} was tuned for another memory budget than model.json lists: tune it again with "
@@ -78,17 +76,13 @@ def load_model(
     return _assemble(folder, found, file_sha256(path) if path else "", memory)
 
 
-def load_base(
-    model: ModelFolder | Path | str | None = None, memory: MemoryConfig | None = None
-) -> LoadedModel:
+def load_base(model: ModelFolder | Path | str | None = None, memory: MemoryConfig | None = None) -> LoadedModel:
     """The plain LLM without adapter and, unless `memory` is given, without memory: for tuning and comparison."""
     folder = model if isinstance(model, ModelFolder) else ModelFolder.open(model)
     return _assemble(folder, None, "", memory or MemoryConfig())
 
 
-def _assemble(
-    folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig
-) -> LoadedModel:
+def _assemble(folder: ModelFolder, adapter: Adapter | None, adapter_id: str, memory: MemoryConfig) -> LoadedModel:
     checkpoint = folder.checkpoint
     config = checkpoint.config(folder.name).with_memory(memory)
     weights = checkpoint.weights()
@@ -106,9 +100,7 @@ def _assemble(
     model.set_memory(config)  # its tables of rows are values
     model.load_state_dict(state, assign=True, strict=False)
     model.eval().requires_grad_(False)
-    sources = json.dumps(
-        [config.to_dict(), folder.base_id, adapter_id, checkpoint.tokenizer_json], sort_keys=True
-    )
+    sources = json.dumps([config.to_dict(), folder.base_id, adapter_id, checkpoint.tokenizer_json], sort_keys=True)
     tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
     model_id = hashlib.sha256(sources.encode()).hexdigest()
     return LoadedModel(

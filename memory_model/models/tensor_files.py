@@ -35,13 +35,9 @@ class Weights:
         """Raise CorruptFile for the first of these weights that is not there in its shape."""
         for name, shape in wanted.items():
             if name not in self.shapes:
-                raise CorruptFile(
-                    f"{path} has no weight {name}: a shard is missing, or its config is of another model"
-                )
+                raise CorruptFile(f"{path} has no weight {name}: a shard is missing, or its config is of another model")
             if self.shapes[name] != shape:
-                raise CorruptFile(
-                    f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}"
-                )
+                raise CorruptFile(f"{path}: {name} has the shape {self.shapes[name]}, its config says {shape}")
 
     def check(self, config: ModelConfig, path: Path) -> Weights:
         """These weights; raises CorruptFile or InvalidInput where they are not those of the shape."""
@@ -71,8 +67,7 @@ def open_tensors(folder: str | Path) -> Weights:
     Raises MissingFile when the folder has no weights or lacks a shard, CorruptFile for a truncated or damaged one.
     """
     parts = [
-        _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
-        for path in weight_files(Path(folder))
+        _safetensors(path) if path.suffix == ".safetensors" else _pickled(path) for path in weight_files(Path(folder))
     ]
     readers = {name: part.read for part in parts for name in part.shapes}
     shapes = {name: shape for part in parts for name, shape in part.shapes.items()}
@@ -125,7 +120,5 @@ def _pickled(path: Path) -> Weights:
         tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
     except (RuntimeError, OSError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptFile(
-            f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}"
-        ) from error
+        raise CorruptFile(f"{path} is truncated, damaged or holds more than tensors: {reason}: {_REMEDY}") from error
     return Weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)

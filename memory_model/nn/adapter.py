@@ -167,9 +167,7 @@ def load_start(model: Decoder, adapter: Adapter) -> None:
 def collect(model: Decoder, memory: MemoryConfig, base_sha256: str, details: dict[str, Any]) -> Adapter:
     """What was attached, as an adapter of float32 tensors on the CPU."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, LowRankLinear)}
-    factors = {
-        n: (m.a.detach().cpu().float().clone(), m.b.detach().cpu().float().clone()) for n, m in layers.items()
-    }
+    factors = {n: (m.a.detach().cpu().float().clone(), m.b.detach().cpu().float().clone()) for n, m in layers.items()}
     scale = next((m.scale for m in layers.values()), 1.0)
     return Adapter(factors, scale, memory, base_sha256, details)
 

@@ -42,9 +42,7 @@ class MemoryBatch:
     def by_layer(self, table: MemoryConfig) -> dict[int, MemoryBatch]:
         """Each memory layer's own rows, which are neighbours in the budget table."""
         sizes = [sum(head.tokens for head in table.heads_of(layer)) for layer in table.memory_layers]
-        parts = zip(
-            self.keys.split(sizes, -2), self.values.split(sizes, -2), self.valid.split(sizes, -1), strict=True
-        )
+        parts = zip(self.keys.split(sizes, -2), self.values.split(sizes, -2), self.valid.split(sizes, -1), strict=True)
         return dict(zip(table.memory_layers, (MemoryBatch(*part) for part in parts), strict=True))
 
     def of_chunks(self) -> list[MemoryBatch]:
@@ -136,9 +134,7 @@ class Attention(nn.Module):
     def project(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Unrotated q [H, N, d], k and v [K, N, d]; q and k normed where the model norms them."""
         x_ND = for_products(x_ND)
-        q, k, v = (
-            p(x_ND).unflatten(1, (-1, self.config.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (p(x_ND).unflatten(1, (-1, self.config.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
@@ -180,12 +176,7 @@ class Attention(nn.Module):
         return cast(Tensor, self.o_proj(out if needed is None else out[needed]))
 
     def _attended(
-        self,
-        q_BHTd: Tensor,
-        k_BKSd: Tensor,
-        v_BKSd: Tensor,
-        memory: MemoryBatch | None,
-        chunk_BT: Tensor | None,
+        self, q_BHTd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, memory: MemoryBatch | None, chunk_BT: Tensor | None
     ) -> Tensor:
         """[B, H, T, d]; causal, the queries being the last T of S tokens."""
         if memory is None:
@@ -255,9 +246,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocabulary, config.hidden)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
         self.norm = RMSNorm(config.hidden, config.norm_epsilon)
-        self.lm_head = (
-            None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
-        )
+        self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden, config.vocabulary, bias=False)
 
     def set_memory(self, config: ModelConfig) -> None:
         """Use another memory budget with the same weights."""
@@ -278,11 +267,7 @@ class Decoder(nn.Module):
         return angle.cos().float(), angle.sin().float()
 
     def hidden(
-        self,
-        ids_BT: Tensor,
-        positions_BT: Tensor,
-        memory: MemoryBatch | None = None,
-        chunk_BT: Tensor | None = None,
+        self, ids_BT: Tensor, positions_BT: Tensor, memory: MemoryBatch | None = None, chunk_BT: Tensor | None = None
     ) -> Tensor:
         """Normed hidden states [B, T, D] of causal texts of one length.
 
@@ -300,9 +285,7 @@ class Decoder(nn.Module):
         kind = torch.get_autocast_dtype(device.type) if on else kind
         return torch.autocast(device.type, kind, enabled=on or kind != torch.float32)
 
-    def packed(
-        self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor | None = None
-    ) -> Tensor:
+    def packed(self, ids_N: Tensor, positions_N: Tensor, parts: Sequence[Rows], needed: Tensor | None = None) -> Tensor:
         """Normed hidden states [N, D] of rows of different lengths, packed without padding.
 
         Each row is causal and sees itself and its memories only; `parts` say how many rows of which lengths follow.

@@ -79,9 +79,7 @@ class _Attention(torch.autograd.Function):
         return dq.view(B, H, T, d), dk.view(B, -1, *dk.shape[1:]), dv.view(B, -1, *dv.shape[1:]), None
 
 
-def low_rank_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-) -> Tensor:
+def low_rank_linear(x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Product with W + scale * b a, which is given as `weight`, plus bias, in x's type; gradients for x, a and b."""
     flat: Tensor = _LowRank.apply(x.flatten(0, -2), weight, bias, a, b, scale)
     return flat.view(*x.shape[:-1], -1)
@@ -91,9 +89,7 @@ class _LowRank(torch.autograd.Function):
     """One product forward; backward the thin products from which the factors' gradients come, too."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(x, weight, a, b)
         ctx.scale = scale
         return F.linear(x, weight, bias)

@@ -15,11 +15,7 @@ from memory_model.nn.writing import pad_ids
 
 
 def read(
-    model: Decoder,
-    ids_BT: Tensor,
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-    chunks_BT: Tensor | None,
+    model: Decoder, ids_BT: Tensor, prefix: Sequence[int], memory: MemoryBatch | None, chunks_BT: Tensor | None
 ) -> Tensor:
     """Normed hidden states [B, T, D] of texts behind the prefix, each token reading its chunk's memories."""
     B, T = ids_BT.shape
@@ -49,9 +45,7 @@ def greedy(
     tokens = [0] * len(prompts)
     for _ in range(longest):
         likeliest = logits.argmax(-1).tolist()
-        tokens = [
-            -1 if last < 0 or new in stop_ids else new for last, new in zip(tokens, likeliest, strict=True)
-        ]
+        tokens = [-1 if last < 0 or new in stop_ids else new for last, new in zip(tokens, likeliest, strict=True)]
         for answer, token in zip(answers, tokens, strict=True):
             answer += [token] if token >= 0 else []
         if max(tokens) < 0:
@@ -69,11 +63,7 @@ def first_logits(
 
 
 def _prefilled(
-    model: Decoder,
-    prompts: Sequence[Sequence[int]],
-    prefix: Sequence[int],
-    memory: MemoryBatch | None,
-    more: int,
+    model: Decoder, prompts: Sequence[Sequence[int]], prefix: Sequence[int], memory: MemoryBatch | None, more: int
 ) -> tuple[BatchedDecoder, Tensor]:
     """A sequence for each prompt, with room for `more` tokens, and the logits [B, V] behind it."""
     everyone = list(range(len(prompts)))

@@ -181,9 +181,7 @@ class BatchedDecoder:
         for layer, own in memory.by_layer(self.config.memory).items():
             cache, (rows_ht, filled_ht) = self._caches[layer][0], self._budget[layer]
 
-            def slotted(
-                x: Tensor, rows_ht: Tensor = rows_ht
-            ) -> Tensor:  # [n, 1, m, rows, …] -> [n, h, m * t, …]
+            def slotted(x: Tensor, rows_ht: Tensor = rows_ht) -> Tensor:  # [n, 1, m, rows, …] -> [n, h, m * t, …]
                 return x.to(self.device)[:, 0][:, :, rows_ht].movedim(2, 1).flatten(2, 3)
 
             used = m * filled_ht.shape[1]

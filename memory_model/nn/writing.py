@@ -102,9 +102,7 @@ def write_memories(model: Decoder, ids_NR: Tensor, lengths_N: Tensor, prefix: Se
                 x = x + attention(normed, cos, sin, rows, [None], projected=projected)
                 x = x + layer.mlp(layer.post_attention_layernorm(x))
     valid = torch.cat([rows.valid for rows in written], dim=1)
-    keys, values = (
-        torch.cat([getattr(rows, side) for rows in written], dim=1) for side in ("keys", "values")
-    )
+    keys, values = (torch.cat([getattr(rows, side) for rows in written], dim=1) for side in ("keys", "values"))
     return MemoryBatch(keys * valid[..., None], values * valid[..., None], valid)
 
 

@@ -100,9 +100,7 @@ def written_vectors(
     found: list[np.ndarray] = []
     for start in range(0, len(texts), _WRITTEN_AT_ONCE):
         written = writer.write(texts[start : start + _WRITTEN_AT_ONCE])
-        found += [
-            np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written
-        ]
+        found += [np.concatenate((m.keys, m.values))[vector_rows(memory, m.tokens, together)] for m in written]
         if progress is not None:
             progress(len(written))
     vectors = np.concatenate(found)
@@ -126,8 +124,7 @@ def reading_metrics(model: Decoder, batches: Iterator[Batch], prefix: Sequence[i
     for batch in batches:
         queries: dict[int, Tensor] = {}
         handles = [
-            _capture(model.blocks[layer].self_attn.q_proj, queries, layer)
-            for layer in config.memory.memory_layers
+            _capture(model.blocks[layer].self_attn.q_proj, queries, layer) for layer in config.memory.memory_layers
         ]
         written = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix)
         queries.clear()

@@ -29,9 +29,7 @@ class HeadRuler:
         self._starts = dict(zip(self.heads, model.config.memory.offsets, strict=True))
         self._half = torch.autocast(batches[0].ids.device.type, dtype=torch.bfloat16)
         with self._half:
-            self._written = [
-                write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches
-            ]
+            self._written = [write_memories(model, b.reference_ids, b.reference_lengths, prefix) for b in batches]
 
     @torch.no_grad()
     def loss(self, heads: Collection[MemoryHead]) -> float:

@@ -131,9 +131,7 @@ def batch_gradients(
         return sums
 
     gradients = _each(learn, _shares(lengths, threads), done)
-    received = [
-        _added(sides) for sides in zip(*(found[len(parameters) :] for found in gradients), strict=True)
-    ]
+    received = [_added(sides) for sides in zip(*(found[len(parameters) :] for found in gradients), strict=True)]
     if any(memories.keys.requires_grad for memories, _ in written) and None not in received:
 
         def back(share: tuple[MemoryBatch, list[int]], own: Pass) -> list[Tensor | None]:
@@ -179,9 +177,7 @@ def _head_gradient(
     """
     answers = divergence = 0.0
     gradients = []
-    for states, target, taught in zip(
-        *(x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K)), strict=True
-    ):
+    for states, target, taught in zip(*(x.split(_HEAD_ROWS) for x in (states_KD, target_K, taught_K)), strict=True):
         log_p = model.head(states).float().log_softmax(-1)
         asked, led = (target >= 0).nonzero()[:, 0], (taught >= 0).nonzero()[:, 0]
         answers -= float(log_p[asked, target[asked]].sum())
@@ -190,9 +186,7 @@ def _head_gradient(
             right = model.head(seen_MD[taught[led]]).float().log_softmax(-1)
             difference = right - (log_p if len(led) == len(log_p) else log_p[led])
             divergence += float(torch.linalg.vecdot(right.exp_(), difference).sum())
-        gradient = log_p.exp_().mul_(
-            (answer_weight * (target >= 0) + teacher_weight * (taught >= 0))[:, None]
-        )
+        gradient = log_p.exp_().mul_((answer_weight * (target >= 0) + teacher_weight * (taught >= 0))[:, None])
         gradient[asked, target[asked]] -= answer_weight
         if right is not None:
             gradient.index_add_(0, led, right, alpha=-teacher_weight)
@@ -279,9 +273,7 @@ def _seen(
     """The teacher's hidden states [K, D] at its places."""
     lengths = _lengths(teacher.ids, teacher.lengths)
     device = teacher.ids.device
-    found = torch.empty(
-        len(teacher.places), model.config.hidden, dtype=model.head_weight.dtype, device=device
-    )
+    found = torch.empty(len(teacher.places), model.config.hidden, dtype=model.head_weight.dtype, device=device)
 
     @torch.no_grad()
     def look(rows: list[int], own: Pass) -> None:
@@ -351,9 +343,7 @@ def _read_packed(
         read = chunks = None
         if batch is not None and memory is not None and bool((batch.memories[part] >= 0).any()):
             read = memory.select(batch.memories[part])
-            chunks = torch.cat(
-                (torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1
-            )
+            chunks = torch.cat((torch.full((count, P), -1, device=device), batch.chunks[part, :longest]), dim=1)
         packed.append(Rows(count, P + longest, read, chunks))
     return model.packed(torch.cat(ids), torch.cat(positions), packed, needed)
 
@@ -381,9 +371,7 @@ def with_codec_noise(memory: MemoryBatch, share: float) -> MemoryBatch:
         with torch.no_grad():
             valid = memory.valid[..., None].float()
             mean = (x_NMd * valid).sum(0) / valid.sum(0).clamp_min(1)
-            spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(
-                -1, keepdim=True
-            )
+            spread = (((x_NMd - mean) * valid).square().sum(0) / valid.sum(0).clamp_min(1)).mean(-1, keepdim=True)
             noise = torch.randn_like(x_NMd, dtype=torch.float32) * (spread * share).sqrt() * valid
         return x_NMd + noise.to(x_NMd.dtype)
 

@@ -166,9 +166,7 @@ class Tuner:
                 )  # fmt: skip
                 parts.append(done)
         n = len(drawn)
-        sums = [
-            (p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts
-        ]
+        sums = [(p.answers / n, p.teacher / n, float(p.tokens), float(p.real), float(p.computed)) for p in parts]
         totals = torch.tensor(sums, device=self.device).sum(0)
         updating = time.perf_counter()
         for parameter in self.parameters:

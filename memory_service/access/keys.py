@@ -30,9 +30,7 @@ _NOBODYS_SECRET = hashlib.sha256(b"").hexdigest()
 _REFUSAL = "the API key is missing, unknown, revoked or has ended: send `authorization: Bearer m3_…`"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-BaseName = Annotated[
-    str, Field(pattern=r"^(\*|([A-Za-z0-9][A-Za-z0-9_.-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")
-]
+BaseName = Annotated[str, Field(pattern=r"^(\*|([A-Za-z0-9][A-Za-z0-9_.-]{0,63}/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,63})$")]
 ScopeName = Literal["read", "write", "admin"]
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -49,9 +47,7 @@ class _Grant(_Record):
 
     def access_as(self, key_id: str) -> Access:
         """The same as the service uses it."""
-        return Access(
-            key_id, self.tenant, {name: Scope[scope.upper()] for name, scope in self.grants.items()}
-        )
+        return Access(key_id, self.tenant, {name: Scope[scope.upper()] for name, scope in self.grants.items()})
 
 
 class ApiKey(_Grant):
@@ -130,9 +126,7 @@ class KeyFile(_Record):
         """The file with what this identity may do; no grants remove it. Raises InvalidInput."""
         others = tuple(one for one in self.certificates if one.identity != identity)
         if not grants and others == self.certificates:
-            raise InvalidInput(
-                f"no certificate has the identity {identity[:80]!r}: see `memory-service keys list`"
-            )
+            raise InvalidInput(f"no certificate has the identity {identity[:80]!r}: see `memory-service keys list`")
         new = (_made(CertificateGrant, identity=identity, tenant=tenant, grants=grants),) if grants else ()
         return self.model_copy(update={"certificates": (*others, *new)})
 

@@ -117,9 +117,7 @@ class WriteGuard:
         for name in Use._fields:
             TENANT_USE.labels(tenant, name).set(getattr(use, name))
             TENANT_QUOTA.labels(tenant, name).set(getattr(quota, name))
-        if _excess(use, more, quota) and (
-            excess := _excess(use, more.plus(self._replaced(base, documents)), quota)
-        ):
+        if _excess(use, more, quota) and (excess := _excess(use, more.plus(self._replaced(base, documents)), quota)):
             REFUSED.labels(QuotaExceeded.reason).inc()
             name, held, limit = excess
             raise QuotaExceeded(

@@ -103,9 +103,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
         stored_at.FromDatetime(document.stored_at)
         ids = [memory_id for memory_id, _ in document.references]
         references = [
-            pb.StoredReference(
-                memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None
-            )
+            pb.StoredReference(memory_id=memory_id, chunk_number=chunk, text=text if request.return_text else None)
             for chunk, (memory_id, text) in enumerate(document.references)
         ]
         return pb.GetDocumentResponse(
@@ -133,9 +131,7 @@ class Ingestion(ingestion_pb2_grpc.IngestionServicer):
 
         def page(after: str | None) -> pb.ListDocumentsResponse:
             while True:
-                keys = store.keys(
-                    base, request.key_prefix, after_key=after, count=count + 1, filter=condition
-                )
+                keys = store.keys(base, request.key_prefix, after_key=after, count=count + 1, filter=condition)
                 more, keys = len(keys) > count, keys[:count]
                 stored = store.versions(base, keys) if keys else {}
                 if stored or not more:

@@ -25,14 +25,7 @@ from memory_service.access.authorization import NOBODY, OPERATOR, Access
 from memory_service.access.keys import KeyRing
 from memory_service.access.quotas import Rates
 from memory_service.access.tls import identities
-from memory_service.errors import (
-    DeadlineExceeded,
-    MalformedRequest,
-    ServiceError,
-    ShuttingDown,
-    described,
-    to_status,
-)
+from memory_service.errors import DeadlineExceeded, MalformedRequest, ServiceError, ShuttingDown, described, to_status
 from memory_service.ops.logs import logger
 from memory_service.ops.metrics import CALL_SECONDS, CALLS, UNDER_WAY
 from protos.memory.v1 import ingestion_pb2, knowledge_bases_pb2, models_pb2, operations_pb2, retrieval_pb2
@@ -43,9 +36,7 @@ _SERVICES = [
     for service in file.DESCRIPTOR.services_by_name.values()
 ]
 SERVICES = tuple(service.full_name for service in _SERVICES)
-METHODS = frozenset(
-    f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
-)
+METHODS = frozenset(f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods)
 """As the wire names them. Health and reflection are open to everybody; callers may send any other name."""
 _LOGGED = ("Ingest", "Upsert", "Delete", "Create", "Export", "Fetch")
 """Names of methods that begin so have a line in the log whatever their outcome: writes, administration, streams."""
@@ -125,9 +116,7 @@ class Calls(grpc.aio.ServerInterceptor):
                 self._enter(call, access)
                 request = _named(decode(raw), call)
                 remaining_s = context.time_remaining()
-                async with asyncio.timeout(
-                    self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)
-                ):
+                async with asyncio.timeout(self._default_deadline_s if remaining_s is None else max(remaining_s, 0.0)):
                     return await behaviour(request, call)
 
         async def streaming(raw: Any, context: grpc.aio.ServicerContext) -> None:
@@ -168,9 +157,7 @@ class Calls(grpc.aio.ServerInterceptor):
         call.access = access or NOBODY
 
     @contextlib.asynccontextmanager
-    async def _accounted(
-        self, method: str, request_id: str, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[Call]:
+    async def _accounted(self, method: str, request_id: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:
         call, started, code, level = Call(context), time.perf_counter(), "OK", logging.INFO
         said: dict[str, Any] = {}
         structlog.contextvars.bind_contextvars(request_id=request_id)
@@ -186,9 +173,7 @@ class Calls(grpc.aio.ServerInterceptor):
             raise
         except Exception as error:
             if isinstance(error, TimeoutError):
-                error = DeadlineExceeded(
-                    f"{method} took longer than its deadline: send a longer one or fewer queries"
-                )
+                error = DeadlineExceeded(f"{method} took longer than its deadline: send a longer one or fewer queries")
             status_code, reason, message, _ = described(error)
             code, said = status_code.name, {"reason": reason, "message": message}
             if not isinstance(error, Memory3Error):
@@ -210,9 +195,7 @@ class Calls(grpc.aio.ServerInterceptor):
                     "documents": dict(call.outcomes), "peer": context.peer(),
                 }  # fmt: skip
                 shown = {name: value for name, value in who.items() if value}
-                logger().log(
-                    level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **said, **shown
-                )
+                logger().log(level, "call", method=method, code=code, ms=round(1000 * seconds, 2), **said, **shown)
 
     async def _write(self, response: Any, context: grpc.aio.ServicerContext) -> None:
         """Raises TimeoutError for a client that takes nothing, CancelledError for one that is gone."""

@@ -35,9 +35,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
         base = await self._runtime.run("write", create, call.access, request.name, request.description)
         return pb.CreateKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
 
-    async def GetKnowledgeBase(
-        self, request: pb.GetKnowledgeBaseRequest, call: Call
-    ) -> pb.GetKnowledgeBaseResponse:
+    async def GetKnowledgeBase(self, request: pb.GetKnowledgeBaseRequest, call: Call) -> pb.GetKnowledgeBaseResponse:
         """Its ids and state."""
         base = await self._runtime.find(call.access, request.name)
         return pb.GetKnowledgeBaseResponse(knowledge_base=self._message(base, call.access))
@@ -47,9 +45,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
     ) -> pb.ListKnowledgeBasesResponse:
         """Those that the caller may see."""
         bases = self._runtime.seen_by(call.access)
-        return pb.ListKnowledgeBasesResponse(
-            knowledge_bases=[self._message(base, call.access) for base in bases]
-        )
+        return pb.ListKnowledgeBasesResponse(knowledge_bases=[self._message(base, call.access) for base in bases])
 
     async def DeleteKnowledgeBase(
         self, request: pb.DeleteKnowledgeBaseRequest, call: Call
@@ -132,8 +128,7 @@ class KnowledgeBases(knowledge_bases_pb2_grpc.KnowledgeBasesServicer):
 
 def _changed(base: KnowledgeBase) -> KnowledgeBaseChanged:
     return KnowledgeBaseChanged(
-        f"knowledge base {base.name!r} was written to since its export began: start anew",
-        knowledge_base=base.name,
+        f"knowledge base {base.name!r} was written to since its export began: start anew", knowledge_base=base.name
     )
 
 

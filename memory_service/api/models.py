@@ -50,9 +50,7 @@ class Models(models_pb2_grpc.ModelsServicer):
         path = await self._runtime.run("read", self._file, request.file or _MANIFEST)
         size = path.stat().st_size
         if request.offset > size:
-            raise BadRequest(
-                f"offset {request.offset} is behind the end of {path.name} ({size} bytes)", field="offset"
-            )
+            raise BadRequest(f"offset {request.offset} is behind the end of {path.name} ({size} bytes)", field="offset")
         offset = request.offset
         with path.open("rb") as file:
             file.seek(offset)
@@ -71,7 +69,5 @@ class Models(models_pb2_grpc.ModelsServicer):
             raise BundleNotConfigured("this service offers no edge bundle: start it with --bundle FOLDER")
         names = {_MANIFEST, *json.loads((self._bundle / _MANIFEST).read_text(encoding="utf-8"))["files"]}
         if name not in names:
-            raise BundleFileNotFound(
-                f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}"
-            )
+            raise BundleFileNotFound(f"the bundle has no file {name[:200]!r}; it has {', '.join(sorted(names))}")
         return self._bundle / name

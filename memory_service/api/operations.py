@@ -22,15 +22,11 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         self._runtime = runtime
         self._late = late
 
-    async def ListOperations(
-        self, request: pb.ListOperationsRequest, call: Call
-    ) -> pb.ListOperationsResponse:
+    async def ListOperations(self, request: pb.ListOperationsRequest, call: Call) -> pb.ListOperationsResponse:
         """See operations.proto."""
         one = request.knowledge_base
         bases = [await self._runtime.find(call.access, one)] if one else self._runtime.seen_by(call.access)
-        return pb.ListOperationsResponse(
-            operations=[await self._operation(base, call.access) for base in bases]
-        )
+        return pb.ListOperationsResponse(operations=[await self._operation(base, call.access) for base in bases])
 
     async def GetOperation(self, request: pb.GetOperationRequest, call: Call) -> pb.GetOperationResponse:
         """See operations.proto."""
@@ -44,9 +40,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
 
     async def _operation(self, base: KnowledgeBase, access: Access) -> pb.Operation:
         name = access.seen_name(base.name) or ""
-        found = pb.Operation(
-            name=_WRITE_MEMORIES + name, kind=pb.OPERATION_KIND_WRITE_MEMORIES, knowledge_base=name
-        )
+        found = pb.Operation(name=_WRITE_MEMORIES + name, kind=pb.OPERATION_KIND_WRITE_MEMORIES, knowledge_base=name)
         progress = self._late.progress(base)
         try:
             statistics = await self._runtime.run("read", self._runtime.store.statistics, base)

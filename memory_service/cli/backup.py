@@ -24,9 +24,7 @@ def _with_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def backup(
     name: Annotated[str, typer.Argument(metavar="NAME", help="knowledge base")],
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="a folder of its own, or s3://bucket/prefix")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="a folder of its own, or s3://bucket/prefix")],
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Save a knowledge base while it is served; an older backup there is replaced once this one is whole."""

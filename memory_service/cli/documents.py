@@ -44,11 +44,7 @@ def show(
     with asking(ingestion_pb2_grpc.IngestionStub, address) as stub:
         request = pb.GetDocumentRequest(knowledge_base=kb, document_key=key, return_text=True)
         found = stub.GetDocument(request, timeout=_CALL_TIMEOUT_S)
-    lines = [
-        f"key: {found.document_key}",
-        f"title: {found.title}",
-        f"stored_at: {found.stored_at.ToJsonString()}",
-    ]
+    lines = [f"key: {found.document_key}", f"title: {found.title}", f"stored_at: {found.stored_at.ToJsonString()}"]
     lines += [f"metadata {name}: {value}" for name, value in sorted(found.metadata.items())]
     for reference in found.references:
         lines += ["", f"[{reference.chunk_number}] memory {reference.memory_id:016x}", reference.text]

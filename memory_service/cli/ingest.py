@@ -74,9 +74,7 @@ def ingest(
             if engine == "local":
                 ingestion = Ingestion(to)
                 with shown.progress, _interrupting(ingestion, shown):
-                    shown.all(
-                        ingestion.run(Row.of(one) for source in sources for one in read_documents(source))
-                    )
+                    shown.all(ingestion.run(Row.of(one) for source in sources for one in read_documents(source)))
             else:
                 given = {"model": model, "bundle": bundle, "store": store}
                 with shown.progress:
@@ -95,9 +93,7 @@ def ingest(
         raise typer.Exit(1)
 
 
-def _with_ray(
-    sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int
-) -> Iterator[Row]:
+def _with_ray(sources: list[Path], to: Destination, given: dict[str, Path | str | None], workers: int) -> Iterator[Row]:
     """Workers write the memories; Ctrl-C leaves what they have at hand, what is acknowledged stays."""
     from memory_service.client.ray import ingest_with_ray
     from memory_service.write.encoder import ModelEncoder
@@ -156,6 +152,4 @@ class _Shown:
             if row.outcome == "failed":
                 line = f"[red]failed[/] {plain(row.where)}: {row.reason}: {plain(row.message)}"
                 self.progress.console.print(line, soft_wrap=True)
-            self.progress.update(
-                self._task, advance=1, description=f"documents, {self.references} references"
-            )
+            self.progress.update(self._task, advance=1, description=f"documents, {self.references} references")

@@ -33,9 +33,7 @@ def create(
 ) -> None:
     """Create an empty knowledge base for the model the service runs."""
     with asking(knowledge_bases_pb2_grpc.KnowledgeBasesStub, address) as stub:
-        stub.CreateKnowledgeBase(
-            pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30
-        )
+        stub.CreateKnowledgeBase(pb.CreateKnowledgeBaseRequest(name=name, description=description), timeout=30)
     typer.echo(f"created {name}")
 
 

@@ -36,9 +36,7 @@ def create(
     keys: File,
     grant: Annotated[
         list[str],
-        typer.Option(
-            metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"
-        ),
+        typer.Option(metavar="BASE:SCOPE", help="read, write or admin on a knowledge base, or on all: '*:read'"),
     ],
     tenant: Tenant = "",
     expires_days: Annotated[float | None, typer.Option(min=0, help="end it by itself after so long")] = None,
@@ -71,15 +69,11 @@ def _grants(given: list[str]) -> dict[str, str]:
 
 @keys_app.command("certificate")
 def certificate(
-    identity: Annotated[
-        str, typer.Argument(metavar="IDENTITY", help="a subject alternative name, or the common name")
-    ],
+    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="a subject alternative name, or the common name")],
     keys: File,
     grant: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option(
-            metavar="BASE:SCOPE", help="as of `create`; without, the certificate opens nothing any more"
-        ),
+        typer.Option(metavar="BASE:SCOPE", help="as of `create`; without, the certificate opens nothing any more"),
     ] = None,
     tenant: Tenant = "",
 ) -> None:

@@ -19,17 +19,13 @@ Config = Annotated[Optional[Path], typer.Option(envvar=CONFIG_VARIABLE, help="TO
 
 
 def serve(
-    listen: Annotated[
-        str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")
-    ] = None,
+    listen: Annotated[str | None, typer.Option(help=f"host:port or unix:/path; default {DEFAULT_ADDRESS}")] = None,
     store: Store = None,
     port_file: Annotated[Path | None, typer.Option(help="file that gets the port when ready")] = None,
     bundle: Annotated[Path | None, typer.Option(help="edge bundle to serve and to embed with")] = None,
     embedder: Annotated[Path | None, typer.Option(help="folder of the embedder")] = None,
     model: Annotated[Path | None, typer.Option(help="model folder that writes memories")] = None,
-    keys: Annotated[
-        Path | None, typer.Option(help="file of API keys; without, callers are not checked")
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="file of API keys; without, callers are not checked")] = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="let other machines in without authentication")
     ] = None,

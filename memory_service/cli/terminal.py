@@ -14,9 +14,7 @@ from memory_model.errors import Memory3Error
 from memory_model.printable import printable
 from memory_service.client.connection import connected
 
-Address = Annotated[
-    str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")
-]
+Address = Annotated[str, typer.Option("--address", envvar="MEMORY_SERVICE_ADDRESS", help="host:port of the service")]
 
 
 Stub = TypeVar("Stub")
@@ -28,9 +26,7 @@ def errors_for_people() -> Iterator[None]:
     try:
         yield
     except Memory3Error as error:
-        Console(stderr=True, highlight=False).print(
-            f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True
-        )
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from error
 
 

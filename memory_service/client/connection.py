@@ -36,9 +36,7 @@ class RemoteError(Memory3Error):
     retryable: the same call may succeed a little later.
     """
 
-    def __init__(
-        self, message: str, code: grpc.StatusCode, reason: str = "", retry_after_s: float = 0
-    ) -> None:
+    def __init__(self, message: str, code: grpc.StatusCode, reason: str = "", retry_after_s: float = 0) -> None:
         super().__init__(message)
         self.code, self.reason, self.retry_after_s = code, reason, retry_after_s
         self.retryable = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -85,9 +83,7 @@ class Connection(BaseSettings):
     ca: Path | None = Field(None, description="PEM file of the authorities instead of them; implies tls")
     certificate: Path | None = Field(None, description="PEM file with which the command proves itself (mTLS)")
     key: Path | None = Field(None, description="PEM file of its key")
-    server_name: str = Field(
-        "", description="name the service's certificate is for, if it is not the address"
-    )
+    server_name: str = Field("", description="name the service's certificate is for, if it is not the address")
     insecure: bool = Field(False, description="permit the API key to travel to another machine without TLS")
 
     def __init__(self, **values: Any) -> None:
@@ -100,9 +96,7 @@ class Connection(BaseSettings):
     def channel(self, address: str) -> grpc.Channel:
         """A channel; calls that find no service are tried again for a while. Raises InvalidInput, MissingFile."""
         if (self.certificate is None) != (self.key is None):
-            raise InvalidInput(
-                "mTLS needs both MEMORY_SERVICE_CLIENT_CERTIFICATE and MEMORY_SERVICE_CLIENT_KEY"
-            )
+            raise InvalidInput("mTLS needs both MEMORY_SERVICE_CLIENT_CERTIFICATE and MEMORY_SERVICE_CLIENT_KEY")
         encrypted = self.tls or self.ca is not None or self.certificate is not None
         if self.api_key is not None and not (encrypted or self.insecure or is_loopback(address)):
             raise InvalidInput(

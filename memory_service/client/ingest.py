@@ -96,9 +96,7 @@ class Destination:
     def identity(self) -> WriterIdentity:
         """Of the model that the service runs."""
         made = self.describe()
-        return WriterIdentity(
-            made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, made.dimension
-        )
+        return WriterIdentity(made.model_id, made.codec_id, made.memory_format_id, made.embedder_id, made.dimension)
 
     def describe(self) -> models_pb2.DescribeResponse:
         """What the service runs."""
@@ -225,9 +223,7 @@ class Ingestion:
         while self._unsent:
             yield self._unsent.popleft()
         if missing := len(self._unanswered) - len(refused):
-            raise RemoteError(
-                f"the service left {missing} documents without an answer", grpc.StatusCode.UNAVAILABLE
-            )
+            raise RemoteError(f"the service left {missing} documents without an answer", grpc.StatusCode.UNAVAILABLE)
 
     # In the thread that sends
 
@@ -235,9 +231,7 @@ class Ingestion:
         """Must not fail: a stream whose requests fail only says that it was cancelled."""
         to = self._to
         start = pb.IngestStart(
-            knowledge_base=to.knowledge_base,
-            memory_writing=to.memory_writing,
-            overlap_tokens=to.overlap_tokens,
+            knowledge_base=to.knowledge_base, memory_writing=to.memory_writing, overlap_tokens=to.overlap_tokens
         )
         yield pb.IngestRequest(start=start)
         opened.wait()  # so that a refusal keeps its reason

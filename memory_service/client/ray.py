@@ -222,9 +222,7 @@ def ingest_with_ray(
     without Ray, InvalidInput, and IngestionStopped; a model or a service that a worker cannot use stops all.
     """
     if store is not None and not parse_address(store.store).host:
-        raise InvalidInput(
-            "workers write to clickhouse:// and myscale:// themselves, to other stores by the service"
-        )
+        raise InvalidInput("workers write to clickhouse:// and myscale:// themselves, to other stores by the service")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

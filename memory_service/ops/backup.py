@@ -138,9 +138,7 @@ def _sha256(path: Path) -> str:
 # Making one
 
 
-def back_up(
-    address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None
-) -> Manifest:
+def back_up(address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None) -> Manifest:
     """Saves a knowledge base. Raises RemoteError and the archive's errors."""
     with (
         archive.replaced() as folder,
@@ -151,9 +149,7 @@ def back_up(
 
 
 class _Backup:
-    def __init__(
-        self, channel: grpc.Channel, name: str, database: sqlite3.Connection, on_progress: Progress
-    ) -> None:
+    def __init__(self, channel: grpc.Channel, name: str, database: sqlite3.Connection, on_progress: Progress) -> None:
         self._bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
         self._ingestion = ingestion_pb2_grpc.IngestionStub(channel)
         self._name = name
@@ -250,26 +246,19 @@ class _Backup:
 # Bringing one back
 
 
-def restore(
-    address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None
-) -> Manifest:
+def restore(address: str, name: str, archive: Archive, on_progress: Progress = lambda done, total: None) -> Manifest:
     """Restores a backup into a new knowledge base.
 
     Raises RemoteError, MissingFile, CorruptFile, an IdentityMismatch.
     """
-    with (
-        archive.verified() as path,
-        contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as database,
-    ):
+    with archive.verified() as path, contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as database:
         try:
             ((raw,),) = database.execute("SELECT json FROM manifest")
             manifest = Manifest.model_validate_json(raw)
         except ValueError as error:
             raise CorruptFile("this is no backup that this release reads") from error
         to = Destination(address, name)
-        require_same(
-            manifest.identity, to.identity(), "restore it into a service that runs the model of the backup"
-        )
+        require_same(manifest.identity, to.identity(), "restore it into a service that runs the model of the backup")
         with connected(address) as channel:
             bases = knowledge_bases_pb2_grpc.KnowledgeBasesStub(channel)
             request = pb.CreateKnowledgeBaseRequest(name=name, description=manifest.description)

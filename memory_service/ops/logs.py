@@ -12,9 +12,7 @@ import structlog
 def configure_logs(level: str = "info") -> None:
     """Sets up structlog for the process. Tracebacks go without values of variables: people's documents and keys."""
     renderers: list[structlog.typing.Processor] = [
-        structlog.processors.ExceptionRenderer(
-            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-        ),
+        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
         structlog.processors.JSONRenderer(),
     ]
     if sys.stderr.isatty():

@@ -30,9 +30,7 @@ def traces(
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise InvalidInput(
-            "traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'"
-        ) from error
+        raise InvalidInput("traces_endpoint needs OpenTelemetry: pip install 'memory3-service[tracing]'") from error
     resource = Resource.create({"service.name": "memory-service", "service.version": __version__})
     provider = TracerProvider(resource=resource)
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))

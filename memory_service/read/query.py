@@ -56,9 +56,7 @@ async def read_query(
         memory_format_id=request.memory_format_id, embedder_id=request.embedder_id,
     )  # fmt: skip
     texts = _texts(request)
-    vectors = (
-        None if texts else read_vectors(request.query_vectors, identity.dimension, declared=request.dimension)
-    )
+    vectors = None if texts else read_vectors(request.query_vectors, identity.dimension, declared=request.dimension)
     count = len(texts) if vectors is None else len(vectors)
     k = request.k or memories_per_chunk
     _require_at_most(MAX_QUERIES, count, "query vectors", "query_vectors")
@@ -106,9 +104,7 @@ def _texts(request: retrieval_pb2.RetrieveRequest) -> list[str]:
     for place, text in enumerate(texts):
         if not text.strip():
             raise BadRequest(f"query text {place} is empty", field=f"query_texts[{place}]")
-        _require_at_most(
-            _MAX_TEXT_BYTES, len(text.encode()), "bytes of a query text", f"query_texts[{place}]"
-        )
+        _require_at_most(_MAX_TEXT_BYTES, len(text.encode()), "bytes of a query text", f"query_texts[{place}]")
     return texts
 
 

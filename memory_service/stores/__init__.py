@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memory_service.errors import (
-    DocumentNotFound,
-    KnowledgeBaseDamaged,
-    KnowledgeBaseExists,
-    KnowledgeBaseNotFound,
-)
+from memory_service.errors import DocumentNotFound, KnowledgeBaseDamaged, KnowledgeBaseExists, KnowledgeBaseNotFound
 from memory_service.stores.address import parse_address
 from memory_service.stores.filters import Filter
 from memory_service.stores.identity import WriterIdentity

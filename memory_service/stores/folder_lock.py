@@ -40,9 +40,7 @@ class FolderLock:
         with contextlib.suppress(OSError):
             same = os.path.samestat(os.stat(self._path / _LOCK_FILE), os.fstat(self._file.fileno()))
         if not same:
-            raise StoreUnavailable(
-                f"the folder {self._path} is gone, or another lies there: is its disk mounted?"
-            )
+            raise StoreUnavailable(f"the folder {self._path} is gone, or another lies there: is its disk mounted?")
 
     def release(self) -> None:
         """Lets another process in."""

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from memory_model.errors import (
-    CodecMismatch,
-    EmbedderMismatch,
-    FormatMismatch,
-    IdentityMismatch,
-    ModelMismatch,
-)
+from memory_model.errors import CodecMismatch, EmbedderMismatch, FormatMismatch, IdentityMismatch, ModelMismatch
 
 _MISMATCHES: tuple[tuple[str, type[IdentityMismatch]], ...] = (
     ("model_id", ModelMismatch),
@@ -52,6 +46,4 @@ def require_readable(found: WriterIdentity, dimension: int = 0, /, **ids: str) -
     reader = replace(found, **{name: sent for name, sent in ids.items() if sent})  # type: ignore[arg-type]
     if reader != found:
         reader = replace(reader, dimension=dimension or found.dimension)
-        require_same(
-            found, reader, "load the bundle that this service offers, or ask a knowledge base of your model"
-        )
+        require_same(found, reader, "load the bundle that this service offers, or ask a knowledge base of your model")

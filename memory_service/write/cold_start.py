@@ -179,9 +179,7 @@ class _Backlog:
             if key in self._open and not future.done()
         ]
         if not chunks:
-            chunks = [
-                (key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()
-            ]
+            chunks = [(key, chunk) for key, (document, _) in self._open.items() for chunk in document.missing()]
             while len(chunks) < _REFERENCES_AT_ONCE and (following := await self._open_next()) is not None:
                 chunks += [(following.key, chunk) for chunk in following.missing()]
         return chunks[:_REFERENCES_AT_ONCE]

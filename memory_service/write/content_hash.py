@@ -18,9 +18,7 @@ def memory_id_of(key: str, content_hash: bytes, chunk: int, payload: bytes) -> i
 
     The payload names its model itself.
     """
-    digest = hashlib.sha256(
-        content_hash + chunk.to_bytes(4, "big") + hashlib.sha256(payload).digest() + key.encode()
-    )
+    digest = hashlib.sha256(content_hash + chunk.to_bytes(4, "big") + hashlib.sha256(payload).digest() + key.encode())
     return int.from_bytes(digest.digest()[:8], "big")
 
 

@@ -97,9 +97,7 @@ class Document:
 class DocumentReader:
     """Checks and splits the items of one stream; a document may come in several (`PreparedDocument.continued`)."""
 
-    def __init__(
-        self, encoder: Encoder, limit_bytes: int, *, overlap_tokens: int = 0, later: bool = False
-    ) -> None:
+    def __init__(self, encoder: Encoder, limit_bytes: int, *, overlap_tokens: int = 0, later: bool = False) -> None:
         """limit_bytes: of a document's text. overlap_tokens: of a reference's end that the next one repeats.
 
         later: memories are written after the documents are stored (cold start).
@@ -128,9 +126,7 @@ class DocumentReader:
         if document.error is None:
             try:
                 if kind is None:
-                    raise BadRequest(
-                        "the item has neither a document nor prepared references", field="content"
-                    )
+                    raise BadRequest("the item has neither a document nor prepared references", field="content")
                 if not first and (kind, content.key) != ("prepared", document.key):
                     raise BadRequest("a document's pieces must be prepared and have one key", field="key")
                 if first:
@@ -167,14 +163,10 @@ class DocumentReader:
             if not text.strip():
                 raise DocumentEmpty(f"reference {number} has no text", field=f"{name}.text")
             if (tokens := self._encoder.count_tokens(text)) > limit:
-                raise BadRequest(
-                    f"reference {number} has {tokens} tokens, at most {limit}", field=f"{name}.text"
-                )
+                raise BadRequest(f"reference {number} has {tokens} tokens, at most {limit}", field=f"{name}.text")
             vector = None
             if embedding:
-                rows = read_vectors(
-                    embedding, self._encoder.description.identity.dimension, field=f"{name}.embedding"
-                )
+                rows = read_vectors(embedding, self._encoder.description.identity.dimension, field=f"{name}.embedding")
                 if len(rows) != 1:
                     raise BadRequest(
                         f"reference {number} has {len(rows)} embeddings, expected one", field=f"{name}.embedding"
@@ -188,9 +180,7 @@ class DocumentReader:
             if not document.content_hash:
                 self._hashed += [text.encode(), embedding, payload]
         if sum(len(text) for text in document.texts) > _PIECES_LIMIT * self._limit_bytes:
-            raise DocumentTooLarge(
-                "the references have more text than a document may have", field="references"
-            )
+            raise DocumentTooLarge("the references have more text than a document may have", field="references")
         document.content_hash = document.content_hash or prepared.content_hash
         if document.content_hash and (len(document.content_hash) != 32 or document.missing()):
             raise BadRequest(

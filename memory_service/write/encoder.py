@@ -111,9 +111,7 @@ class ModelEncoder:
         codec = MemoryCodec.load(settings.codec or folder.need_codec())
         embedder = settings.embedder or settings.bundle
         if embedder is None:
-            raise MissingFile(
-                "no embedder: make a bundle with `memory-model export` and name it with --bundle"
-            )
+            raise MissingFile("no embedder: make a bundle with `memory-model export` and name it with --bundle")
         self._embedder = Embedder(embedder, threads=torch.get_num_threads())
         loaded = load_model(folder)
         device = writing_device(settings.writing_device)

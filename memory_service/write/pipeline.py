@@ -125,9 +125,7 @@ class IngestStream:
                 self._taken.clear()
                 await self._taken.wait()
         if reader.open_sequence is not None:
-            raise BadRequest(
-                f"the last piece of document {reader.open_sequence} is missing", field="continued"
-            )
+            raise BadRequest(f"the last piece of document {reader.open_sequence} is missing", field="continued")
 
     async def _next(self) -> pb.IngestRequest | None:
         """The client's next message, None at its end.
@@ -172,9 +170,7 @@ class IngestStream:
 
     # Encoded
 
-    async def _encoded(
-        self, base: KnowledgeBase, batches: AsyncGenerator[Batch, None]
-    ) -> AsyncGenerator[Batch, None]:
+    async def _encoded(self, base: KnowledgeBase, batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Batch, None]:
         """Batches with vectors and payloads; a document that cannot be encoded has an error."""
         async for batch in batches:
             await self._find_unchanged(base, batch)

@@ -10,9 +10,7 @@ _UNIT = 1e-6
 """How far from 1 the squared length of a vector may be that is taken as it is: float32 does no better."""
 
 
-def read_vectors(
-    raw: bytes, dimension: int, *, declared: int = 0, field: str = "query_vectors"
-) -> np.ndarray:
+def read_vectors(raw: bytes, dimension: int, *, declared: int = 0, field: str = "query_vectors") -> np.ndarray:
     """Unit vectors float32 [n, dimension], n >= 1, of `raw`.
 
     `declared` is the length the client claims, 0 for none. Raises WrongVectorSize when the bytes do not fill whole
@@ -33,9 +31,7 @@ def read_vectors(
     if len(vectors) == 1:
         with np.errstate(over="ignore", invalid="ignore"):
             squared = float(np.dot(vectors[0], vectors[0]))
-        if (
-            abs(squared - 1.0) < _UNIT
-        ):  # as embedders make them: nothing to do, and nothing that is not finite
+        if abs(squared - 1.0) < _UNIT:  # as embedders make them: nothing to do, and nothing that is not finite
             return vectors
     # Squares of float32 fit into float64, so a norm is finite exactly when all of its numbers are.
     wide = vectors.astype(np.float64)

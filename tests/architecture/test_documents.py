@@ -28,9 +28,7 @@ PROGRAMS = {
 }
 TRACKED = [
     name
-    for name in subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
+    for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     if (ROOT / name).is_file()
 ]
 PAGES = [name for name in TRACKED if name.endswith(".md")]
@@ -40,9 +38,7 @@ CALL = re.compile(rf"(?<![\w/.-])({'|'.join(PROGRAMS)})((?: +[^\s|;&)`]+)*)")
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:
     blocks = re.findall(r"^```(?:sh|ini)?\n(.*?)^```$", text, re.M | re.S)
-    code = "\n".join(
-        [*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))]
-    )
+    code = "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))])
     for program, words in CALL.findall(code.replace("\\\n", " ")):
         yield program, words.partition(" #")[0].split()
 
@@ -59,8 +55,7 @@ def resolved(program: str, words: list[str]) -> tuple[Any, list[str]]:
 def anchors(path: Path) -> set[str]:
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
     return {
-        re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^#+ (.+)$", text, re.M)
+        re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)
     }
 
 
@@ -70,9 +65,7 @@ def test_every_program_command_and_option_on_a_page_exists(page: str) -> None:
         if not words or words[0].startswith("-") or not words[0].islower():
             continue
         command, rest = resolved(program, words)
-        known = {
-            name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
-        }
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         used = {word.partition("=")[0] for word in rest if word.startswith("--")}
         assert used <= known | {"--help"}, f"{program} {' '.join(words)}"
 
@@ -107,10 +100,6 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 def test_every_decision_that_code_names_is_on_the_page() -> None:
     decided = set(re.findall(r"^## (\d{4}) ", (ROOT / "docs/decisions/README.md").read_text(), re.M))
     code = subprocess.run(
-        ["git", "grep", "-hioE", r"decisions? 0[0-9]{3}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["git", "grep", "-hioE", r"decisions? 0[0-9]{3}"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert {line[-4:] for line in code.split("\n") if line} <= decided

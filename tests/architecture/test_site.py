@@ -34,6 +34,4 @@ def test_links_to_source_files_become_text_and_links_to_pages_stay(tmp_path: Pat
     for page in tmp_path.rglob("*.md"):
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for link in re.findall(r"\]\(([^)\s#]+)", text):
-            assert re.match(r"[a-z]+:", link) or (page.parent / link).is_file(), (
-                f"{page.name} links to {link}"
-            )
+            assert re.match(r"[a-z]+:", link) or (page.parent / link).is_file(), f"{page.name} links to {link}"

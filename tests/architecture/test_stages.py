@@ -63,11 +63,3 @@ def test_the_bytes_of_the_tables_are_those_of_the_shipped_model() -> None:
     text = ARCHITECTURE.read_text()
     for number in numbers:
         assert f" {number:,} |" in text, f"docs/architecture.md does not say {number:,} bytes"
-
-
-def test_every_folder_that_contributors_are_told_of_exists() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    folders = re.findall(r"^\| `([\w/.]+/)` \|", page, flags=re.MULTILINE)
-    assert {"protos/", "memory_model/", "memory_service/", "edge_client/"} <= set(folders)
-    for folder in folders:
-        assert (ROOT / folder).is_dir(), f"CONTRIBUTING.md lists {folder}"

@@ -85,12 +85,7 @@ def import_turns(page: Page, *turns: str, read: Sequence[str] = (), title: str =
         ],
     }  # fmt: skip
     messages = [
-        {
-            "role": ("user", "assistant")[n % 2],
-            "content": turn,
-            "speed": 10,
-            "chunks": [chunk] if read else [],
-        }
+        {"role": ("user", "assistant")[n % 2], "content": turn, "speed": 10, "chunks": [chunk] if read else []}
         for n, turn in enumerate(turns)
     ]
     content = json.dumps({"title": title or turns[0], "messages": messages}).encode()

@@ -15,11 +15,7 @@ PROGRAMS = Path(sys.executable).parent
 # Benin, which was held out of tuning, and lines of two other countries, so that there is something else to read.
 LINES = {"bn": slice(0, 40), "to": slice(40, 60), "ng": slice(80, 100)}
 
-RULES = {
-    "key": "rules",
-    "title": "House rules",
-    "text": "Quiet hours: from ten to six.\nBicycles: in the yard.",
-}
+RULES = {"key": "rules", "title": "House rules", "text": "Quiet hours: from ten to six.\nBicycles: in the yard."}
 
 
 class Day:
@@ -31,9 +27,7 @@ class Day:
         self._ingest()
         # Nothing here depends on speed.
         patient = {"EDGE_CLIENT_DEADLINE_S": "30"}
-        self.app = AppProcess.start(
-            folder, bundle, self.service.address, "--memory", "exact", environment=patient
-        )
+        self.app = AppProcess.start(folder, bundle, self.service.address, "--memory", "exact", environment=patient)
 
     def kill_service(self) -> None:
         """Nobody answers at its address any more."""

@@ -69,9 +69,7 @@ def test_an_answer_is_stopped_asked_again_and_cut_by_a_reload(open_page: OpenPag
     expect(last_answer(page)).to_contain_text("closed in the middle of this answer")
 
 
-def test_with_and_without_memory_stand_side_by_side(
-    open_page: OpenPage, picture: Callable[[Page, str], None]
-) -> None:
+def test_with_and_without_memory_stand_side_by_side(open_page: OpenPage, picture: Callable[[Page, str], None]) -> None:
     page = open_page()
     page.get_by_label("Compare").check()
     ask_and_wait(page, QUESTION, 2)

@@ -145,9 +145,7 @@ def test_code_is_marked_and_copied_and_the_end_is_a_press_away(open_small: OpenP
     expect(page.get_by_role("button", name="To the end of the text")).to_be_hidden()
 
 
-BREAK_STORAGE = (
-    "IDBFactory.prototype.open = () => { throw new DOMException('no room', 'QuotaExceededError'); };"
-)
+BREAK_STORAGE = "IDBFactory.prototype.open = () => { throw new DOMException('no room', 'QuotaExceededError'); };"
 
 
 def test_a_browser_that_keeps_nothing_says_so_and_the_page_works_on(open_small: OpenPage) -> None:

@@ -15,15 +15,8 @@ from tests.browser.conftest import OpenPage
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 TakePicture = Callable[[Page, str], None]
-PHONE = {
-    "viewport": {"width": 390, "height": 844},
-    "device_scale_factor": 2,
-    "is_mobile": True,
-    "has_touch": True,
-}
-MARKDOWN = (
-    "# Heading\n\nA [link](https://x.test):\n\n```py\nx = 1  # one\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"
-)
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
+MARKDOWN = "# Heading\n\nA [link](https://x.test):\n\n```py\nx = 1  # one\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"
 
 
 def filled(open_page: OpenPage, **options: Any) -> Page:

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import torch
 
-from deploy.gpu_local_server import (
-    PREFIX,
-    SHAPES,
-    LocalMemories,
-    generate,
-    main,
-    random_decoder,
-    random_format,
-)
+from deploy.gpu_local_server import PREFIX, SHAPES, LocalMemories, generate, main, random_decoder, random_format
 from memory_model.nn.serving import BatchedDecoder
 
 
@@ -45,7 +37,5 @@ def test_the_job_reports_speeds_ratios_and_bandwidth(tmp_path: Path) -> None:
     for ratio in (result["ratio_exact"], result["ratio_overlap"]):
         assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
     assert 0 < result["bandwidth_share"]["with"] < 1
-    slots = (
-        2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4
-    )  # sequences, sides, memories, rows, numbers, bytes
+    slots = 2 * 2 * 5 * SHAPES["tiny"]().memory.budget * 16 * 4  # sequences, sides, memories, rows, numbers, bytes
     assert result["step_bytes"]["with"] - result["step_bytes"]["without"] == slots

@@ -98,13 +98,7 @@ def accepted(manifests: list[Manifest]) -> None:
             assert pod["securityContext"]["runAsNonRoot"] is True
             assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
             for volume in pod["volumes"]:
-                assert not volume.keys() - {
-                    "name",
-                    "configMap",
-                    "emptyDir",
-                    "persistentVolumeClaim",
-                    "secret",
-                }
+                assert not volume.keys() - {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
             for container in pod["containers"]:
                 assert re.search(r"(:(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})$", container["image"])
                 security = container["securityContext"]
@@ -115,9 +109,7 @@ def accepted(manifests: list[Manifest]) -> None:
                 assert container["resources"]["limits"]["memory"]
                 names = [variable["name"] for variable in container["env"]]
                 assert len(set(names)) == len(names)
-                assert {m["name"] for m in container["volumeMounts"]} <= {
-                    v["name"] for v in pod["volumes"]
-                } | claims
+                assert {m["name"] for m in container["volumeMounts"]} <= {v["name"] for v in pod["volumes"]} | claims
 
 
 def environment(pod: Manifest) -> dict[str, Any]:
@@ -225,9 +217,7 @@ def test_clients_outside_come_by_ingress_or_gateway() -> None:
 def test_the_releases_own_pods_may_call_whoever_else_may() -> None:
     """Backup, ingestion, `helm test`: with `ingressFrom` as without it."""
     policy = {"enabled": True, "ingressFrom": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}
-    (calls, _) = of_kind(render({**EVERY_POD, "networkPolicy": policy}), "NetworkPolicy", "service")["spec"][
-        "ingress"
-    ]
+    (calls, _) = of_kind(render({**EVERY_POD, "networkPolicy": policy}), "NetworkPolicy", "service")["spec"]["ingress"]
     assert calls["from"] == [{"podSelector": {"matchLabels": OURS}}, *policy["ingressFrom"]]
 
 
@@ -272,10 +262,7 @@ def test_alerts_are_about_this_release_alone() -> None:
     [
         ({"replicas": 2}, "embedded store has one writer"),
         ({"store": {"kind": "external"}}, "set store.external.url"),
-        (
-            {"store": {"kind": "external", "external": {"url": "clickhouse://m:secret@ch/m"}}},
-            "holds a password",
-        ),
+        ({"store": {"kind": "external", "external": {"url": "clickhouse://m:secret@ch/m"}}}, "holds a password"),
         ({"service": {"type": "LoadBalancer"}, "auth": {"enabled": False}}, "without authentication"),
         ({"service": {"type": "NodePort"}}, "keys would travel in the clear"),
         ({"tls": {"enabled": True}}, "needs tls.existingSecret or tls.certManager.enabled"),
@@ -320,10 +307,7 @@ def test_settings_reach_the_service_as_it_reads_them(tmp_path: Path, monkeypatch
     [
         {"fullnameOverride": "long-" * 13 + "name", "nameOverride": "n" * 80},
         {"tls": {**TLS, **MTLS}, "service": {"type": "NodePort"}, "networkPolicy": {"enabled": True}},
-        {
-            "store": {"kind": "external", "external": {"url": "clickhouses://m@ch/m", "caSecret": "ca"}},
-            "replicas": 3,
-        },
+        {"store": {"kind": "external", "external": {"url": "clickhouses://m@ch/m", "caSecret": "ca"}}, "replicas": 3},
         {"store": {"kind": "external", "external": {"url": URL}}, "fullnameOverride": "long-" * 13},
         {"ingestion": {**RAY, "engine": "local"}, "auth": {"enabled": False}, "commonLabels": {"team": "a"}},
     ],

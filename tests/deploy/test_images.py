@@ -44,23 +44,12 @@ def test_a_lock_has_what_the_project_asks_for_in_the_versions_that_are_tested(
             continue
         assert requirement.specifier.contains(locked[name]), f"{requirement} is locked as {locked[name]}"
     if lock != "jetson":
-        assert {
-            name: version for name, version in locked.items() if tested.get(name, version) != version
-        } == {}
+        assert {name: version for name, version in locked.items() if tested.get(name, version) != version} == {}
     assert "torch" not in locked, "a second torch would replace the one of requirements/torch.txt"
     assert "://" not in file.read_text(), "a lock names no registry"
 
 
-@pytest.mark.parametrize("image", ["service", "edge"])
-def test_an_edit_of_the_sources_installs_no_package_again(image: str) -> None:
-    text = (ROOT / "deploy" / "images" / f"{image}.Dockerfile").read_text()
-    packages, sources = text.index("--require-hashes"), text.index("COPY . .")
-    assert packages < sources < text.index("pip install --no-deps .")
-
-
-def test_the_list_of_parts_names_debians_packages_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_parts_names_debians_packages_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "python.json").write_text('{"bomFormat": "CycloneDX", "components": [{"name": "numpy"}]}')
     (tmp_path / "status").write_text(
         "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.36-9\n"

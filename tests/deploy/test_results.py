@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 
 from deploy.bench import report, results
 from deploy.bench.__main__ import app
-from deploy.bench.machine import ROOT
 from deploy.bench.results import FORMAT_VERSION, compare
 from deploy.bench.scenario import (
     SCENARIOS,
@@ -63,16 +61,6 @@ def test_every_scenario_has_valid_settings_and_five_rounds_unless_it_is_quick(na
     assert scenario.settings_of().rounds >= 5
     assert scenario.settings_of(quick=True)
     assert scenario.promised
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_every_figure_that_a_scenario_measures_has_a_direction(name):
-    """Those that its file names: `with_intervals(keys, ratio=…)`, `measured["ratio"] = …`."""
-    source = (ROOT / "deploy/bench/scenarios" / f"{name.replace('-', '_')}.py").read_text()
-    named = re.findall(
-        r"(\w+)=(?:median|ratio)_interval\(|\"(\w+)\"\]?(?: =|:) (?:median|ratio)_interval\(", source
-    )
-    assert {one or other for one, other in named} <= set(find_scenario(name).directions)
 
 
 @pytest.mark.parametrize(

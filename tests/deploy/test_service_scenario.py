@@ -9,14 +9,11 @@ import pytest
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
 
-from deploy.bench.processes import fill_apart, side_process
-from deploy.bench.scenario import ScenarioFailed
-from deploy.bench.scenarios.service import STAGES, if_it_can, sheets
+from deploy.bench.processes import side_process
 from deploy.bench.service import data
 from deploy.bench.service.data import PAYLOAD_BYTES, Collection, K, recall
 from deploy.bench.service.front import serve_echo
 from deploy.bench.service.load import answers_of, closed_loop, load, requests_of
-from deploy.bench.service.peers import PEERS, Peer
 
 
 def test_neighbours_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,40 +36,6 @@ def test_the_echo_answers_every_question_with_five_payloads() -> None:
     assert {len(hit.payload) for hit in answers[0].results[0].hits} == {PAYLOAD_BYTES}
     assert measured.answered_per_s > 0
     assert not measured.errors
-
-
-def test_a_filling_that_fails_says_why() -> None:
-    with pytest.raises(Exception, match="references"):
-        fill_apart("nothing", 1, _failing, "references")
-
-
-def _failing(what: str, progress: object) -> None:
-    raise ValueError(f"no {what}")
-
-
-def test_every_row_of_the_tables_has_a_cell_for_each_column() -> None:
-    speed = {"qps": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
-    store = {**speed, "alone": speed, "filtered": {"1/10": speed}, "stages_ms": dict.fromkeys(STAGES, 1.0)}
-    store["h2load"] = {"h2load": 2.0, "ours": 3.0}
-    result = {
-        "references": 3, "dim": 4, "k": 5, "payload_bytes": 6, "callers": 7, "echo": speed,
-        "stores": {"file": store}, "peers": {"one": store, "other": {"missing": "not installed"}},
-    }  # fmt: skip
-    for sheet in sheets(result):
-        assert {len(row) for row in sheet.rows} == {len(sheet.columns)}, sheet.title
-    note = sheets(result)[0].note
-    assert note.endswith("other: not installed. h2load, one question: 2 from file://, ours 3.")
-
-
-def test_a_peer_that_is_not_installed_or_fails_is_named_with_the_reason() -> None:
-    def fails() -> dict[str, object]:
-        raise ScenarioFailed("a\nno memory")
-
-    absent, there = (
-        Peer(module, PEERS["lancedb"].fill, PEERS["lancedb"].opened) for module in ("no_such", "json")
-    )
-    assert if_it_can(absent, fails) == {"missing": "no_such is not installed: `make bench-peers`"}
-    assert if_it_can(there, fails) == {"missing": "failed: no memory"}
 
 
 async def test_callers_wait_for_their_answers_and_failures_are_counted_not_timed() -> None:

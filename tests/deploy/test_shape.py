@@ -22,14 +22,6 @@ def bundle(tmp_path_factory) -> Bundle:
     return tiny_bundle(tmp_path_factory.mktemp("bench"))
 
 
-@pytest.mark.parametrize("tokens", [40, 64, 65, 128])
-def test_prompts_have_exactly_the_tokens_asked_for_and_differ(bundle, tokens):
-    made = prompts(bundle, 4, tokens)
-    assert len(set(made)) == 4
-    for text in made:
-        assert len(bundle.chat.prompt([{"role": "user", "content": text}]).ids) == tokens
-
-
 def test_without_memories_there_is_no_figure(bundle):
     """Nobody listens at the address."""
     settings = AnswerSettings(rounds=1, warm_up=0, prompt_tokens=40, answer_tokens=18)

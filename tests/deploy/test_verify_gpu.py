@@ -23,19 +23,14 @@ def test_the_cpu_agrees_with_itself_and_what_did_not_run_is_named(
     bundle, out = tiny_bundle(tmp_path), tmp_path / "out.json"
     assert verify.main(["--bundle", str(bundle.folder), "--out", str(out), "--steps", "4"]) == 0
     rows = json.loads(out.read_text())["rows"]
-    assert [(r["provider"], r["memory"]) for r in rows if r["error"] is not None] == [
-        ("cpu", False),
-        ("cpu", True),
-    ]
+    assert [(r["provider"], r["memory"]) for r in rows if r["error"] is not None] == [("cpu", False), ("cpu", True)]
     assert all("no NVIDIA GPU" in r["problem"] for r in rows if r["provider"] != "cpu")
     said = capsys.readouterr().out
     assert said.count("not run") == 4
     assert "ran: cpu" in said
 
 
-def test_a_provider_that_computes_something_else_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_provider_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, real, right = tiny_bundle(tmp_path), verify.decode, verify.reference
 
     def wrong(decoder: Decoder, *arguments: Any) -> verify.Decoded:
@@ -56,9 +51,7 @@ LINES = [
 ]
 
 
-def test_power_is_the_mean_of_each_rail_of_tegrastats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_is_the_mean_of_each_rail_of_tegrastats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "tegrastats"
     program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(LINES) + "\nEND\nexec sleep 60\n")
     program.chmod(0o755)

@@ -55,9 +55,7 @@ class CutConnection:
                     break
         for each in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(
-                    socket.SHUT_RDWR
-                )  # wakes the thread that passes the other way; closing would not
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that passes the other way; closing would not
 
     def close(self) -> None:
         """Close what is open."""

@@ -14,13 +14,7 @@ import grpc
 import numpy as np
 
 from memory_model.embedder import Embedder
-from protos.memory.v1 import (
-    knowledge_bases_pb2,
-    models_pb2,
-    models_pb2_grpc,
-    retrieval_pb2,
-    retrieval_pb2_grpc,
-)
+from protos.memory.v1 import knowledge_bases_pb2, models_pb2, models_pb2_grpc, retrieval_pb2, retrieval_pb2_grpc
 
 
 @dataclass
@@ -113,9 +107,7 @@ def serving(service: FakeService) -> Iterator[FakeService]:
         response_serializer=knowledge_bases_pb2.ListKnowledgeBasesResponse.SerializeToString,
     )
     methods = {"ListKnowledgeBases": listing}
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("memory.v1.KnowledgeBases", methods),)
-    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("memory.v1.KnowledgeBases", methods),))
     service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

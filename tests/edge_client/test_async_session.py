@@ -43,9 +43,7 @@ async def test_cancelling_the_task_ends_the_answer(model: EdgeModel) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
-async def test_an_answer_that_is_left_is_recorded_as_far_as_it_was_received(
-    model: EdgeModel, taken: int
-) -> None:
+async def test_an_answer_that_is_left_is_recorded_as_far_as_it_was_received(model: EdgeModel, taken: int) -> None:
     session = model.session()
     text, tokens = "", 0
     async with aclosing(aiter(session.send(QUESTION, **{**MANY, "max_tokens": 9}))) as events:

@@ -62,9 +62,7 @@ def gated(tiny: Bundle, gate: Gate) -> Iterator[EdgeModel]:
         yield model
 
 
-def prefilled(
-    bundle: Bundle, prompt: Sequence[int], said: list[int], recalls: Sequence[Recalled]
-) -> list[int]:
+def prefilled(bundle: Bundle, prompt: Sequence[int], said: list[int], recalls: Sequence[Recalled]) -> list[int]:
     """Greedy choices of a fresh decoder that reads the same tokens in chunks, each with its memories."""
     sequence, text = Decoder.open(bundle, threads=1).sequence(), [*prompt, *said[:-1]]
     sequence.begin(text, memory=True)
@@ -104,9 +102,7 @@ def test_a_swap_in_mid_generation_equals_a_fresh_prefill_with_those_memories(
     generated = [r for r in recalls if r.generated]
     said = tokens_of(events)
     places = [r.position - len(prompt.ids) for r in generated]
-    assert places[0] == (15 if mode != "late" else 19), (
-        "the token just generated is read with the new memories"
-    )
+    assert places[0] == (15 if mode != "late" else 19), "the token just generated is read with the new memories"
     assert generated[0].state == ("late" if mode == "late" else "fetched")
     assert finished(events).statistics.states["late" if mode == "late" else "fetched"] >= 1
     want = prefilled(tiny, prompt.ids, said, recalls)

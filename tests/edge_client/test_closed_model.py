@@ -73,11 +73,7 @@ def asked_and_closed(folder: Path, service: FakeService, *, leave_early: bool) -
 )
 @pytest.mark.usefixtures("collector_off")
 def test_a_closed_model_is_gone_without_the_collector(
-    bundle: Bundle,
-    service: FakeService,
-    fault: tuple[grpc.StatusCode, str] | None,
-    delay_s: float,
-    leave_early: bool,
+    bundle: Bundle, service: FakeService, fault: tuple[grpc.StatusCode, str] | None, delay_s: float, leave_early: bool
 ) -> None:
     service.abort, service.delay_s = fault, delay_s
     left = asked_and_closed(bundle.folder, service, leave_early=leave_early)

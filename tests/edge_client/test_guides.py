@@ -39,9 +39,7 @@ def test_two_questions_are_answered_at_once(tiny: Bundle, service: FakeService) 
     assert togo.startswith("What is the highest point of Togo?")
 
 
-def test_the_openai_client_reads_text_and_what_it_is_from(
-    tiny: Bundle, service: FakeService, tmp_path: Path
-) -> None:
+def test_the_openai_client_reads_text_and_what_it_is_from(tiny: Bundle, service: FakeService, tmp_path: Path) -> None:
     with AppProcess.start(tmp_path, tiny.folder, service.address) as app:
         done = run("through_openai.py", f"http://127.0.0.1:{app.port}/v1")
     assert done.returncode == 0, done.stderr
@@ -58,14 +56,7 @@ def test_the_tutorial_runs_from_its_first_block_to_its_last(
     blocks = re.findall(r"^```python\n(.*?)^```", (GUIDES / "tutorial.md").read_text(), re.M | re.S)
     exec(compile("\n".join(blocks), "tutorial.md", "exec"), {})
     said = capsys.readouterr().out
-    for words in (
-        "Title",
-        "tokens/s",
-        "chunk 0: ",
-        "ended by length",
-        "assistant said the last word",
-        "CONTEXT_FULL",
-    ):
+    for words in ("Title", "tokens/s", "chunk 0: ", "ended by length", "assistant said the last word", "CONTEXT_FULL"):
         assert words in said
 
 

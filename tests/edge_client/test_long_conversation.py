@@ -47,9 +47,7 @@ with EdgeModel.open(bundle, offline=True, memory="exact", context=int(context)) 
 
 @pytest.fixture
 def model(tiny: Bundle, service: FakeService) -> Iterator[EdgeModel]:
-    with EdgeModel.open(
-        tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20
-    ) as opened:
+    with EdgeModel.open(tiny.folder, service.address, memory="exact", context=CONTEXT, deadline_s=20) as opened:
         yield opened
 
 
@@ -120,9 +118,7 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
                 content = [*talked._prompt.content, *[True] * (len(read) - len(talked._prompt.ids))]
                 want = fresh(model, session, Prompt(read, content))
                 places = [s.place for s in (talked.sequence, want)]
-                rows, wanted = (
-                    model.decoder.caches.read(p, True, want.length) for p in places if p is not None
-                )
+                rows, wanted = (model.decoder.caches.read(p, True, want.length) for p in places if p is not None)
                 for name, array in rows.items():
                     np.testing.assert_allclose(array, wanted[name], atol=1e-4)
     assert before + 290 > model.decoder.room, "it would not have fitted"
@@ -132,9 +128,7 @@ def test_an_answer_goes_on_while_turns_leave_as_in_a_fresh_session_that_reads_wh
     assert said == talked.spelled[len(session.messages) - 1][-201:-1], "in order, none lost or read twice"
 
 
-def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(
-    model: EdgeModel, tmp_path: Path
-) -> None:
+def test_a_saved_conversation_keeps_its_memories_and_the_turns_that_are_text(model: EdgeModel, tmp_path: Path) -> None:
     session = model.session(SYSTEM)
     talk(session, 8)
     session.save(tmp_path / "chat")
@@ -276,9 +270,7 @@ def test_memories_of_a_conversation_stay_in_it(model: EdgeModel, service: FakeSe
 def test_a_question_about_a_document_reads_it_whatever_its_length(model: EdgeModel, lines: int) -> None:
     book = "\n".join(f"Room {n} is kept by {n * 7}." for n in range(lines))
     done: list[tuple[int, int]] = []
-    result = model.ask(
-        "Who keeps room 3?", document=book, title="Keys", progress=lambda *at: done.append(at), **MANY
-    )
+    result = model.ask("Who keeps room 3?", document=book, title="Keys", progress=lambda *at: done.append(at), **MANY)
     if lines == 3:
         assert result.statistics.prompt_tokens > len(book), "a short one is text in the prompt"
         assert not done

@@ -45,10 +45,7 @@ def test_every_prompt_chunk_asks_with_its_own_content(model: EdgeModel, service:
     request = service.requests[0]
     manifest = model.bundle.manifest
     assert (request.model_id, request.codec_id) == (manifest.model_id, manifest.codec_id)
-    assert (request.memory_format_id, request.embedder_id) == (
-        manifest.memory_format_id,
-        manifest.embedder_id,
-    )
+    assert (request.memory_format_id, request.embedder_id) == (manifest.memory_format_id, manifest.embedder_id)
     assert (request.k, request.dimension, request.knowledge_base) == (5, 16, "default")
 
 
@@ -75,11 +72,7 @@ def test_logits_after_the_wire_equal_those_of_memories_that_never_left(
     asked = [bool(any(tiny.chat.prompt([{"role": "user", "content": QUESTION}]).content[s : s + 16]))
              for s in range(0, len(prompt), 16)]  # fmt: skip
     owner = np.maximum(np.cumsum(asked) - 1, -1)
-    chunk_of = (
-        [-1] * len(prefix)
-        + [int(owner[i // 16]) for i in range(len(prompt))]
-        + [int(owner[-1])] * len(tokens)
-    )
+    chunk_of = [-1] * len(prefix) + [int(owner[i // 16]) for i in range(len(prompt))] + [int(owner[-1])] * len(tokens)
     with torch.no_grad():
         hidden = loaded.model.hidden(
             torch.tensor([ids]), positions[None], memory=batch, chunk_BT=torch.tensor([chunk_of])
@@ -143,24 +136,15 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(model: EdgeModel) ->
     assert again.recalls > 0, "the last chunk's memories are read again"
     edited = answer(model, [*talk[:-1], {"role": "user", "content": "And Paris?"}])[2].statistics
     assert edited.reused_tokens >= cached - 16, "a chunk that changes is read anew from its start"
-    branch = [
-        *talk[:-1],
-        talk[-1],
-        {"role": "assistant", "content": "No"},
-        {"role": "user", "content": "Oh?"},
-    ]
-    assert answer(model, branch)[2].statistics.reused_tokens >= cached, (
-        "the answer is spelled as it was generated"
-    )
+    branch = [*talk[:-1], talk[-1], {"role": "assistant", "content": "No"}, {"role": "user", "content": "Oh?"}]
+    assert answer(model, branch)[2].statistics.reused_tokens >= cached, "the answer is spelled as it was generated"
     gone_on = answer(model, talk[:-1], max_tokens=2)[2].statistics
     assert gone_on.reused_tokens >= cached - 16
     stranger = answer(model, [system, {"role": "user", "content": "Who?"}])[2].statistics
     assert stranger.reused_tokens >= 112
 
 
-def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(
-    tiny: Bundle, model: EdgeModel
-) -> None:
+def test_a_full_context_ends_the_answer_and_a_too_long_prompt_is_refused(tiny: Bundle, model: EdgeModel) -> None:
     room = model.decoder.room
     overhead = len(tiny.chat.prompt([{"role": "user", "content": ""}]).ids)
     end = answer(model, "x" * (room - overhead - 4), max_tokens=100)[2]

@@ -50,9 +50,7 @@ def tiny_loaded(seed: int = 0, config: ModelConfig | None = None) -> LoadedModel
     tokenizer_json = byte_tokenizer()
     tokenizer = LlmTokenizer.from_json(tokenizer_json)
     model_id = f"{seed:02x}" * 32
-    return LoadedModel(
-        random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id
-    )
+    return LoadedModel(random_model(config, seed), tokenizer, tokenizer_json, config, model_id, TEMPLATE, model_id)
 
 
 def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Path:
@@ -96,12 +94,7 @@ def tiny_bert(folder: Path, seed: int = 0, dim: int = 16, layers: int = 2) -> Pa
     return folder
 
 
-def tiny_bundle(
-    folder: Path,
-    seed: int = 0,
-    precision: str = "float32",
-    embedder_precision: str = "float32",
-) -> Bundle:
+def tiny_bundle(folder: Path, seed: int = 0, precision: str = "float32", embedder_precision: str = "float32") -> Bundle:
     """Export it all to `folder`/bundle."""
     codec = folder / "codec.npz"
     loaded = tiny_loaded(seed)

@@ -6,25 +6,17 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.costs import KnowledgeCosts, knowledge_costs
+from experiments.costs import knowledge_costs
 from experiments.shapes import SMOLLM2_135M
 from memory_model.errors import InvalidInput
 from memory_model.models.folder import DEFAULT
 
 
-@pytest.mark.parametrize(
-    ("model", "said"), [("memory3-2b", "from 0.494 to 13,400 uses"), (str(DEFAULT), "from ")]
-)
+@pytest.mark.parametrize(("model", "said"), [("memory3-2b", "from 0.494 to 13,400 uses"), (str(DEFAULT), "from ")])
 def test_the_command_prints_the_interval_of_a_shape_or_folder(model: str, said: str) -> None:
     done = CliRunner().invoke(app, ["cost", model])
     assert done.exit_code == 0, done.output
     assert f"cheapest {said}" in done.output
-
-
-def test_a_memory_that_costs_more_than_the_weights_is_never_the_cheapest() -> None:
-    assert KnowledgeCosts(1.0, 2.0, 0.1, 0.5).interval is None
-    assert KnowledgeCosts(3.0, 2.0, 0.6, 0.5).interval is None
-    assert KnowledgeCosts(2.1, 2.0, 0.1, 0.2).interval is None
 
 
 def test_a_model_without_memory_is_refused() -> None:

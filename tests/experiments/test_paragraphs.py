@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.paragraphs import (
-    paragraph_documents,
-    paragraph_rows,
-    part_of,
-    read_paragraphs,
-    write_paragraph_sets,
-)
+from experiments.paragraphs import paragraph_documents, paragraph_rows, part_of, read_paragraphs, write_paragraph_sets
 from memory_model.data.conversations import REFUSAL
 from memory_model.errors import CorruptFile
 from memory_model.eval.rows import read_rows
@@ -60,9 +54,7 @@ def test_squads_own_form_reads_as_ours(tmp_path: Path) -> None:
          "plausible_answers": [{"text": a} for a in q.get("plausible", [])]}
         for q in ours[0]["questions"]
     ]  # fmt: skip
-    squad = {
-        "data": [{"title": "Ulm_Minster", "paragraphs": [{"context": ours[0]["paragraph"], "qas": asked}]}]
-    }
+    squad = {"data": [{"title": "Ulm_Minster", "paragraphs": [{"context": ours[0]["paragraph"], "qas": asked}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
     (tmp_path / "ours.json").write_text(json.dumps(ours))
     first, second = (read_paragraphs(tmp_path / f"{name}.json") for name in ("squad", "ours"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from experiments.__main__ import app
-from experiments.long_conversation import rows
 from memory_model.data import factbook
 from tests.edge_client.tiny_bundle import tiny_bundle
 
@@ -23,36 +21,13 @@ DOCUMENTS = [
 ]
 
 
-def test_the_fact_is_told_first_and_never_again() -> None:
-    for row in islice(rows(DOCUMENTS, 200, len), 20):
-        first, *later = (m["content"] for m in row.messages if m["role"] == "user")
-        title = next(d["title"] for d in DOCUMENTS if d["title"] in row.question)
-        assert title in first
-        assert row.answer in first
-        assert 200 <= sum(len(m["content"]) + 8 for m in row.messages[2:]) < 400
-        assert not any(title in said and row.answer in said for said in later)
-    assert list(islice(rows(DOCUMENTS, 200, len), 3)) == list(islice(rows(DOCUMENTS, 200, len), 3))
-
-
 def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     bundle, out, data = tiny_bundle(tmp_path), tmp_path / "out.jsonl", tmp_path / "facts.jsonl"
     kept = [d for d in DOCUMENTS if not factbook.held_out(d["key"])]
     data.write_text("".join(json.dumps(d) + "\n" for d in kept))
-    command = [
-        "long-conversation",
-        "--bundle",
-        bundle.folder,
-        "--out",
-        out,
-        "--data",
-        data,
-        "--distances",
-        "300,1200",
-    ]
+    command = ["long-conversation", "--bundle", bundle.folder, "--out", out, "--data", data, "--distances", "300,1200"]
     for questions in (1, 2):
-        done = CliRunner().invoke(
-            app, [str(c) for c in (*command, "--questions", questions, "--context", 900)]
-        )
+        done = CliRunner().invoke(app, [str(c) for c in (*command, "--questions", questions, "--context", 900)])
         assert done.exit_code == 0, done.output
         if questions == 1:
             out.write_text(out.read_text() + '{"number": 0, "dist')  # the process was killed here

@@ -59,8 +59,7 @@ def make(base: Path, folder: Path, heads: str, embedder: Path, codec: Path | Non
     else:
         shutil.copy(codec, made.model)
     memory_model(
-        *("export", "--model", made.model, "--precision", "float32"),
-        *("--embedder", embedder, "--out", made.bundle),
+        *("export", "--model", made.model, "--precision", "float32"), *("--embedder", embedder, "--out", made.bundle)
     )
     return made
 

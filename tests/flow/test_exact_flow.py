@@ -19,8 +19,7 @@ from tests.flow.tiny_service import TinyEncoder
 from tests.memory_service.running import Client, document, running
 
 FACTS = {
-    name: f"Code {number * 37}."
-    for number, name in enumerate(["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris"])
+    name: f"Code {number * 37}." for number, name in enumerate(["Oslo", "Rome", "Lima", "Cairo", "Quito", "Paris"])
 }
 
 
@@ -35,9 +34,7 @@ def encoder(tiny: Bundle) -> TinyEncoder:
 
 
 @pytest.fixture(scope="module")
-def model(
-    tiny: Bundle, encoder: TinyEncoder, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EdgeModel]:
+def model(tiny: Bundle, encoder: TinyEncoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeModel]:
     with running(tmp_path_factory.mktemp("store"), encoder) as (client, server):
         ingest(client)
         with EdgeModel.open(tiny.folder, f"127.0.0.1:{server.port}", deadline_s=60.0) as opened:
@@ -50,9 +47,7 @@ def ingest(client: Client) -> None:
     assert sum(answer.WhichOneof("message") == "acknowledged" for answer in answers) == len(FACTS)
 
 
-def test_memories_come_back_from_the_store_as_they_were_written(
-    model: EdgeModel, encoder: TinyEncoder
-) -> None:
+def test_memories_come_back_from_the_store_as_they_were_written(model: EdgeModel, encoder: TinyEncoder) -> None:
     assert model.recaller is not None
     lima, several = model.recaller.recall(["What is the code of Lima?", "..."], deadline_s=60)
     assert [read.title for read in lima.read] == ["Lima"], "a city that is named leaves the others far below"

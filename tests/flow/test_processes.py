@@ -40,15 +40,10 @@ class Flow:
         settings = ("EDGE_CLIENT_", "MEMORY_SERVICE_")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(settings)}
         command = [str(PROGRAMS / name), *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=300
-        )
+        return subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=300)
 
     def ingest(self) -> str:
-        done = self.program(
-            *("memory-service", "ingest", self.documents),
-            *("--address", self.service.address),
-        )
+        done = self.program(*("memory-service", "ingest", self.documents), *("--address", self.service.address))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -111,16 +106,13 @@ def test_after_sigterm_and_a_new_start_everything_is_there(flow: Flow) -> None:
     flow.service = ServiceProcess.start(flow.folder, flow.bundle)
     after = flow.answer()
     assert after["answer"] == before["answer"]
-    assert [m["text"] for m in after["memories"][0]["read"]] == [
-        m["text"] for m in before["memories"][0]["read"]
-    ]
+    assert [m["text"] for m in after["memories"][0]["read"]] == [m["text"] for m in before["memories"][0]["read"]]
 
 
 def test_when_the_service_is_killed_in_mid_answer_the_pack_stands_in_until_it_is_back(flow: Flow) -> None:
     local, address = flow.folder / "local", flow.service.address
     done = flow.program(
-        *("edge-client", "pull", "--service", address, "--kb", "default", "--local", local),
-        *("--bundle", flow.bundle),
+        *("edge-client", "pull", "--service", address, "--kb", "default", "--local", local), *("--bundle", flow.bundle)
     )
     assert done.returncode == 0, done.stderr
     with EdgeModel.open(flow.bundle, address, local=local, deadline_s=20) as model:

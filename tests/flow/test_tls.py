@@ -45,13 +45,9 @@ def test_a_device_with_certificate_and_key_gets_in_and_nobody_else(tmp_path: Pat
     with running(tmp_path / "store", HashEncoder(), **settings) as (_, server):
         address = f"127.0.0.1:{server.port}"
 
-        def channel(
-            ca: str, pair: tuple[Path, Path] | None = device, api_key: str = secret
-        ) -> ChannelSettings:
+        def channel(ca: str, pair: tuple[Path, Path] | None = device, api_key: str = secret) -> ChannelSettings:
             given = {"certificate": pair[0], "key": pair[1]} if pair else {}
-            return ChannelSettings(
-                address, ca=tmp_path / f"{ca}.ca", api_key=SecretStr(api_key), attempts=1, **given
-            )
+            return ChannelSettings(address, ca=tmp_path / f"{ca}.ca", api_key=SecretStr(api_key), attempts=1, **given)
 
         assert describe(channel("first")) == grpc.StatusCode.OK
         assert describe(channel("first", api_key="m3_x_y")) == grpc.StatusCode.UNAUTHENTICATED

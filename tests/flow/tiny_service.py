@@ -70,9 +70,7 @@ def tiny_service(folder: Path, bundle: Path) -> Iterator[str]:
     port_file, log = folder / "port", folder / "service.log"
     command = [sys.executable, "-m", __name__, str(folder / "store"), str(port_file), str(bundle)]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2]
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
     try:
         deadline = time.monotonic() + START_S
         while not (port_file.is_file() and port_file.read_text()):
@@ -88,8 +86,6 @@ def tiny_service(folder: Path, bundle: Path) -> Iterator[str]:
 if __name__ == "__main__":
     store, port_file, bundle = map(Path, sys.argv[1:])
     configure_logs("info")
-    settings = Settings(
-        listen="127.0.0.1:0", store=f"chdb://{store}", port_file=port_file, shutdown_grace_s=5.0
-    )
+    settings = Settings(listen="127.0.0.1:0", store=f"chdb://{store}", port_file=port_file, shutdown_grace_s=5.0)
     encoder = TinyEncoder(tiny_loaded(), Bundle.open(bundle).embedder())
     asyncio.run(serve_until_signal(settings, lambda: encoder))

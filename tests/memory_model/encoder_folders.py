@@ -8,13 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertModel,
-    PreTrainedModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
-)
+from transformers import BertConfig, BertModel, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
 TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grüße 🎉", "Oslo"]
 VOCABULARY = 300
@@ -82,9 +76,7 @@ def save(model: PreTrainedModel, folder: Path, layout: str = "safetensors", pool
 
 def say_pooling(folder: Path, **config: object) -> None:
     """Write 1_Pooling/config.json as sentence-transformers does."""
-    flags = dict.fromkeys(
-        (f"pooling_mode_{kind}" for kind in ("cls_token", "mean_tokens", "max_tokens")), False
-    )
+    flags = dict.fromkeys((f"pooling_mode_{kind}" for kind in ("cls_token", "mean_tokens", "max_tokens")), False)
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags | config))
 

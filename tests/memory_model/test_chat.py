@@ -36,9 +36,7 @@ def test_a_spelled_out_special_token_stays_text() -> None:
     assert said([{"role": "user", "content": attack}]) == attack
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text()), min_size=1, max_size=4)
-)
+@given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text()), min_size=1, max_size=4))
 @settings(max_examples=100, deadline=None)
 def test_any_text_makes_a_prompt_with_one_mark_a_token(turns: list[tuple[str, str]]) -> None:
     prompt = CHAT.prompt([{"role": role, "content": text} for role, text in turns])

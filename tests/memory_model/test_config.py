@@ -44,8 +44,7 @@ def test_a_dictionary_that_is_no_config_is_refused(data: dict[str, object]) -> N
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 29), st.integers(0, 2), st.integers(1, 128)), max_size=12),
-    st.integers(1, 128),
+    st.lists(st.tuples(st.integers(0, 29), st.integers(0, 2), st.integers(1, 128)), max_size=12), st.integers(1, 128)
 )
 def test_valid_rows_are_the_first_rows_of_every_head(rows: list[tuple[int, int, int]], tokens: int) -> None:
     heads = {(layer, head): MemoryHead(layer, head, n) for layer, head, n in rows}

@@ -22,11 +22,7 @@ TEXTS = ["The capital of Norway is Oslo.", "x", "", "a longer text, " * 3, "Grü
 def test_minilm_ranks_the_right_sentence_first(tmp_path: Path) -> None:
     export_embedder("minilm", tmp_path)
     embedder = Embedder(tmp_path)
-    asked, *texts = (
-        "Which city is the capital of Norway?",
-        "Oslo is Norway's capital.",
-        "Iron melts at 1538 °C.",
-    )
+    asked, *texts = ("Which city is the capital of Norway?", "Oslo is Norway's capital.", "Iron melts at 1538 °C.")
     question, *references = embedder.embed([asked, *texts])
     assert embedder.dim == 384
     assert np.argmax(references @ question) == 0

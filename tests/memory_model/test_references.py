@@ -16,16 +16,11 @@ def words(text: str) -> int:
 
 def test_sentences_stay_whole_and_carry_the_title() -> None:
     text = "One two three. Four five six. Seven eight nine ten."
-    assert split(text, "Doc", words, limit=8) == [
-        "Doc\nOne two three. Four five six.",
-        "Doc\nSeven eight nine ten.",
-    ]
+    assert split(text, "Doc", words, limit=8) == ["Doc\nOne two three. Four five six.", "Doc\nSeven eight nine ten."]
 
 
 def test_line_breaks_are_kept_and_decimals_do_not_end_a_sentence() -> None:
-    assert split("Area: 1.5 sq. km\nCoast: 3.2 km", "", words, limit=20) == [
-        "Area: 1.5 sq. km\nCoast: 3.2 km"
-    ]
+    assert split("Area: 1.5 sq. km\nCoast: 3.2 km", "", words, limit=20) == ["Area: 1.5 sq. km\nCoast: 3.2 km"]
 
 
 def test_a_sentence_longer_than_a_reference_is_cut_at_spaces() -> None:
@@ -54,11 +49,7 @@ def test_an_overlap_repeats_whole_sentences_but_no_sentence_is_lost() -> None:
 
 
 def test_remembered_turns_share_references_and_each_part_names_its_speaker() -> None:
-    turns = [
-        ("user", "My sister is Anna."),
-        ("assistant", "Good to know!"),
-        ("user", "She is five. She likes red."),
-    ]
+    turns = [("user", "My sister is Anna."), ("assistant", "Good to know!"), ("user", "She is five. She likes red.")]
     assert turn_references(turns, words, limit=10) == [
         "User: My sister is Anna.\nAssistant: Good to know!", "User: She is five. She likes red.",
     ]  # fmt: skip

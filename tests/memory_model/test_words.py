@@ -23,14 +23,6 @@ def test_characters_of_scripts_without_spaces_are_words() -> None:
     assert set(query_words("東京の人口")) & set(query_words("人口は東京"))
 
 
-def test_the_fact_that_is_asked_for_comes_before_a_nearer_vector() -> None:
-    texts = ["Benin\nPopulation: 10 million", "Benin\nAirports: 6", "Benin\nRailways: 438 km"]
-    cosines = [0.62, 0.61, 0.6]
-    counts = [text_words(t) for t in texts]
-    assert order(query_words("How many airports does Benin have?"), cosines, counts) == [1, 0, 2]
-    assert order([], cosines, counts) == [0, 1, 2]
-
-
 def test_a_document_that_the_query_names_comes_first_and_what_lies_far_below_is_left_out() -> None:
     texts = ["Togo\nAirports: 8", "Benin\nAirports: 6", "Benin\nRailways: 438 km"]
     counts, titles = [text_words(t) for t in texts], [query_words(t.split("\n")[0]) for t in texts]

@@ -154,9 +154,7 @@ def _may_be(writes: Sequence[tuple[int, Operation]], value: int, began: float, e
 
     Of a write that another one, acknowledged before the read began, began after: no more.
     """
-    latest = max(
-        (other.began for _, other in writes if other.acknowledged and other.ended < began), default=None
-    )
+    latest = max((other.began for _, other in writes if other.acknowledged and other.ended < began), default=None)
     if latest is None and value == NOTHING:
         return True
     writers = [operation for one, operation in writes if one == value and operation.began <= ended]
@@ -195,9 +193,7 @@ def _check(store: Store, base: KnowledgeBase, operations: Iterable[Operation], o
     assert set(names) <= {"kb", *OTHERS}
 
 
-def _check_hits(
-    writes: Writes, hits: Iterable[Sequence[Any]], began: float, ended: float, outcome: Outcome
-) -> None:
+def _check_hits(writes: Writes, hits: Iterable[Sequence[Any]], began: float, ended: float, outcome: Outcome) -> None:
     """A search of everything finds one version of each document, whole, that was there while it ran."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for key, value, chunk in hits:

@@ -147,9 +147,7 @@ class Request(BaseHTTPRequestHandler):
             wait(stall, "before")
             with self.engine.handle() as handle:
                 wait(stall, "during")
-                content = (
-                    handle.run(sql, given.get("database", "default"), settings, parameters).bytes() or b""
-                )
+                content = handle.run(sql, given.get("database", "default"), settings, parameters).bytes() or b""
         except Exception as error:
             self.fail(str(error))
             return

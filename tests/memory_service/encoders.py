@@ -24,10 +24,7 @@ PAYLOAD_BYTES = 600
 
 
 def identity_of(name: str) -> WriterIdentity:
-    ids = [
-        hashlib.sha256(f"{name} {part}".encode()).hexdigest()
-        for part in ("model", "codec", "format", "embedder")
-    ]
+    ids = [hashlib.sha256(f"{name} {part}".encode()).hexdigest() for part in ("model", "codec", "format", "embedder")]
     return WriterIdentity(*ids, dimension=DIMENSION)
 
 

@@ -48,9 +48,7 @@ class Writer:
         for _ in range(count):
             self.sent += 1
             key, version = f"{name}{self.chance.randrange(KEYS)}", self.sent
-            text = " ".join(
-                f"Sentence {n} of {key} in version {version}." for n in range(1 + version % 4 * 18)
-            )
+            text = " ".join(f"Sentence {n} of {key} in version {version}." for n in range(1 + version % 4 * 18))
             made.append(document(key, text, version=str(version)))
         return made
 
@@ -86,19 +84,14 @@ class Writer:
                 self.versions[key] = [0]
                 self.deleted += 1
 
-    def work_until_killed(
-        self, running: Service, client: Client, within_s: float, documents: int = 400
-    ) -> None:
+    def work_until_killed(self, running: Service, client: Client, within_s: float, documents: int = 400) -> None:
         """Ingests and deletes at the same time; the service is killed some time after the first acknowledgement."""
         old = {one.key: one for one in self.documents(DELETED_AT_ONCE, "old")}
         self.ingest(client, list(old.values()))
         new, later = self.documents(documents), self.chance.random() < 0.5
         until, first = time.monotonic() + self.chance.uniform(0, within_s), self.acknowledged
         with ThreadPoolExecutor(2) as pool:
-            doing = [
-                pool.submit(self.ingest, client, new, later=later),
-                pool.submit(self.delete, client, list(old)),
-            ]
+            doing = [pool.submit(self.ingest, client, new, later=later), pool.submit(self.delete, client, list(old))]
             while not doing[0].done() and (self.acknowledged == first or time.monotonic() < until):
                 time.sleep(0.001)
             running.process.kill()

@@ -57,9 +57,7 @@ def service(
             str(seconds_per_reference),
             *([str(bundle)] if bundle else []),
         ]
-        process = subprocess.Popen(
-            command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment}
-        )
+        process = subprocess.Popen(command, stderr=stream, stdout=stream, cwd=ROOT, env={**os.environ, **environment})
     try:
         deadline = time.monotonic() + 300
         while not port_file.exists():
@@ -80,9 +78,7 @@ def client_of(running: Service) -> Iterator[Client]:
         yield Client(channel)
 
 
-if (
-    __name__ == "__main__"
-):  # the service with the tests' encoder: STORE PORT_FILE SECONDS_PER_REFERENCE [BUNDLE]
+if __name__ == "__main__":  # the service with the tests' encoder: STORE PORT_FILE SECONDS_PER_REFERENCE [BUNDLE]
     place, file, seconds, *offered = sys.argv[1:]
     configure_logs("info")
     settings = Settings(

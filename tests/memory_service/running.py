@@ -111,9 +111,7 @@ class Client:
         self.bases.DeleteKnowledgeBase(knowledge_bases_pb2.DeleteKnowledgeBaseRequest(name=kb), timeout=60)
 
 
-def ingest_requests(
-    kb: str, contents: Sequence[Any], create: bool = True
-) -> list[ingestion_pb2.IngestRequest]:
+def ingest_requests(kb: str, contents: Sequence[Any], create: bool = True) -> list[ingestion_pb2.IngestRequest]:
     start = ingestion_pb2.IngestStart(knowledge_base=kb, create_if_missing=create)
     requests = [ingestion_pb2.IngestRequest(start=start)]
     for sequence, content in enumerate(contents, 1):
@@ -133,12 +131,7 @@ def running(folder: Path, encoder: Encoder, **settings: Any) -> Iterator[tuple[C
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    values = {
-        "listen": "127.0.0.1:0",
-        "store": f"file://{folder / 'store'}",
-        "shutdown_grace_s": 5.0,
-        **settings,
-    }
+    values = {"listen": "127.0.0.1:0", "store": f"file://{folder / 'store'}", "shutdown_grace_s": 5.0, **settings}
     made = Settings(**values)
 
     async def start() -> Server:

@@ -32,18 +32,14 @@ IDENTITY = identity_of("test")
 PASSWORD = "s3cret/%"
 
 
-def document(
-    key: str, *texts: str, title: str = "", metadata: Mapping[str, str] | None = None
-) -> NewDocument:
+def document(key: str, *texts: str, title: str = "", metadata: Mapping[str, str] | None = None) -> NewDocument:
     """A document with a reference for each text."""
     content_hash = content_hash_of(title, metadata or {}, [text.encode() for text in texts])
     references = []
     for chunk, text in enumerate(texts):
         payload = payload_of(text, IDENTITY.model_id)
         memory_id = memory_id_of(key, content_hash, chunk, payload)
-        references.append(
-            NewReference(memory_id, text, vector_of(text), payload, google_crc32c.value(payload))
-        )
+        references.append(NewReference(memory_id, text, vector_of(text), payload, google_crc32c.value(payload)))
     return NewDocument(key, title, metadata or {}, content_hash, references)
 
 

@@ -14,15 +14,7 @@ from memory_service.errors import KnowledgeBaseExists, KnowledgeBaseNotFound, St
 from memory_service.stores import Store, StoreOptions, open_store
 from memory_service.stores.clickhouse import migrations
 from memory_service.stores.clickhouse.store import ClickHouseStore
-from tests.memory_service.stored import (
-    IDENTITY,
-    PASSWORD,
-    clickhouse_server,
-    document,
-    keys_near,
-    require_whole,
-    stall,
-)
+from tests.memory_service.stored import IDENTITY, PASSWORD, clickhouse_server, document, keys_near, require_whole, stall
 
 OPTIONS = StoreOptions(read_connections=1, password=PASSWORD, timeout_s=20)
 
@@ -65,9 +57,7 @@ def test_what_is_written_to_a_dropped_knowledge_base_is_refused_and_swept(
     assert two._engine.rows(sql)[0][0] == 0
 
 
-def test_of_several_who_create_one_name_at_once_one_does(
-    stores: tuple[ClickHouseStore, ClickHouseStore],
-) -> None:
+def test_of_several_who_create_one_name_at_once_one_does(stores: tuple[ClickHouseStore, ClickHouseStore]) -> None:
     def create(store: Store, name: str) -> int:
         try:
             return store.create(name, "", IDENTITY).number

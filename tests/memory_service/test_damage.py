@@ -122,9 +122,7 @@ def random_harms(whole: Path, times: int) -> list[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["closed", "crashed"])
-@pytest.mark.parametrize(
-    "times", [12, pytest.param(750, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("times", [12, pytest.param(750, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_random_harm_is_named_or_without_effect(tmp_path: Path, crash: bool, times: int) -> None:
     whole = written("file", tmp_path, crash=crash)
     outcomes = outcomes_of("file", whole, tmp_path, random_harms(whole, times))
@@ -135,9 +133,7 @@ def test_random_harm_is_named_or_without_effect(tmp_path: Path, crash: bool, tim
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_harm_to_any_kind_of_file_of_the_engine_is_named_or_without_effect(
-    embedded: Path, tmp_path: Path
-) -> None:
+def test_harm_to_any_kind_of_file_of_the_engine_is_named_or_without_effect(embedded: Path, tmp_path: Path) -> None:
     kinds = defaultdict(list)
     for path in sorted(embedded.rglob("*")):
         if path.is_file() or path.is_symlink() or (path / "columns.txt").exists():
@@ -233,9 +229,7 @@ def test_a_store_of_an_older_layout_is_refused_with_what_to_do(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lost", ["tables", "records"])
-def test_rows_that_no_table_or_no_record_names_are_no_empty_store(
-    embedded: Path, tmp_path: Path, lost: str
-) -> None:
+def test_rows_that_no_table_or_no_record_names_are_no_empty_store(embedded: Path, tmp_path: Path, lost: str) -> None:
     copy = copied(embedded, tmp_path / "store")
     if lost == "tables":
         (copy / "metadata/default").unlink()

@@ -59,10 +59,7 @@ def test_a_cluster_has_replicated_tables_and_distributed_ones_over_them() -> Non
     local = [s for s in said if re.match(r"CREATE TABLE IF NOT EXISTS \w+_local ", s)]
     distributed = [s for s in said if "ENGINE = Distributed('prod'" in s]
     assert len(local) == len(distributed) == 5
-    assert all(
-        re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s)
-        for s in local
-    )
+    assert all(re.search(r"ENGINE = Replicated(Replacing)?MergeTree\('/clickhouse/tables/\{shard\}/", s) for s in local)
     by = {re.search(r"EXISTS (\w+)", s)[1]: s.rstrip(")").rpartition(", ")[2] for s in distributed}  # type: ignore[index]
     assert by == {
         "migrations": "0", "knowledge_bases": "0", "documents": "kb", "payloads": "id",
@@ -88,9 +85,7 @@ print(json.dumps(chdb.query("SELECT name FROM system.settings", "TabSeparated").
 def test_the_engine_parses_a_clusters_statements_and_knows_its_settings() -> None:
     dialect = Dialect("clickhouse", cluster="prod")
     said = json.dumps([*statements(dialect), dialect.deletion("payloads", 1, [(2, 3)])])
-    done = subprocess.run(
-        [sys.executable, "-c", _PARSE], input=said, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", _PARSE], input=said, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert dialect.settings().keys() <= set(json.loads(done.stdout))
 
@@ -104,18 +99,14 @@ def test_myscale_keeps_float32_of_one_length_under_its_own_index() -> None:
     index = "ADD VECTOR INDEX IF NOT EXISTS nearest embedding TYPE SCANN('metric_type=Cosine')"
     assert f"ALTER TABLE references_1024 {index}" in said
     cluster = statements(Dialect("myscale", cluster="c"))
-    assert any(
-        s.startswith("ALTER TABLE references_1024_local ON CLUSTER 'c' ADD VECTOR INDEX") for s in cluster
-    )
+    assert any(s.startswith("ALTER TABLE references_1024_local ON CLUSTER 'c' ADD VECTOR INDEX") for s in cluster)
     vector = np.array([0.5, -1e-7, 1 / 3], np.float32)
     sql, parameters = Dialect("myscale").distance(vector)
     assert (sql[:21], parameters) == ("distance(embedding, [", {})
     np.testing.assert_array_equal(np.array(json.loads(sql[20:-1]), np.float32), vector)
 
 
-@pytest.mark.parametrize(
-    ("engine", "options"), [("chdb", {"cluster": "c"}), ("clickhouse", {"cluster": "a b"})]
-)
+@pytest.mark.parametrize(("engine", "options"), [("chdb", {"cluster": "c"}), ("clickhouse", {"cluster": "a b"})])
 def test_options_that_do_not_go_with_an_engine_are_refused(engine: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         Dialect(engine, **options)  # type: ignore[arg-type]

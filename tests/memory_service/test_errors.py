@@ -30,19 +30,14 @@ def test_every_error_has_a_reason_of_its_own_and_retryable_ones_say_when_as_the_
         (line,) = [line for line in lines if leaf.__name__ in line.replace(",", "").split()]
         error = leaf("m", retry_after_s=2.0) if leaf is errors.RateExceeded else leaf("m")
         kinds = [detail.TypeName() for detail in errors.to_status(error).details]
-        assert errors.retryable(error) is ("google.rpc.RetryInfo" in kinds) is line.endswith(", retryable"), (
-            leaf
-        )
+        assert errors.retryable(error) is ("google.rpc.RetryInfo" in kinds) is line.endswith(", retryable"), leaf
     assert not errors.retryable(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize(
-    "leaf",
-    [one for one in leaves(model_errors.IdentityMismatch) if one.__module__ == model_errors.__name__],
+    "leaf", [one for one in leaves(model_errors.IdentityMismatch) if one.__module__ == model_errors.__name__]
 )
-def test_every_mismatch_is_a_failed_precondition_that_names_both(
-    leaf: type[model_errors.IdentityMismatch],
-) -> None:
+def test_every_mismatch_is_a_failed_precondition_that_names_both(leaf: type[model_errors.IdentityMismatch]) -> None:
     status = errors.to_status(leaf("a" * 64, "b" * 64, "do this"))
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)

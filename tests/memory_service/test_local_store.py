@@ -45,18 +45,12 @@ def documents_of(vectors: np.ndarray, first: int = 0) -> list[NewDocument]:
     return [
         replace(d, references=[replace(d.references[0], vector=vector)])
         for number, vector in enumerate(vectors, first)
-        for d in [
-            document(f"d{number}", f"text {number}", metadata={"n": str(number), "tenth": str(number % 10)})
-        ]
+        for d in [document(f"d{number}", f"text {number}", metadata={"n": str(number), "tenth": str(number % 10)})]
     ]
 
 
 def found_share(
-    store: LocalStore,
-    base: KnowledgeBase,
-    vectors: np.ndarray,
-    living: np.ndarray,
-    condition: Filter | None = None,
+    store: LocalStore, base: KnowledgeBase, vectors: np.ndarray, living: np.ndarray, condition: Filter | None = None
 ) -> float:
     """Recall@5 over fifty queries; `vectors` are those of d0, d1, …."""
     right, queries = 0, clustered(50, seed=3)

@@ -33,10 +33,7 @@ def stored(client: Client) -> list[tuple[str, str]]:
 def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(clickhouse_server(tmp_path))
-        settings = {
-            "store": f"clickhouse://127.0.0.1:{port}/memories",
-            "MEMORY_SERVICE_STORE_PASSWORD": PASSWORD,
-        }
+        settings = {"store": f"clickhouse://127.0.0.1:{port}/memories", "MEMORY_SERVICE_STORE_PASSWORD": PASSWORD}
         folders = [tmp_path / f"pod-{number}" for number in range(3)]
         for folder in folders:
             folder.mkdir()
@@ -54,9 +51,7 @@ def test_clients_of_three_services_write_to_one_store_and_one_is_killed(tmp_path
         there = stored(clients[0])
         assert [key for key, _ in there] == sorted([*(f"d{n}" for n in range(6)), "own-0", "own-1", "own-2"])
         assert stored(clients[1]) == there
-        clients[1].ingestion.Delete(
-            pb.DeleteRequest(knowledge_base="kb", document_keys=["d0", "d1"]), timeout=60
-        )
+        clients[1].ingestion.Delete(pb.DeleteRequest(knowledge_base="kb", document_keys=["d0", "d1"]), timeout=60)
         assert stored(clients[0]) == there[2:]
         clients[0].bases.DeleteKnowledgeBase(kb_pb.DeleteKnowledgeBaseRequest(name="kb"), timeout=60)
         answers = []

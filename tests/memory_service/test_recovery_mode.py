@@ -56,9 +56,7 @@ def test_one_damaged_knowledge_base_is_isolated_and_named(tmp_path: Path, engine
         assert refused(client.ingestion.Delete, delete)
         assert refused(client.bases.GetStatistics, kb_pb.GetStatisticsRequest(name="harmed"))
         assert refused(client.ingest, "harmed", document("new", "New."))
-        listed = client.bases.ListKnowledgeBases(
-            kb_pb.ListKnowledgeBasesRequest(), timeout=60
-        ).knowledge_bases
+        listed = client.bases.ListKnowledgeBases(kb_pb.ListKnowledgeBasesRequest(), timeout=60).knowledge_bases
         states = {base.name: (base.state, bool(base.problem)) for base in listed}
         assert states.pop("harmed") == (kb_pb.KNOWLEDGE_BASE_STATE_DAMAGED, True)
         assert set(states.values()) == {(kb_pb.KNOWLEDGE_BASE_STATE_READY, False)}

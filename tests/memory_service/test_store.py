@@ -84,9 +84,7 @@ def rows_of(store: Store, base: KnowledgeBase) -> list[int]:
     """Rows of references and payloads, whatever their version."""
     tables = (f"references_{DIMENSION}", "payloads")
     engine = store._engine  # type: ignore[attr-defined]
-    return [
-        int(engine.rows(f"SELECT count() FROM {table} WHERE kb = {base.number}")[0][0]) for table in tables
-    ]
+    return [int(engine.rows(f"SELECT count() FROM {table} WHERE kb = {base.number}")[0][0]) for table in tables]
 
 
 def wait_for_rows(store: Store, base: KnowledgeBase, count: int) -> None:
@@ -151,9 +149,7 @@ def test_a_document_written_late_takes_only_the_place_it_was_made_for(store: Sto
     assert store.write(base, [replace(late, key="b")])[0].unchanged
 
 
-def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_write_is_inserted_in_parts_and_is_one_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memory_service.stores.clickhouse.writes._ROWS_AT_ONCE", 40)
     monkeypatch.setattr("memory_service.stores.clickhouse.writes._BYTES_AT_ONCE", 10_000)
     inserted: list[tuple[str, int]] = []
@@ -176,9 +172,7 @@ def test_a_large_write_is_inserted_in_parts_and_is_one_commit(
 
 def test_the_answer_after_one_that_broke_off_is_its_own(store: Store) -> None:
     engine = store._engine  # type: ignore[attr-defined]
-    breaking = (
-        "SELECT number, throwIf(number = 5) FROM numbers(10) SETTINGS max_block_size = 1, max_threads = 1"
-    )
+    breaking = "SELECT number, throwIf(number = 5) FROM numbers(10) SETTINGS max_block_size = 1, max_threads = 1"
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             engine.rows(breaking)

@@ -53,9 +53,7 @@ def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
     base = place.new_base()
     stored = document("a/ключ", "one", "two", title="A title", metadata={"year": "2026", "": "'\\"})
     place.store.write(base, [stored])
-    (hits,) = (
-        retrieved := place.store.retrieve(base, Query(vector_of("two")[None], 1, return_text=True))
-    ).hits
+    (hits,) = (retrieved := place.store.retrieve(base, Query(vector_of("two")[None], 1, return_text=True))).hits
     (hit,), reference = hits, stored.references[1]
     assert (hit.memory_id, hit.document_key, hit.title, hit.chunk_number, hit.text, hit.crc32c) == (
         reference.memory_id, "a/ключ", "A title", 1, "two", reference.crc32c,
@@ -65,11 +63,7 @@ def test_a_hit_says_all_of_its_reference(place: OpenedStore) -> None:
     (without,) = place.store.retrieve(base, Query(vector_of("two")[None], 1)).hits
     assert without[0].text is None
     found = place.store.document(base, "a/ключ")
-    assert (found.title, found.metadata, found.content_hash) == (
-        stored.title,
-        stored.metadata,
-        stored.content_hash,
-    )
+    assert (found.title, found.metadata, found.content_hash) == (stored.title, stored.metadata, stored.content_hash)
     assert list(found.references) == [(r.memory_id, r.text) for r in stored.references]
     with pytest.raises(DocumentNotFound):
         place.store.document(base, "b")
@@ -100,11 +94,7 @@ def test_several_queries_share_their_payloads_and_held_ones_stay(place: OpenedSt
     vectors = np.stack([vector_of("one"), vector_of("two"), vector_of("one")])
     held = one.references[0].memory_id
     retrieved = place.store.retrieve(base, Query(vectors, 2, held_ids=frozenset([held])))
-    assert [[hit.document_key for hit in hits] for hits in retrieved.hits] == [
-        ["a", "b"],
-        ["b", "a"],
-        ["a", "b"],
-    ]
+    assert [[hit.document_key for hit in hits] for hits in retrieved.hits] == [["a", "b"], ["b", "a"], ["a", "b"]]
     assert set(retrieved.payloads) == {two.references[0].memory_id}
     (near, _, _) = place.store.retrieve(base, Query(vectors, 2, minimum_score=0.9)).hits
     assert [hit.document_key for hit in near] == ["a"]

@@ -22,10 +22,7 @@ from tests.memory_service.encoders import HashEncoder, vector_of
 from tests.memory_service.running import Client, document, reason_of, refusal, running
 from tests.memory_service.stored import PASSWORD, clickhouse_server, require_whole
 
-REFUSALS = {
-    grpc.StatusCode.UNAVAILABLE: "STORE_UNAVAILABLE",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
-}
+REFUSALS = {grpc.StatusCode.UNAVAILABLE: "STORE_UNAVAILABLE", grpc.StatusCode.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED"}
 SERVING, NOT_SERVING = 1, 2
 
 

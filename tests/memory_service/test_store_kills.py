@@ -51,9 +51,7 @@ def stored_of(url: str, candidates: list[State]) -> State:
         for other in others:  # with its document, if all of it was acknowledged
             require_whole(store, other)
             assert store.revision(other).memories or len(candidates) == 2
-        found = {
-            key: one.content_hash for key, one in store.versions(base, [f"d{n}" for n in range(KEYS)]).items()
-        }
+        found = {key: one.content_hash for key, one in store.versions(base, [f"d{n}" for n in range(KEYS)]).items()}
     for state in candidates:
         expected = {key: version_of(key, version) for key, version in state.items() if key != OTHER}
         if ({key: d.content_hash for key, d in expected.items()}, OTHER in state) == (found, bool(others)):
@@ -81,7 +79,5 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "chdb"])
 @pytest.mark.parametrize("seed", range(100, 100 + SLOW_SEEDS))
-def test_nothing_acknowledged_is_lost_or_doubled_over_many_seeds(
-    tmp_path: Path, kind: str, seed: int
-) -> None:
+def test_nothing_acknowledged_is_lost_or_doubled_over_many_seeds(tmp_path: Path, kind: str, seed: int) -> None:
     print(f"{KILLS} kills, {kill_again_and_again(f'{kind}://{tmp_path}/store', seed)} acknowledged steps")

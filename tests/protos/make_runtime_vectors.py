@@ -175,9 +175,7 @@ def answered(case: Case) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     while True:
         second, first = np.sort(logits)[-2:]
-        assert first - second > SMALLEST_LEAD, (
-            f"{case.name}: two tokens are equally likely, choose another prompt"
-        )
+        assert first - second > SMALLEST_LEAD, f"{case.name}: two tokens are equally likely, choose another prompt"
         token = int(logits.argmax())
         tokens.append(token)
         if token not in ends:

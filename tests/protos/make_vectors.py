@@ -94,9 +94,7 @@ def content_hashes() -> list[dict[str, Any]]:
     """Documents, as text and prepared, and their content hashes."""
     found = []
     for document in _DOCUMENTS:
-        made = text_hash_of(
-            document["title"], document["metadata"], document["text"], document["overlap_tokens"]
-        )
+        made = text_hash_of(document["title"], document["metadata"], document["text"], document["overlap_tokens"])
         found.append({"document": document, "content_hash": made.hex()})
     for prepared in _PREPARED:
         parts = [

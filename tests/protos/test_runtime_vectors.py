@@ -53,9 +53,7 @@ def onnx_client(decoder: Path) -> Client:
         memories: list[ExplicitMemory] = bundle.memory_format.decode(payloads)
         text.inject(Recall("", tuple(memories)))
 
-    return Client(
-        lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1], inject
-    )
+    return Client(lambda ids, memory: text.begin(ids, memory=memory), lambda tokens: text.read(tokens)[-1], inject)
 
 
 def torch_client() -> Client:
@@ -89,9 +87,7 @@ def same(found: Any, expected: Any, at: str = "") -> None:
 
 @pytest.mark.parametrize("engine", ["standard", "fused", "torch"])
 @pytest.mark.parametrize("number", range(5))
-def test_every_runtime_computes_the_expected_logits_and_tokens(
-    tmp_path: Path, engine: str, number: int
-) -> None:
+def test_every_runtime_computes_the_expected_logits_and_tokens(tmp_path: Path, engine: str, number: int) -> None:
     bundled = FOLDER / "bundle" / "decoder.onnx"
     if engine == "standard":  # where the other spelling lies beside it, that is opened
         for file in (bundled, bundled.with_name("decoder.onnx.data")):
@@ -134,9 +130,7 @@ def test_the_bundle_is_the_one_that_is_exported_today(tmp_path: Path) -> None:
 
 def reader(folder: Path) -> subprocess.CompletedProcess[str]:
     """The reader with numpy and nothing of this project."""
-    return subprocess.run(
-        [sys.executable, "-I", folder / "reader.py"], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([sys.executable, "-I", folder / "reader.py"], capture_output=True, text=True, timeout=60)
 
 
 def test_numpy_alone_reads_the_vectors() -> None:

@@ -53,10 +53,7 @@ def bge_m3_sized(folder: Path) -> Path:
         at = f"encoder.layer.{layer}"
         tensors = norm(f"{at}.attention.output.LayerNorm") | norm(f"{at}.output.LayerNorm")
         for part in ("self.query", "self.key", "self.value", "output.dense"):
-            tensors |= {
-                f"{at}.attention.{part}.weight": random(DIM, DIM),
-                f"{at}.attention.{part}.bias": random(DIM),
-            }
+            tensors |= {f"{at}.attention.{part}.weight": random(DIM, DIM), f"{at}.attention.{part}.bias": random(DIM)}
         tensors |= {
             f"{at}.intermediate.dense.weight": random(INNER, DIM),
             f"{at}.intermediate.dense.bias": random(INNER),
@@ -78,9 +75,7 @@ def bge_m3_sized(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_their_text(
-    tmp_path: Path,
-) -> None:
+def test_the_full_size_is_exported_indexes_a_service_and_finds_documents_by_their_text(tmp_path: Path) -> None:
     source = bge_m3_sized(tmp_path / "bge-m3-random")
     config = export_embedder(source, tmp_path / "float32")
     loaded = tiny_loaded()

@@ -32,15 +32,9 @@ memory-service backup handbook /srv/backups/handbook
 STARTS_BY_ITSELF = {"install.md"}
 
 
-@pytest.mark.parametrize(
-    "page", ["install.md", "upgrade.md", "scale.md", "backup.md", "keys.md", "runbooks.md"]
-)
+@pytest.mark.parametrize("page", ["install.md", "upgrade.md", "scale.md", "backup.md", "keys.md", "runbooks.md"])
 def test_the_commands_of_a_page_do_what_it_says(page: str, bundle: Path, tmp_path: Path) -> None:
-    for name, target in (
-        ("bundle", bundle),
-        ("deploy", ROOT / "deploy"),
-        ("requirements", ROOT / "requirements"),
-    ):
+    for name, target in (("bundle", bundle), ("deploy", ROOT / "deploy"), ("requirements", ROOT / "requirements")):
         (tmp_path / name).symlink_to(target)
     said = [block.text for block in blocks(page) if block.runs]
     assert said
@@ -71,9 +65,7 @@ def environment(folder: Path) -> dict[str, str]:
     tool("kubectl")
     return {
         **inherited,
-        "PATH": os.pathsep.join(
-            [str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]
-        ),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(tool("helm").parent), os.environ["PATH"]]),
         "HOME": str(folder),
         "MEMORY_SERVICE_LISTEN": address,
         "MEMORY_SERVICE_ADDRESS": address,

@@ -34,9 +34,7 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
     pids.mkdir()
     model = HashModel(pids, deadly="Fact 150.")
     with service(tmp_path) as running, client_of(running) as client:
-        client.bases.CreateKnowledgeBase(
-            knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="kb"), timeout=60
-        )
+        client.bases.CreateKnowledgeBase(knowledge_bases_pb2.CreateKnowledgeBaseRequest(name="kb"), timeout=60)
         to = Destination(running.address, "kb")
         rows = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert (pids / "died").exists()
@@ -51,10 +49,7 @@ def test_a_killed_worker_is_replaced_and_every_document_is_there_once(tmp_path: 
         again = list(ingest_with_ray([facts], to, model, processors=0.5))
         assert {row.outcome for row in again} == {"unchanged"}
         after = client.bases.GetStatistics(count, timeout=60)
-        assert (after.document_count, after.reference_count) == (
-            stored.document_count,
-            stored.reference_count,
-        )
+        assert (after.document_count, after.reference_count) == (stored.document_count, stored.reference_count)
         assert len(list(pids.glob("*.worker"))) <= loaded + 2
         request = ingestion_pb2.GetDocumentRequest(knowledge_base="kb", document_key="k5", return_text=True)
         texts = [part.text for part in client.ingestion.GetDocument(request, timeout=60).references]
@@ -66,9 +61,6 @@ def test_workers_with_another_model_stop_the_ingestion_with_the_reason(tmp_path:
     with service(tmp_path) as running, pytest.raises(IngestionStopped, match="service's model"):
         list(
             ingest_with_ray(
-                [facts],
-                Destination(running.address, "default"),
-                HashModel(tmp_path, name="other"),
-                workers=1,
+                [facts], Destination(running.address, "default"), HashModel(tmp_path, name="other"), workers=1
             )
         )

@@ -108,9 +108,7 @@ def test_replicas_are_restarted_one_after_the_other_and_no_device_notices(tmp_pa
 
         def started(which: int, address: str = "127.0.0.1:0") -> Service:
             # On files: engines order what is equally near each in its own way.
-            running = service(
-                folders[which], engine="file", seconds_per_reference=0.01, MEMORY_SERVICE_LISTEN=address
-            )
+            running = service(folders[which], engine="file", seconds_per_reference=0.01, MEMORY_SERVICE_LISTEN=address)
             return stack.enter_context(running)
 
         replicas = []

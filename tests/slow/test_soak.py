@@ -69,17 +69,13 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
         def answer(number: int) -> None:
             session = model.session()
             for turn in range(2):
-                list(
-                    session.send(f"Question {number}, {turn}?", max_tokens=40, temperature=50.0, seed=number)
-                )
+                list(session.send(f"Question {number}, {turn}?", max_tokens=40, temperature=50.0, seed=number))
             if number % 5 == 0:
                 session.save(tmp_path / "chat")
                 list(model.load_session(tmp_path / "chat").send("And?", max_tokens=5))
             next(stream := model.generate("Left early", max_tokens=40))
             stream.close()
-            list(
-                model.generate(f"Another {number}", max_tokens=20, temperature=50.0, seed=number, logprobs=3)
-            )
+            list(model.generate(f"Another {number}", max_tokens=20, temperature=50.0, seed=number, logprobs=3))
             with EdgeModel.open(bundle.folder, service.address, deadline_s=0.2) as connected:
                 service.abort = FAULTS[number % len(FAULTS)]
                 service.delay_s = 0.3 if number % 5 == 0 else 0.0
@@ -94,9 +90,7 @@ def test_memory_stays_flat_over_many_answers(tmp_path: Path) -> None:
             number += 1
             answer(number)
         grown = resident_bytes() - before
-        more_threads, more_files = (
-            now - then for now, then in zip(threads_and_files(), (threads, files), strict=True)
-        )
+        more_threads, more_files = (now - then for now, then in zip(threads_and_files(), (threads, files), strict=True))
     print(f"{number} rounds, {grown / 2**20:.1f} MiB grown from {before / 2**20:.0f} MiB")
     assert grown < GROWTH_BYTES
     assert more_threads <= SPARE

@@ -73,9 +73,7 @@ def exported(weights: dict[str, np.ndarray], config: ModelConfig, precision: str
 
 @pytest.mark.parametrize("precision", ["float32", "int4", "int4-half"])
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))
-def test_the_builder_takes_the_decoder_of_every_architecture(
-    architecture: str, precision: str, tmp_path: Path
-) -> None:
+def test_the_builder_takes_the_decoder_of_every_architecture(architecture: str, precision: str, tmp_path: Path) -> None:
     # TensorRT takes whole blocks of int4 weights only, which the real shape has too.
     whole = {"num_attention_heads": 4, "hidden_size": 320} if architecture == "memory3-2b" else {}
     published(tmp_path / "base", architecture, **whole)
@@ -89,9 +87,7 @@ def test_the_builder_takes_the_decoder_of_every_architecture(
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "int4-64-table-int8", "float16-half"])
-def test_the_builder_takes_every_precision_and_heads_of_different_budgets(
-    precision: str, tmp_path: Path
-) -> None:
+def test_the_builder_takes_every_precision_and_heads_of_different_budgets(precision: str, tmp_path: Path) -> None:
     config = tiny_config()
     weights = {name: random_weight(name, shape) for name, shape in weight_shapes(config).items()}
     assert build(exported(weights, config, precision, tmp_path), config) > 1000

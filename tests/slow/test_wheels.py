@@ -21,16 +21,7 @@ from memory_model.codec.native.compile import LIBRARY, compiler, wheel_tag
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("torch", "faiss-cpu", "chdb", "clickhouse-connect", "transformers", "onnx", "gguf")
-UNIMPORTABLE = (
-    "torch",
-    "faiss",
-    "chdb",
-    "clickhouse_connect",
-    "transformers",
-    "onnx",
-    "gguf",
-    "memory_service",
-)
+UNIMPORTABLE = ("torch", "faiss", "chdb", "clickhouse_connect", "transformers", "onnx", "gguf", "memory_service")
 HELD = f"memory_model/codec/native/{LIBRARY}"
 
 pytestmark = pytest.mark.slow
@@ -56,10 +47,7 @@ def device(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    ours = [
-        wheel(dist, "memory3_formats"),
-        f"{wheel(dist, 'memory3_edge')}[serve]",
-    ]
+    ours = [wheel(dist, "memory3_formats"), f"{wheel(dist, 'memory3_edge')}[serve]"]
     subprocess.run([*install, "--constraint", ROOT / "constraints.txt", *ours], check=True, cwd=folder)
     return programs
 
@@ -153,9 +141,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_wheel_made_with_a_compiler_holds_the_library_and_names_its_platform(
-    sources: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_made_with_a_compiler_holds_the_library_and_names_its_platform(sources: Path, tmp_path: Path) -> None:
     assert compiler() is not None
     wheel = built(sources, tmp_path)
     assert wheel.name.endswith(f"-{wheel_tag()}.whl")

@@ -36,9 +36,7 @@ def measure(settings: Settings) -> Keys:
     with threadpool_limits(settings.threads):
         faiss.omp_set_num_threads(settings.threads)
         index = paper_index(PAPER_CODEC)
-        paper = _measure(
-            MemoryFormat(shape, "00" * 32, ProductCodec(tables_of_index(index))), index, settings
-        )
+        paper = _measure(MemoryFormat(shape, "00" * 32, ProductCodec(tables_of_index(index))), index, settings)
         default = _default_model(settings)
     return {**paper, "default_model": default}
 
@@ -58,16 +56,11 @@ def _measure(memory_format: MemoryFormat, index: Any, settings: Settings) -> Key
     assert isinstance(codec, ProductCodec)
     memories = random_memories(config)
     payloads = memory_format.encode(memories)
-    codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(
-        -1, codec.code_bytes
-    )
+    codes = np.frombuffer(b"".join(p[HEADER.size :] for p in payloads), np.uint8).reshape(-1, codec.code_bytes)
     ours = ProductCodec(codec.tables, installed())
     native = ours.native
     device_format = MemoryFormat(config, memory_format.identity.model_id, ours)
-    decoders = {
-        "ours": _timed(lambda: device_format.decode(payloads)),
-        "FAISS": _timed(lambda: index.sa_decode(codes)),
-    }
+    decoders = {"ours": _timed(lambda: device_format.decode(payloads)), "FAISS": _timed(lambda: index.sa_decode(codes))}
     times = interleave(decoders, settings.rounds, warm_up=settings.warm_up)
     keys: Keys = {
         "model": config.name,

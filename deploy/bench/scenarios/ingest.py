@@ -88,9 +88,7 @@ def measure(settings: IngestSettings) -> Keys:
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="ingesting")
     limit = samples.pop("model")
     stores = {
-        engine: with_intervals(
-            {}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit)
-        )
+        engine: with_intervals({}, references_per_s=median_interval(rates), ratio=ratio_interval(rates, limit))
         for engine, rates in samples.items()
     }
     first = samples[settings.engines[0]]

@@ -40,11 +40,7 @@ NEVER = -100.0
 """The bias that keeps an answer from ending by itself."""
 PEER = "llama.cpp"
 TIMEOUT_S = 600.0
-BETTER: dict[str, Direction] = {
-    "tokens_per_s": "more",
-    "end_to_end_tokens_per_s": "more",
-    "first_token_ms": "less",
-}
+BETTER: dict[str, Direction] = {"tokens_per_s": "more", "end_to_end_tokens_per_s": "more", "first_token_ms": "less"}
 FIGURES = tuple(BETTER)
 """Of `Together`."""
 
@@ -148,8 +144,7 @@ def _keys(
     bundle: Bundle, settings: LocalServerSettings, samples: Mapping[str, list[Together]], llama: LlamaCpp | None
 ) -> Keys:  # fmt: skip
     values = {
-        name: {variant: [getattr(t, name) for t in found] for variant, found in samples.items()}
-        for name in FIGURES
+        name: {variant: [getattr(t, name) for t in found] for variant, found in samples.items()} for name in FIGURES
     }
     speeds, whole = values["tokens_per_s"], values["end_to_end_tokens_per_s"]
     chunks = [c for together in samples["with"] for s in together.streams for c in s.chunks]
@@ -231,16 +226,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
         rows.append((name, "llama_cpp_tokens_per_s", whole, first, "ratio_vs_llama_cpp"))
     note = (
         "Decoding counts all from the last one's first token to the first one's last. Ratios: with memory over without,"
-        " all over one alone, without memory over llama.cpp's server."
-        + ("" if llama else f" {HOW_TO_BUILD}.")
+        " all over one alone, without memory over llama.cpp's server." + ("" if llama else f" {HOW_TO_BUILD}.")
     )
-    columns = (
-        f"{result['conversations']} conversations",
-        "tokens/s",
-        "end to end",
-        "first token, ms",
-        "ratio",
-    )
+    columns = (f"{result['conversations']} conversations", "tokens/s", "end to end", "first token, ms", "ratio")
     shown = [(label, *(figure(result, key) if key else "" for key in keys)) for label, *keys in rows]
     return [Sheet(f"many users: {subject(result)}", columns, shown, note)]
 

@@ -12,16 +12,7 @@ from deploy.bench.answering import AnswerSettings
 from deploy.bench.decoding import COUNTED, measure_modes, speeds, states, whole_speeds
 from deploy.bench.intervals import median_interval, ratio_interval
 from deploy.bench.knowledge import prompts, service_for
-from deploy.bench.scenario import (
-    Keys,
-    Scenario,
-    Sheet,
-    directions,
-    figure,
-    round_figure,
-    subject,
-    with_intervals,
-)
+from deploy.bench.scenario import Keys, Scenario, Sheet, directions, figure, round_figure, subject, with_intervals
 from deploy.bench.shaper import Link, shaped_network
 from deploy.bench.text_rag import TextRag
 from memory_model.bundle import Bundle

@@ -44,9 +44,7 @@ def measure(settings: AnswerSettings) -> Keys:
         }
         if llama:
             read = settings.prompt_tokens + rag.read_tokens
-            variants[PEER] = lambda _: llama.bench(
-                prompt=read, generate=said, threads=settings.threads, together=True
-            )
+            variants[PEER] = lambda _: llama.bench(prompt=read, generate=said, threads=settings.threads, together=True)
         samples = interleave(variants, settings.rounds, warm_up=settings.warm_up, label="answers")
         keys: Keys = {
             "model": bundle.manifest.name, "precision": model.graph.precision, "provider": model.graph.provider,
@@ -67,9 +65,7 @@ def measure(settings: AnswerSettings) -> Keys:
         "ratio_every_chunk": ratio_interval(samples[RAG_EVERY_CHUNK], ours),
     }
     if not llama:
-        return with_intervals(
-            {**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}, **measured
-        )
+        return with_intervals({**keys, "ratio_vs_llama_cpp": None, "llama_cpp_missing": HOW_TO_BUILD}, **measured)
     alone = samples[PEER]
     whole = [asked + read_and_said for asked, read_and_said in zip(samples[ASKING], alone, strict=True)]
     return with_intervals(
@@ -111,8 +107,7 @@ SCENARIO = Scenario(
     measure=measure,
     promised=("ratio", "ratio_every_chunk", "ratio_vs_llama_cpp", "tokens_per_s_memory", "tokens_per_s_rag"),
     directions=directions(
-        more="ratio ratio_every_chunk ratio_vs_llama_cpp tokens_per_s_memory "
-        "ratio_vs_llama_cpp_without_retrieval",
+        more="ratio ratio_every_chunk ratio_vs_llama_cpp tokens_per_s_memory ratio_vs_llama_cpp_without_retrieval",
         less="text_retrieval_ms",
         none="tokens_per_s_rag tokens_per_s_rag_every_chunk tokens_per_s_llama_cpp",
     ),

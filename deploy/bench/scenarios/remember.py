@@ -48,9 +48,7 @@ def measure(settings: RememberSettings) -> Keys:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
-        EdgeModel.open(
-            bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu"
-        ) as model,
+        EdgeModel.open(bundle.folder, offline=True, local=folder, threads=settings.threads, provider="cpu") as model,
     ):
         large = filled(Path(folder, "large.db"), head, settings.stored)
 
@@ -111,9 +109,7 @@ def filled(path: Path, head: Head, count: int) -> LocalKnowledgeBase:
 
 def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     """One row."""
-    row = tuple(
-        figure(result, name) for name in ("references_per_s", "tokens_per_s", "decoder_share", "search_ms")
-    )
+    row = tuple(figure(result, name) for name in ("references_per_s", "tokens_per_s", "decoder_share", "search_ms"))
     search = f"search of {result['stored']:,}, ms"
     columns = ("references/s", "tokens/s alone", "decoder's share while remembering", search)
     note = "One thread writes, embeds and stores durably; one query by vector and words over random unit vectors."

@@ -122,9 +122,7 @@ def measured(
         keys["h2load"] = rates if "h2load" in rates else "not installed: Debian's nghttp2-client"
         keys["filtered"] = {f"1/{share}": speed_of(samples[f"1/{share}"]) for share in SHARES}
         times = [answer.server_times for answer in answers]
-        keys["stages_ms"] = {
-            s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES
-        }
+        keys["stages_ms"] = {s: round_figure(median(getattr(t, f"{s}_us") for t in times) / 1e3) for s in STAGES}
     speeds, echoed = ([s.answered_per_s for s in samples[of]] for of in (name, "echo"))
     return with_intervals({**keys, **speed_of(samples[name])}, echo_ratio=ratio_interval(speeds, echoed))
 
@@ -186,12 +184,9 @@ def sheets(result: Mapping[str, Any]) -> list[Sheet]:
     absent = [f"{name}: {keys['missing']}." for name, keys in result["peers"].items() if "missing" in keys]
     pairs = {name: keys["h2load"] for name, keys in stores.items() if "h2load" in keys["h2load"]}
     crossed = [
-        f"h2load, one question: {p['h2load']:g} from {name}://, ours {p['ours']:g}."
-        for name, p in pairs.items()
+        f"h2load, one question: {p['h2load']:g} from {name}://, ours {p['ours']:g}." for name, p in pairs.items()
     ]
-    stages = [
-        (f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()
-    ]
+    stages = [(f"{name}://", *(f"{keys['stages_ms'][s]:.3g}" for s in STAGES)) for name, keys in stores.items()]
     filtered = [
         (f"{name}://", share, *(figure(speed, key) for key in speeds))
         for name, keys in stores.items()

@@ -51,15 +51,11 @@ class Collection:
     def _latent(self, block: int) -> np.ndarray:
         start, stop = self._blocks[block]
         _, centres, of = self._space
-        noise = np.random.default_rng([self.seed, 1, block]).standard_normal(
-            (stop - start, _LATENT), np.float32
-        )
+        noise = np.random.default_rng([self.seed, 1, block]).standard_normal((stop - start, _LATENT), np.float32)
         return centres[of[start:stop]] + _CLUSTER_SPREAD * noise
 
     def _embedded(self, latent: np.ndarray, *seed: int) -> np.ndarray:
-        off = np.random.default_rng([self.seed, *seed]).standard_normal(
-            (len(latent), self.dimension), np.float32
-        )
+        off = np.random.default_rng([self.seed, *seed]).standard_normal((len(latent), self.dimension), np.float32)
         vectors = latent @ self._space[0] + _OFF_PLANE * off
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -128,6 +124,4 @@ class Collection:
 
 def recall(found: np.ndarray, exact: np.ndarray) -> float:
     """Share of the exact neighbours that were found; both [queries, K], -1 where nothing was."""
-    return float(
-        np.mean([len(set(f) & set(e)) / len(e) for f, e in zip(found.tolist(), exact.tolist(), strict=True)])
-    )
+    return float(np.mean([len(set(f) & set(e)) / len(e) for f, e in zip(found.tolist(), exact.tolist(), strict=True)]))

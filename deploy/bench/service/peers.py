@@ -96,9 +96,7 @@ class LanceDb:
         query = self._table.search(vector).distance_type("cosine").limit(count).refine_factor(4)
         found = query.select(["id", "words", "_distance"]).to_arrow()
         columns = [found[name].to_pylist() for name in ("id", "_distance", "words")]
-        return [
-            (number, 1 - distance, _hashes(words)) for number, distance, words in zip(*columns, strict=True)
-        ]
+        return [(number, 1 - distance, _hashes(words)) for number, distance, words in zip(*columns, strict=True)]
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
         """See Searcher."""
@@ -122,9 +120,7 @@ def fill_chroma(folder: Path, collection: Collection, progress: Callable[[int], 
     for first, vectors in collection.batches(_BATCH):
         numbers = range(first, first + len(vectors))
         ids = [str(n + 1) for n in numbers]
-        made.add(
-            ids=ids, embeddings=vectors, metadatas=[{"words": _text(_words(collection, n))} for n in numbers]
-        )
+        made.add(ids=ids, embeddings=vectors, metadatas=[{"words": _text(_words(collection, n))} for n in numbers])
         payloads.add(
             ids=ids, embeddings=np.ones((len(ids), 1), np.float32), documents=[collection.text(n) for n in numbers],
             metadatas=[{"payload": _text(collection.payload(n))} for n in numbers],
@@ -147,13 +143,9 @@ class Chroma:
 
     def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
-        found = self._collection.query(
-            query_embeddings=vector, n_results=count, include=["metadatas", "distances"]
-        )
+        found = self._collection.query(query_embeddings=vector, n_results=count, include=["metadatas", "distances"])
         rows = zip(found["ids"][0], found["distances"][0], found["metadatas"][0], strict=True)
-        return [
-            (int(number), 1 - far, _hashes(base64.b64decode(data["words"]))) for number, far, data in rows
-        ]
+        return [(int(number), 1 - far, _hashes(base64.b64decode(data["words"]))) for number, far, data in rows]
 
     def read(self, memory_ids: Sequence[int]) -> Mapping[int, tuple[str, bytes]]:
         """See Searcher."""
@@ -203,9 +195,7 @@ class QdrantEdge:
     def search(self, vector: np.ndarray, count: int) -> Sequence[Candidate]:
         """See Searcher."""
         query = self._qdrant.Query.Nearest(vector.tolist())
-        request = self._qdrant.QueryRequest(
-            limit=count, query=query, with_payload=["words"], params=self._parameters
-        )
+        request = self._qdrant.QueryRequest(limit=count, query=query, with_payload=["words"], params=self._parameters)
         return [
             (point.id, point.score, _hashes(base64.b64decode(point.payload["words"])))
             for point in self._shard.query(request)

@@ -42,9 +42,7 @@ def compile_library(target: Path) -> str:
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     call = [*command, *FLAGS, *map(str, SOURCES), "-lgcc", "-o", str(partial)]
     try:
-        done = subprocess.run(
-            call, capture_output=True, text=True, errors="replace", check=False, timeout=300
-        )
+        done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=False, timeout=300)
         if done.returncode:
             return f"{shlex.join(call)} failed:\n{done.stderr.strip()}"
         partial.replace(target)  # programs that have the old one loaded keep it
@@ -62,9 +60,7 @@ def wheel_tag() -> str:
     """
     command = compiler()
     machine = (
-        subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout.strip()
-        if command
-        else ""
+        subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True).stdout.strip() if command else ""
     )
     if "linux" in machine:
         return f"py3-none-manylinux_2_17_{machine.split('-')[0]}"

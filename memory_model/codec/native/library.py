@@ -234,9 +234,7 @@ def _load() -> tuple[Library | None, str]:
 def _address(name: str, array: np.ndarray, kind: Any, *shape: int) -> int:
     """Where an array lies, when it is what the library reads."""
     if array.dtype != kind or array.shape != shape or not array.flags.c_contiguous:
-        raise InvalidInput(
-            f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}"
-        )
+        raise InvalidInput(f"{name} are {array.dtype} {array.shape}, expected contiguous {np.dtype(kind)} {shape}")
     return int(array.ctypes.data)
 
 

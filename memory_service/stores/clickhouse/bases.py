@@ -96,18 +96,14 @@ class Bases:
             number = 1 + max(self._numbers, default=0) + attempt // 20
             base = KnowledgeBase(number, name, description, identity, created_at)
             self._record(base, creator, dropped=0)
-            rows = self._engine.rows(
-                f"SELECT creator FROM knowledge_bases WHERE number = {number} AND dropped = 0"
-            )
+            rows = self._engine.rows(f"SELECT creator FROM knowledge_bases WHERE number = {number} AND dropped = 0")
             if rows and int(rows[0][0]) == creator:
                 self.refresh()
                 return base
             if not rows:
                 attempt += 1
                 time.sleep(_PAUSE_S)
-        raise StoreUnavailable(
-            f"the store has no row of knowledge base {name!r}, which was inserted: try again"
-        )
+        raise StoreUnavailable(f"the store has no row of knowledge base {name!r}, which was inserted: try again")
 
     def drop(self, base: KnowledgeBase) -> None:
         """Removes the record, then the rows; what other processes still write goes by `drop_leftovers`."""

@@ -92,9 +92,7 @@ def _lost_parts(engine: Engine, base: KnowledgeBase) -> list[str]:
 def _changed_files(engine: Engine, base: KnowledgeBase) -> list[str]:
     problems = []
     for table in ("documents", f"references_{base.identity.dimension}", "payloads"):
-        statement = (
-            f"CHECK TABLE {table} PARTITION ID '{base.number}' SETTINGS check_query_single_value_result = 0"
-        )
+        statement = f"CHECK TABLE {table} PARTITION ID '{base.number}' SETTINGS check_query_single_value_result = 0"
         try:
             with engine.reader() as client:
                 said = client.raw_query(statement, fmt="JSONCompactEachRow").decode(errors="replace")

@@ -47,9 +47,7 @@ class Dialect:
 
     def __post_init__(self) -> None:
         if self.cluster and (self.engine == "chdb" or not re.fullmatch(r"[\w.-]+", self.cluster)):
-            raise InvalidInput(
-                f"store cluster {self.cluster!r}: expected a cluster's name, for a store on a server"
-            )
+            raise InvalidInput(f"store cluster {self.cluster!r}: expected a cluster's name, for a store on a server")
 
     @property
     def myscale(self) -> bool:

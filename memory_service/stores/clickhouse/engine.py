@@ -36,10 +36,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except ClickHouseError as error:
-        code, first_line = (
-            getattr(error, "code", None),
-            (str(error) or type(error).__name__).splitlines()[0][:300],
-        )
+        code, first_line = (getattr(error, "code", None), (str(error) or type(error).__name__).splitlines()[0][:300])
         if code == _DISK_FULL_CODE:
             message = f"the store's disk is full while {doing}: free space, nothing stored before is lost"
             raise StoreFull(message, code=code) from error
@@ -91,9 +88,7 @@ class Engine:
                 autogenerate_session_id=False,  # calls are independent of each other
             )  # fmt: skip
         else:
-            client = clickhouse_connect.get_client(
-                interface="chdb", path=str(address.path), settings=settings
-            )
+            client = clickhouse_connect.get_client(interface="chdb", path=str(address.path), settings=settings)
         self._all.append(client)
         return client
 
@@ -217,9 +212,7 @@ def _connections(address: StoreAddress) -> PoolManager:
 def _whole(pool: Any) -> Any:
     def getresponse(connection: Any) -> HTTPResponse:
         response: HTTPResponse = pool.ConnectionCls.getresponse(connection)
-        if (
-            not response.chunked and response.length_remaining is None
-        ):  # ClickHouse says either of every answer
+        if not response.chunked and response.length_remaining is None:  # ClickHouse says either of every answer
             raise RemoteDisconnected("the answer broke off within its headers")
         return response
 

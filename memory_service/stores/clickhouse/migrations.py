@@ -67,11 +67,7 @@ _VECTOR = (
 
 
 def _tables(dialect: Dialect, dimension: int) -> list[str]:
-    return [
-        statement
-        for table in (_KNOWLEDGE_BASES, _DOCUMENTS, _PAYLOADS)
-        for statement in dialect.create(table)
-    ]
+    return [statement for table in (_KNOWLEDGE_BASES, _DOCUMENTS, _PAYLOADS) for statement in dialect.create(table)]
 
 
 def _references(dialect: Dialect, dimension: int) -> list[str]:
@@ -119,9 +115,7 @@ def _apply(engine: Engine, dimensions: set[int]) -> None:
                 continue
             for statement in engine.dialect.create(RECORDS) + migration.statements(engine.dialect, dimension):
                 engine.command(statement)
-            engine.insert(
-                "migrations", {"number": [number], "dimension": [dimension], "name": [migration.name]}
-            )
+            engine.insert("migrations", {"number": [number], "dimension": [dimension], "name": [migration.name]})
             logger().info("migrated", migration=migration.name, dimension=dimension)
 
 

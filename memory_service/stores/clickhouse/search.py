@@ -239,12 +239,7 @@ class _Searching:
         return f"SELECT {columns} {where} {nearest}"
 
     def _visible(
-        self,
-        number: int,
-        rows: list[_Row],
-        newest: Mapping[str, _Newest],
-        recent: list[_Newest],
-        attempt: _Attempt,
+        self, number: int, rows: list[_Row], newest: Mapping[str, _Newest], recent: list[_Newest], attempt: _Attempt
     ) -> tuple[list[_Row], bool]:
         # A comparison with every row that finds fewer than it may has found all.
         complete = attempt.visible or (not attempt.indexed and len(rows) < attempt.limit)

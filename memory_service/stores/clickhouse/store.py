@@ -121,11 +121,7 @@ class ClickHouseStore(Store):
 
     def versions(self, base: KnowledgeBase, keys: Sequence[str]) -> dict[str, StoredVersion]:
         found, _ = self._writes.newest(base, keys)
-        return {
-            key: StoredVersion(one.content_hash, one.memory_ids)
-            for key, one in found.items()
-            if not one.deleted
-        }
+        return {key: StoredVersion(one.content_hash, one.memory_ids) for key, one in found.items() if not one.deleted}
 
     def write(self, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         return self._writes.write(base, documents)

@@ -28,9 +28,7 @@ from memory_service.stores.clickhouse.engine import Engine
 
 # A version: milliseconds of the server's clock and below them random bits.
 _RANDOM_BITS = 22
-_KEYS_AT_ONCE = (
-    256  # of one statement: as text in an address they stay below the megabyte that a server takes
-)
+_KEYS_AT_ONCE = 256  # of one statement: as text in an address they stay below the megabyte that a server takes
 _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 128 << 20
 _SWEPT_AT_ONCE = 10_000
@@ -73,9 +71,7 @@ class Writes:
             living = False
             for is_document, key, version, deleted, content_hash, ids in rows:
                 if is_document:
-                    found[key] = Committed(
-                        int(version), bool(deleted), bytes(content_hash), tuple(map(int, ids))
-                    )
+                    found[key] = Committed(int(version), bool(deleted), bytes(content_hash), tuple(map(int, ids)))
                 else:
                     living, now_ms = not deleted, int(version)
             if not living:
@@ -140,9 +136,7 @@ class Writes:
         self, base: KnowledgeBase, documents: Sequence[NewDocument], versions: Mapping[str, int], token: str
     ) -> None:
         """In parts; payloads behind their references: what a sweep finds of a write that broke off leads to them."""
-        rows = [
-            (one, chunk, reference) for one in documents for chunk, reference in enumerate(one.references)
-        ]
+        rows = [(one, chunk, reference) for one in documents for chunk, reference in enumerate(one.references)]
         for place, part in enumerate(_pieces(rows, lambda row: 4 * row[2].vector.size + len(row[2].text))):
             heads = [
                 {"kb": base.number, "id": reference.memory_id, "version": versions[one.key]}
@@ -162,8 +156,7 @@ class Writes:
                 f"references_{base.identity.dimension}", _columns(references) | vectors, f"{token} {place}"
             )
             payloads = [
-                head | {"payload": reference.payload}
-                for head, (_, _, reference) in zip(heads, part, strict=True)
+                head | {"payload": reference.payload} for head, (_, _, reference) in zip(heads, part, strict=True)
             ]
             for number, piece in enumerate(_pieces(payloads, lambda row: len(row["payload"]))):
                 self._engine.insert("payloads", _columns(piece), f"{token} {place} {number}")

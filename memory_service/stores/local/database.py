@@ -243,11 +243,7 @@ class Transaction:
         """Reads everything; raises KnowledgeBaseDamaged where something is not what was written."""
         try:
             problem = next(self._problems(), "")
-        except (
-            sqlite3.Error,
-            ValueError,
-            TypeError,
-        ) as error:  # the latter two: values that are no text, no number
+        except (sqlite3.Error, ValueError, TypeError) as error:  # the latter two: values that are no text, no number
             problem = str(error) or type(error).__name__
         if problem:
             raise KnowledgeBaseDamaged(problem)

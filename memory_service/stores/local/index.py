@@ -50,9 +50,7 @@ class VectorIndex:
     def __init__(self, dimension: int, saved: Any = None) -> None:
         """saved: one that was read from a file."""
         if saved is None:
-            graph = faiss.IndexHNSWSQ(
-                dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, faiss.METRIC_INNER_PRODUCT
-            )
+            graph = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, faiss.METRIC_INNER_PRODUCT)
             graph.hnsw.efConstruction = _BUILD_EFFORT
             graph.train(np.zeros((1, dimension), np.float32))
             saved = faiss.IndexIDMap(graph)
@@ -99,12 +97,8 @@ class VectorIndex:
                     return found
             row_of = self._index.id_map
             of_places = None if selector is None else faiss.IDSelectorTranslated(row_of, selector)
-            scores, places = self._storage.search(
-                queries, wanted, params=faiss.SearchParameters(sel=of_places)
-            )
-            rows = [
-                [row_of.at(place) if place >= 0 else -1 for place in of_query] for of_query in places.tolist()
-            ]
+            scores, places = self._storage.search(queries, wanted, params=faiss.SearchParameters(sel=of_places))
+            rows = [[row_of.at(place) if place >= 0 else -1 for place in of_query] for of_query in places.tolist()]
             return _pairs(scores, np.array(rows))
 
     # The file: FAISS's own, and behind it the revision and a CRC-32C

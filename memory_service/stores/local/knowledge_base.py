@@ -150,10 +150,7 @@ class LocalKnowledgeBase:
             ended = time.perf_counter_ns()
             known = data.found(list({row for of_query in chosen for row, _, _ in of_query}), query)
         hits = [
-            [
-                known[row][0]._replace(score=score, rank_score=rank_score)
-                for row, score, rank_score in of_query
-            ]
+            [known[row][0]._replace(score=score, rank_score=rank_score) for row, score, rank_score in of_query]
             for of_query in chosen
         ]
         payloads = {one.memory_id: payload for one, payload in known.values() if payload is not None}

@@ -37,9 +37,7 @@ def decompressed(payload: bytes) -> tuple[int, np.ndarray, np.ndarray]:
     assert version == 1, "version"
     assert payload[8:56] == b"".join(bytes.fromhex(i)[:16] for i in ids), "identity"
     together = json.loads(bytes(CODEC["header"]))["together"]
-    mean, basis, words, coarse = (
-        CODEC[n][0].astype(np.float32) for n in ("mean", "basis", "codewords", "coarse")
-    )
+    mean, basis, words, coarse = (CODEC[n][0].astype(np.float32) for n in ("mean", "basis", "codewords", "coarse"))
     bits, coarse_bits = int(math.log2(words.shape[1])), int(math.log2(coarse.shape[1]))
     coarse_bytes = -(-2 * coarse_bits // 8)
     code_bytes = coarse_bytes + -(-len(words) * bits // 8)

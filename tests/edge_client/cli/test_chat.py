@@ -110,9 +110,7 @@ def test_chat_switches_and_compares_memory_and_lists_and_chooses_bases(
     assert {r.knowledge_base for r in service.requests} == {"default", "towns"}
 
 
-def test_a_question_whose_retry_fails_is_not_lost(
-    places: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_whose_retry_fails_is_not_lost(places: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     send, asked = ChatSession.send, list[str]()
 
     def failing_once(self: ChatSession, text: str, **options: Any) -> AnswerStream:
@@ -133,19 +131,13 @@ def test_chat_saves_and_loads(places: list[object], tmp_path: Path) -> None:
     file = tmp_path / "chat"
     run("chat", *places, "--max-tokens", 4, stdin=f"hello\n/save {file}\n")
     result = run(
-        "chat",
-        *places,
-        "--max-tokens",
-        4,
-        stdin=f"/load {file}\n/history\n/load {tmp_path / 'none'}\n/save\n",
+        "chat", *places, "--max-tokens", 4, stdin=f"/load {file}\n/history\n/load {tmp_path / 'none'}\n/save\n"
     )
     for said in ("2 messages", "user> hello", "MISSING_FILE", "/save needs a file: /save FILE"):
         assert said in result.stderr
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(
-    tiny: Bundle, service: FakeService, tmp_path: Path
-) -> None:
+def test_ctrl_c_stops_the_answer_and_not_the_program(tiny: Bundle, service: FakeService, tmp_path: Path) -> None:
     gate = threading.Event()
     service.before = lambda *_: gate.wait(WAIT_S) and None  # the answer waits for its memories
     environment = {

@@ -48,9 +48,7 @@ def test_doctor_says_what_works_what_does_not_and_what_to_do(
     code, said = run(nobody)
     assert code == 1
     assert "ok   decoder: " in said
-    assert (
-        said.index("FAIL threads: 256 of") < said.index("EDGE_CLIENT_THREADS") < said.index("FAIL service: ")
-    )
+    assert said.index("FAIL threads: 256 of") < said.index("EDGE_CLIENT_THREADS") < said.index("FAIL service: ")
     assert "memory-service serve" in said
     monkeypatch.delenv("EDGE_CLIENT_THREADS")
     code, said = run(service.address)

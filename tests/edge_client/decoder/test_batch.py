@@ -178,9 +178,7 @@ def test_the_standard_spelling_takes_many_tokens_of_many_sequences(tmp_path: Pat
     """For accelerators; the fused one reads prompts one by one."""
     weights = {name: tensor.numpy() for name, tensor in random_model(CONFIG).state_dict().items()}
     decoder_graphs(weights, CONFIG, operators=["standard"])["standard"].save(tmp_path / "decoder.onnx")
-    decoder = Decoder(
-        DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), PREFIX, context=200, parallel=2
-    )
+    decoder = Decoder(DecoderGraph.open(tmp_path / "decoder.onnx", threads=1), PREFIX, context=200, parallel=2)
     first, second = decoder.sequence(), decoder.sequence()
     want = [s.read(t, all_logits=True) for s, t in ((first, [5, 6, 7]), (second, [8, 9, 10]))]
     rows = [Row(t, 35, 3, False) for t in ([5, 6, 7], [8, 9, 10])]

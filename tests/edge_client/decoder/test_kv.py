@@ -70,9 +70,7 @@ def test_any_sequence_of_changes_keeps_text_and_memories(steps: list[tuple[str, 
             side = "keys" if name == tensor.keys else "values"
             for head, seen in enumerate(seen_memories(caches, place, name)):
                 first = tensor.first_rows[head]
-                want = [
-                    getattr(m, side)[first : first + min(tensor.tokens[head], m.tokens)] for m in memories
-                ]
+                want = [getattr(m, side)[first : first + min(tensor.tokens[head], m.tokens)] for m in memories]
                 np.testing.assert_array_equal(seen, np.concatenate(want) if want else seen[:0])
 
 

@@ -10,14 +10,7 @@ import pytest
 
 from edge_client.decoder import providers
 from edge_client.decoder.graph import DecoderGraph, session_options
-from edge_client.decoder.providers import (
-    EngineCache,
-    Gpu,
-    cache_folder,
-    decoder_inputs,
-    named_errors,
-    open_session,
-)
+from edge_client.decoder.providers import EngineCache, Gpu, cache_folder, decoder_inputs, named_errors, open_session
 from edge_client.errors import ProviderError
 from memory_model.bundle import Bundle
 from memory_model.errors import InvalidInput

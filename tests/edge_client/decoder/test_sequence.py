@@ -35,9 +35,7 @@ def sequence(decoder: Decoder) -> Sequence:
 
 
 def recalled(seed: int, count: int = 3) -> Recall:
-    return Recall(
-        f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count))
-    )
+    return Recall(f"query {seed}", tuple(random_memory(tiny_loaded().config, 10 * seed + n) for n in range(count)))
 
 
 def test_a_full_cache_refuses_and_stays_as_it_was(sequence: Sequence) -> None:
@@ -87,12 +85,7 @@ def test_a_context_is_at_most_what_the_model_was_trained_for(tiny: Bundle, tmp_p
 
 
 def answer(
-    sequence: Sequence,
-    ids: list[int],
-    *,
-    memory: bool = True,
-    steps: int = 5,
-    missing: frozenset[int] = frozenset(),
+    sequence: Sequence, ids: list[int], *, memory: bool = True, steps: int = 5, missing: frozenset[int] = frozenset()
 ) -> tuple[int, list[int]]:
     kept = sequence.begin(ids, memory=memory)
     start = kept
@@ -193,12 +186,7 @@ def test_files_that_are_no_decoder_are_named(tiny: Bundle, tmp_path: Path) -> No
     path = tmp_path / "decoder.onnx"
     with pytest.raises(MissingFile, match="memory-model export"):
         DecoderGraph.open(path, threads=1)
-    for content in (
-        b"",
-        b"garbage",
-        tiny.decoder.read_bytes()[:1000],
-        (tiny.folder / "embedder.onnx").read_bytes(),
-    ):
+    for content in (b"", b"garbage", tiny.decoder.read_bytes()[:1000], (tiny.folder / "embedder.onnx").read_bytes()):
         path.write_bytes(content)
         with pytest.raises((CorruptFile, ProviderError), match=r"decoder\.onnx"):
             DecoderGraph.open(path, threads=1)

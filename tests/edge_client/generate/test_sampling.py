@@ -69,9 +69,7 @@ changing = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(logit_lists, drawing)
-def test_what_may_be_drawn_and_how_likely_is_the_definition(
-    logits: list[float], options: dict[str, Any]
-) -> None:
+def test_what_may_be_drawn_and_how_likely_is_the_definition(logits: list[float], options: dict[str, Any]) -> None:
     want = slow_distribution(logits, options)
     tokens, weights = distribution(np.array(logits, np.float32), Sampling(**options))
     ids = range(len(weights)) if tokens is None else tokens.tolist()

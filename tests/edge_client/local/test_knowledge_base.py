@@ -56,9 +56,7 @@ def test_the_nearest_are_found_in_order_with_their_provenance(base: LocalKnowled
     rows = vectors(40)
     for number in range(8):
         own = rows[5 * number :][:5]
-        base.add(
-            LocalDocument(f"{number}.md", f"Title {number}"), [f"text {n}" for n in range(5)], written(own)
-        )
+        base.add(LocalDocument(f"{number}.md", f"Title {number}"), [f"text {n}" for n in range(5)], written(own))
     queries = vectors(3, seed=1)
     answer = base.retrieve(queries, k=4)
     for query, hits in zip(queries, answer.hits, strict=True):
@@ -67,9 +65,7 @@ def test_the_nearest_are_found_in_order_with_their_provenance(base: LocalKnowled
         assert [hit.score for hit in hits] == pytest.approx((rows @ query)[best].tolist(), abs=1e-6)
         assert {hit.knowledge_base for hit in hits} == {"notes"}
     first = answer.hits[0][0]
-    assert (
-        first.payload == f"payload of {rows[int(first.document_key[0]) * 5 + first.chunk_number][0]}".encode()
-    )
+    assert first.payload == f"payload of {rows[int(first.document_key[0]) * 5 + first.chunk_number][0]}".encode()
     first.check()
     assert (first.title, first.text) == (f"Title {first.document_key[0]}", f"text {first.chunk_number}")
 
@@ -95,11 +91,7 @@ def test_a_document_is_replaced_deleted_and_known_unchanged(base: LocalKnowledge
     document = LocalDocument("a.txt", "A", "One. Two.", {"year": "1999"})
     base.add(document, ["One.", "Two."], written(rows[:2]))
     assert base.has(document)
-    for other in (
-        replace(document, text="One."),
-        replace(document, metadata={}),
-        replace(document, title="B"),
-    ):
+    for other in (replace(document, text="One."), replace(document, metadata={}), replace(document, title="B")):
         assert not base.has(other)
     assert base.retrieve(rows[:1], k=1).hits[0][0].text == "One."
     base.add(replace(document, text="Three."), ["Three."], written(rows[2:3]))
@@ -162,9 +154,7 @@ def test_damaged_vectors_and_payloads_are_not_read(base: LocalKnowledgeBase) -> 
         base.retrieve(rows, k=1)
 
 
-def test_files_are_encrypted_with_the_key_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_encrypted_with_the_key_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, key = tmp_path / "a.db", tmp_path / "key"
     monkeypatch.setenv(KEY_FILE, str(key))
     for content, error in ((None, MissingFile), (" ", InvalidInput)):
@@ -199,9 +189,7 @@ for number in range(1000):
     base.add(LocalDocument(str(number)), ["x"], Written([bytes(20000)], vectors(1, number)))
     print(number, flush=True)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, text=True)
     acknowledged = done.stdout.split()
     assert 0 < len(acknowledged) < 100
     assert "StorageError" in done.stderr

@@ -64,9 +64,7 @@ def test_files_are_remembered_read_offline_listed_and_forgotten(tiny: Bundle, no
     assert remembered(tiny, notes) == "2 documents: 2 stored; 2 memories"
     asked = run("ask", "Where is the key?", "--bundle", tiny.folder, "--max-tokens", 3, "--json")
     chunks = json.loads(asked.stdout)["memories"]
-    assert {(chunk["state"], chunk["error"], chunk["service_error"]) for chunk in chunks} == {
-        ("offline", "", "")
-    }
+    assert {(chunk["state"], chunk["error"], chunk["service_error"]) for chunk in chunks} == {("offline", "", "")}
     read = [hit for chunk in chunks for hit in chunk["read"]]
     found = {hit["document_key"]: (hit["title"], hit["text"], hit["knowledge_base"]) for hit in read}
     assert found["notes/deep/key.md"] == ("Key", "Key\nThe key lies below the mat.", "mine")
@@ -119,9 +117,7 @@ def test_what_is_no_file_of_text_or_no_name_is_refused(tiny: Bundle, notes: Path
         assert (result.exit_code, why in result.stderr) == (1, True), result.stderr
 
 
-def test_a_killed_process_loses_nothing_that_was_stored_and_the_next_goes_on(
-    tiny: Bundle, notes: Path
-) -> None:
+def test_a_killed_process_loses_nothing_that_was_stored_and_the_next_goes_on(tiny: Bundle, notes: Path) -> None:
     text = " ".join(f"Word {n} is said." for n in range(400))
     (notes / "book.txt").write_text(text)
     script = """
@@ -152,9 +148,7 @@ for one in remember(base, writer, read_documents(Path("notes/book.txt"))):
     whole = int(outcome.split()[-2])
     assert outcome == f"1 documents: 1 stored; {whole} memories"
     assert whole == len(base_of(tiny)) > stored
-    found = {
-        hit.memory_id for hit in base_of(tiny).retrieve(np.eye(1, 16, dtype=np.float32), k=whole).hits[0]
-    }
+    found = {hit.memory_id for hit in base_of(tiny).retrieve(np.eye(1, 16, dtype=np.float32), k=whole).hits[0]}
     assert {hit.memory_id for hit in kept} < found  # they were not written again
 
 
@@ -169,9 +163,7 @@ def test_a_knowledge_base_of_another_bundle_is_refused_until_it_is_written_anew(
     assert {d.key: d.title for d in base_of(other).documents()} == {
         "notes/safe.txt": "safe", "notes/deep/key.md": "Key",
     }  # fmt: skip
-    assert [
-        path.name for path in Path(os.environ["EDGE_CLIENT_LOCAL"]).iterdir() if "anew" in path.name
-    ] == []
+    assert [path.name for path in Path(os.environ["EDGE_CLIENT_LOCAL"]).iterdir() if "anew" in path.name] == []
 
 
 def test_a_text_is_remembered_by_a_running_model_and_read_by_the_next_answer(tiny: Bundle) -> None:
@@ -207,20 +199,10 @@ def secrets(tiny: Bundle, notes: Path) -> Iterator[list[bytes]]:
     found = [hit for hits in base.retrieve(queries, k=9).hits for hit in hits if hit.payload]
     assert len(found) == 2
     spelled = [part for hit in found for part in (hit.document_key, hit.title, hit.text or "")]
-    payloads = [
-        hit.payload[start : start + 16] for hit in found for start in range(64, len(hit.payload) - 16, 997)
-    ]
-    vectors = [
-        row.astype("<f4").tobytes() for row in tiny.embedder().embed([hit.text or "" for hit in found])
-    ]
+    payloads = [hit.payload[start : start + 16] for hit in found for start in range(64, len(hit.payload) - 16, 997)]
+    vectors = [row.astype("<f4").tobytes() for row in tiny.embedder().embed([hit.text or "" for hit in found])]
     ids = [varint(hit.memory_id) for hit in found]
-    yield [
-        *(s.encode() for s in spelled),
-        b"mine",
-        *payloads,
-        *(v[i : i + 16] for v in vectors for i in (0, 32)),
-        *ids,
-    ]
+    yield [*(s.encode() for s in spelled), b"mine", *payloads, *(v[i : i + 16] for v in vectors for i in (0, 32)), *ids]
     base.close()
 
 
@@ -247,9 +229,7 @@ def test_nothing_local_is_sent_to_a_service_whose_memories_are_read_beside_it(
     assert read == {"mine", ""}
     assert result.statistics.recalls == len(result.recalls) > 1
     sent = bytes(line.sent)
-    assert all(
-        request.query_vectors in sent for request in service.requests
-    )  # the proxy sees what is sent as it is
+    assert all(request.query_vectors in sent for request in service.requests)  # the proxy sees what is sent as it is
     assert any(request.held_ids for request in service.requests)
     assert set(service.requests[-1].held_ids) <= {n + 1 for n in range(len(TEXTS))}
     assert [secret for secret in secrets if secret in sent] == []

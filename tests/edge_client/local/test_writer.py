@@ -47,15 +47,9 @@ ROUNDED = "all tokens, no early layers"
 
 @pytest.mark.parametrize(
     ("shape", "precision", "tolerance"),
-    [
-        *((shape, "float32", 2e-5) for shape in SHAPES),
-        (ROUNDED, "int8", 0.05),
-        (ROUNDED, "int4-64-table-int8", 0.05),
-    ],
+    [*((shape, "float32", 2e-5) for shape in SHAPES), (ROUNDED, "int8", 0.05), (ROUNDED, "int4-64-table-int8", 0.05)],
 )
-def test_memories_equal_those_that_torch_writes(
-    shape: str, precision: str, tolerance: float, tmp_path: Path
-) -> None:
+def test_memories_equal_those_that_torch_writes(shape: str, precision: str, tolerance: float, tmp_path: Path) -> None:
     loaded = tiny_loaded(config=SHAPES[shape])
     codec = tmp_path / "codec.npz"
     ExactCodec(loaded.config.head_dim).save(codec)

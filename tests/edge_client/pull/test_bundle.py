@@ -88,9 +88,7 @@ class Told:
         self.steps.append((done_bytes, total_bytes, what))
 
 
-def test_a_bundle_is_fetched_whole_and_says_how_far_it_is(
-    address: str, offered: Path, tmp_path: Path
-) -> None:
+def test_a_bundle_is_fetched_whole_and_says_how_far_it_is(address: str, offered: Path, tmp_path: Path) -> None:
     told, place = Told(), tmp_path / "deep" / "bundle"
     bundle = pull_bundle(ChannelSettings(address), place, progress=told)
     assert bundle.folder == place
@@ -128,9 +126,7 @@ def test_a_service_that_stays_away_is_named_and_what_came_is_kept_unless_it_is_w
     assert len(data) in {done for done, _, what in told.steps if what == EXTRA} or told.steps[0][0] > 0
 
 
-def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(
-    offered: Path, tmp_path: Path
-) -> None:
+def test_an_older_bundle_is_replaced_and_its_equal_files_do_not_come_again(offered: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(offered, tmp_path / "bundle"))
     (place / "codec.npz").write_bytes(b"older")
     listed(place, "codec.npz")
@@ -143,9 +139,7 @@ def test_ctrl_c_leaves_what_the_next_run_goes_on_with(address: str, offered: Pat
     place = tmp_path / "bundle"
     command = [PROGRAM, "pull", "--bundle", place, "--service"]
     with cutting(address, 5_000_000, hold=True) as proxy:
-        process = subprocess.Popen(
-            [*command, proxy.address], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([*command, proxy.address], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         while process.poll() is None and not part(place).is_file():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
@@ -191,8 +185,7 @@ def test_a_folder_of_something_else_is_left_alone(address: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../evil", "/etc/evil", "a/b", "..", ".hidden", "a\\b", "", "con\0", MANIFEST, "x.part", "a" * 200],
+    "name", ["../evil", "/etc/evil", "a/b", "..", ".hidden", "a\\b", "", "con\0", MANIFEST, "x.part", "a" * 200]
 )
 def test_a_manifest_whose_names_leave_the_folder_is_refused(offered: Path, name: str) -> None:
     manifest = json.loads((offered / MANIFEST).read_text())

@@ -84,9 +84,7 @@ def opened(path: Path, minimum_score: float | None = None) -> LocalKnowledgeBase
 
 
 @pytest.mark.parametrize("by_words", [False, True])
-def test_the_pack_finds_what_the_service_finds(
-    address: str, pack: LocalKnowledgeBase, by_words: bool
-) -> None:
+def test_the_pack_finds_what_the_service_finds(address: str, pack: LocalKnowledgeBase, by_words: bool) -> None:
     questions = [stored(key) for key in TEXTS_OF][::4]  # one request's worth: payloads are not sent twice
     rng = np.random.default_rng(7)
     noise = rng.standard_normal((len(questions), DIMENSION)) / DIMENSION**0.5
@@ -194,18 +192,14 @@ def test_the_next_run_keeps_what_came_unless_it_is_damaged(
     if damaged:
         collected.write_bytes(b"noise" * 1000)
     done: list[int] = []
-    pulled = pull_pack(
-        ChannelSettings(address), "many", tmp_path, progress=lambda have, total, what: done.append(have)
-    )
+    pulled = pull_pack(ChannelSettings(address), "many", tmp_path, progress=lambda have, total, what: done.append(have))
     assert (done[0] > 100_000) is not damaged
     assert done == sorted(done)
     assert everything(pulled.path) == whole
 
 
 @pytest.mark.slow
-def test_a_knowledge_base_written_to_in_between_starts_anew(
-    service: tuple[Client, str], tmp_path: Path
-) -> None:
+def test_a_knowledge_base_written_to_in_between_starts_anew(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("growing", *(document(f"g{n}", f"Number {n}.") for n in range(MANY)))
     with cutting(address, 400_000, *AWAY) as proxy, pytest.raises(RetrievalError):
@@ -220,9 +214,7 @@ def test_a_knowledge_base_written_to_in_between_starts_anew(
     assert len(set(keys)) == MANY + 1
 
 
-def test_what_cannot_be_fetched_is_named(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fetched_is_named(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = ChannelSettings(address)
     other = Identity("ab" * 32, IDENTITY.codec_id, IDENTITY.memory_format_id)
     with pytest.raises(RetrievalError) as caught:

@@ -38,9 +38,7 @@ class Clock:
 
 
 def client_of(bundle: Bundle, address: str) -> MemoryClient:
-    return MemoryClient(
-        ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id
-    )
+    return MemoryClient(ChannelSettings(address, attempts=1), "default", bundle.identity, bundle.manifest.embedder_id)
 
 
 def recaller_of(bundle: Bundle, address: str | None, **options: object) -> Recaller:
@@ -97,9 +95,7 @@ def test_what_is_held_is_named_and_not_sent_again(recaller: Recaller, service: F
     assert (second.state, all(r.held for r in second.read), equal(first, second)) == ("held", True, True)
 
 
-def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
-    recaller: Recaller, service: FakeService
-) -> None:
+def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(recaller: Recaller, service: FakeService) -> None:
     (first,) = recaller.recall([QUERY])
     service.before = lambda *_: [recaller.cache.forget(i) for i in ids(first)]  # type: ignore[func-returns-value]
     (second,) = recaller.recall([QUERY])
@@ -109,9 +105,7 @@ def test_what_the_cache_lets_go_while_the_service_answers_is_not_lost(
 # One memory is wrong: the others are read
 
 
-def wrong_payload(
-    recaller: Recaller, service: FakeService, memories: list[ExplicitMemory], what: str
-) -> bytes:
+def wrong_payload(recaller: Recaller, service: FakeService, memories: list[ExplicitMemory], what: str) -> bytes:
     """A payload with a checksum that is right and something else that is not."""
     config, model_id, codec = tiny_config(), recaller.memory_format.identity.model_id, ExactCodec(8)
     if what == "model":
@@ -155,9 +149,7 @@ def test_a_wrong_memory_is_refused_by_name_and_the_others_are_read(
     assert len(healed.memories) == 5
 
 
-def test_a_held_memory_with_another_checksum_is_fetched_anew(
-    recaller: Recaller, service: FakeService
-) -> None:
+def test_a_held_memory_with_another_checksum_is_fetched_anew(recaller: Recaller, service: FakeService) -> None:
     def spoil(response: retrieval_pb2.RetrieveResponse) -> None:
         response.results[0].hits[0].payload_crc32c ^= 1
 
@@ -213,9 +205,7 @@ def test_a_slow_device_does_not_blame_the_service(
     assert recaller.recall([QUERY])[0].state == "fetched", "the service is called again at once"
 
 
-def test_a_service_of_another_model_is_not_asked_for_every_chunk(
-    recaller: Recaller, service: FakeService
-) -> None:
+def test_a_service_of_another_model_is_not_asked_for_every_chunk(recaller: Recaller, service: FakeService) -> None:
     service.abort = (grpc.StatusCode.FAILED_PRECONDITION, "another model")
     refused, skipped = recaller.recall([QUERY])[0], recaller.recall([QUERY])[0]
     assert (refused.state, refused.reason) == ("failed", "INCOMPATIBLE")

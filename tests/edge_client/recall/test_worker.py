@@ -125,9 +125,7 @@ input()  # the test says when the service has been called
 """
 
 
-def test_a_program_that_ends_without_closing_does_not_wait_for_a_recall(
-    tiny: Bundle, service: FakeService
-) -> None:
+def test_a_program_that_ends_without_closing_does_not_wait_for_a_recall(tiny: Bundle, service: FakeService) -> None:
     """Issue 17: it waited for the recall's deadline."""
     called, over = threading.Event(), threading.Event()
     service.before = lambda *_: called.set() or (over.wait(60) and None)  # type: ignore[func-returns-value]

@@ -30,9 +30,7 @@ def memories(tiny: Bundle, written: list[ExplicitMemory]) -> Iterator[FakeServic
 
 
 @pytest.fixture(scope="package")
-def server(
-    tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AppProcess]:
+def server(tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
     settings = {
         "EDGE_CLIENT_MEMORY": "exact", "EDGE_CLIENT_DEADLINE_S": "20",
         "EDGE_CLIENT_PARALLEL": "1", "EDGE_CLIENT_SERVE_WAITING": "2",

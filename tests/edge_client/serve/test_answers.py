@@ -45,9 +45,7 @@ def test_a_chat_answers_as_the_sdk_does_with_provenance_and_timings(
     assert answer["timings"]["first_token_ms"] > 0
 
 
-def test_a_stream_says_the_same_piece_by_piece_and_counts_at_its_end(
-    server: AppProcess, client: OpenAI
-) -> None:
+def test_a_stream_says_the_same_piece_by_piece_and_counts_at_its_end(server: AppProcess, client: OpenAI) -> None:
     with client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=20, stream=True, stream_options={"include_usage": True},
         extra_body={"memory": {"texts": True}},
@@ -111,9 +109,7 @@ def test_json_of_a_schema_comes_even_from_random_weights(server: AppProcess) -> 
 
 def test_completions_go_on_with_the_text_as_it_is(client: OpenAI) -> None:
     whole = client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9)
-    with client.completions.create(
-        model=MODEL, prompt="The code of Lima", max_tokens=9, stream=True
-    ) as stream:
+    with client.completions.create(model=MODEL, prompt="The code of Lima", max_tokens=9, stream=True) as stream:
         assert "".join(c.choices[0].text for c in stream if c.choices) == whole.choices[0].text
 
 

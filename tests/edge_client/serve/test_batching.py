@@ -28,9 +28,7 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def wide(
-    tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AppProcess]:
+def wide(tiny: Bundle, memories: FakeService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppProcess]:
     waits = {"EDGE_CLIENT_DEADLINE_S": "20", "EDGE_CLIENT_THREADS": "1"}
     folder, options = tmp_path_factory.mktemp("wide"), ("--parallel", str(AT_ONCE))
     with AppProcess.start(folder, tiny.folder, memories.address, *options, environment=waits) as running:

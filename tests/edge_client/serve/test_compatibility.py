@@ -52,11 +52,7 @@ def test_a_begun_answer_goes_on_where_it_was_cut(client: OpenAI) -> None:
 
 
 def test_a_conversation_with_tools_and_null_content_is_read(client: OpenAI) -> None:
-    call: Any = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "weather", "arguments": '{"town": "Oslo"}'},
-    }
+    call: Any = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Oslo"}'}}
     messages: list[Any] = [
         {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
         *MESSAGES,
@@ -103,8 +99,6 @@ def test_the_official_client_parses_an_answer_into_a_class_and_names_what_is_wro
 async def test_the_asynchronous_client_answers_whole_and_streamed(server: AppProcess) -> None:
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         whole = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8)
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, max_tokens=8, stream=True
-        )
+        stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, stream=True)
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
     assert "".join(pieces) == whole.choices[0].message.content

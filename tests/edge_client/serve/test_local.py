@@ -104,9 +104,7 @@ def test_a_document_needs_a_file_name(alone: AppProcess, path: str) -> None:
     assert call(alone.port, "POST", path, "x").status == 400
 
 
-def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(
-    alone: AppProcess, tmp_path: Path
-) -> None:
+def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(alone: AppProcess, tmp_path: Path) -> None:
     remember(alone, "<b>.log", "<script>x()</script>")
     assert remember(alone, "leave.pdf", PDF)["outcome"] == "stored"
     texts = {found["document_key"]: found["text"] for found in read(alone, "script")}
@@ -114,9 +112,7 @@ def test_a_hostile_file_and_a_pdf_come_back_as_the_text_that_they_are(
     assert "Paid leave: 31 days" in texts["leave.pdf"]
 
 
-def test_what_is_remembered_is_read_beside_what_the_service_has(
-    server: AppProcess, memories: FakeService
-) -> None:
+def test_what_is_remembered_is_read_beside_what_the_service_has(server: AppProcess, memories: FakeService) -> None:
     remember(server, "quito.txt", "The code of Quito is 149.")
     before = len(memories.requests)
     found = read(server, "What is the code of Quito?")

@@ -12,13 +12,7 @@ from pydantic import SecretStr
 
 from edge_client.errors import RetrievalError
 from edge_client.settings import EdgeSettings
-from edge_client.wire.channel import (
-    KEEPALIVE_TIME_MS,
-    ChannelSettings,
-    channel_options,
-    is_loopback,
-    open_channel,
-)
+from edge_client.wire.channel import KEEPALIVE_TIME_MS, ChannelSettings, channel_options, is_loopback, open_channel
 from edge_client.wire.client import MemoryClient
 from memory_model.codec.payload import Identity
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
@@ -180,19 +174,11 @@ def test_the_api_key_is_shown_nowhere() -> None:
     with pytest.raises(RetrievalError) as caught:
         client.describe()
     client.close()
-    shown = (
-        repr(settings),
-        str(settings),
-        repr(settings.channel),
-        str(caught.value),
-        settings.model_dump_json(),
-    )
+    shown = (repr(settings), str(settings), repr(settings.channel), str(caught.value), settings.model_dump_json())
     assert not any(KEY in text for text in shown)
 
 
-@pytest.mark.parametrize(
-    "address", ["memories.example:7430", "dns:///memories.example:7430", "10.0.0.1:7430"]
-)
+@pytest.mark.parametrize("address", ["memories.example:7430", "dns:///memories.example:7430", "10.0.0.1:7430"])
 def test_an_api_key_does_not_travel_in_plain_text_unless_that_is_said(address: str) -> None:
     key = SecretStr(KEY)
     with pytest.raises(InvalidInput, match="plain text") as caught:

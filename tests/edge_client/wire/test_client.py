@@ -89,9 +89,7 @@ def test_several_knowledge_bases_are_asked_at_once_and_read_as_one(
     answer = retrieve(tiny, service.address, vectors[:2], k=3, knowledge_base="atlas, firm,atlas")
     assert sorted(r.knowledge_base for r in service.requests) == ["atlas", "atlas", "firm"]
     found = [[hit.memory_id for hit in hits] for hits in answer.hits]
-    assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], (
-        "both have the same: each is read once"
-    )
+    assert found == [[hit.memory_id for hit in hits] for hits in alone.hits], "both have the same: each is read once"
     assert {hit.knowledge_base for hits in answer.hits for hit in hits} == {"atlas"}
     carrying = [hit.memory_id for hits in answer.hits for hit in hits if hit.payload]
     assert sorted(carrying) == sorted({hit.memory_id for hits in answer.hits for hit in hits})

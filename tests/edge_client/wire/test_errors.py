@@ -62,9 +62,7 @@ def test_reason_help_and_pause_come_from_the_details() -> None:
 
 @pytest.mark.parametrize(("mark", "meaning", "help_"), call_errors._HANDSHAKES)
 def test_what_a_failed_handshake_means_is_said(mark: str, meaning: str, help_: str) -> None:
-    error = call_error(
-        Failed(grpc.StatusCode.UNAVAILABLE, f"Tls handshake failed: {mark}: OK"), "host:1", 2.0
-    )
+    error = call_error(Failed(grpc.StatusCode.UNAVAILABLE, f"Tls handshake failed: {mark}: OK"), "host:1", 2.0)
     assert error.reason == "CERTIFICATE"
     assert meaning in str(error)
     assert error.help == help_

@@ -144,9 +144,7 @@ def test_a_product_in_bfloat16_is_within_its_rounding_of_what_numpy_decodes(
         ({"rows": np.zeros((4, 16), np.float64)}, "rows"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_written(
-    change: dict[str, np.ndarray], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_written(change: dict[str, np.ndarray], message: str) -> None:
     tables = random_tables(np.random.default_rng(0), 4, 6, 2, 16, None, 1)
     codes = np.zeros((3, tables.code_bytes), np.uint8)
     for library in libraries():
@@ -168,9 +166,7 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 def test_without_a_library_a_codec_file_is_decoded_by_numpy(installation: Path) -> None:
-    ProductCodec(random_tables(np.random.default_rng(0), 4, 6, 2, 8, None, 1)).save(
-        installation / "codec.npz"
-    )
+    ProductCodec(random_tables(np.random.default_rng(0), 4, 6, 2, 8, None, 1)).save(installation / "codec.npz")
     codec = MemoryCodec.load(installation / "codec.npz")
     assert isinstance(codec, ProductCodec)
     assert codec.native is None
@@ -196,8 +192,6 @@ def test_compiling_needs_nothing_but_the_standard_library() -> None:
     """The build of the package runs it in an environment that has not even numpy."""
     path = Path(native_compile.__file__)
     code = f"import runpy, sys; m = runpy.run_path({str(path)!r}); print(m['wheel_tag']())"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, env={**os.environ}
-    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("py3-none-")

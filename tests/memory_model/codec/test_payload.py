@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from memory_model.codec.codec import ExactCodec
 from memory_model.codec.payload import HEADER, ExplicitMemory, MemoryFormat
-from memory_model.errors import (
-    CodecMismatch,
-    CorruptFile,
-    FormatMismatch,
-    InvalidInput,
-    Memory3Error,
-    ModelMismatch,
-)
+from memory_model.errors import CodecMismatch, CorruptFile, FormatMismatch, InvalidInput, Memory3Error, ModelMismatch
 from tests.memory_model.tiny import tiny_config
 
 CONFIG = tiny_config()

@@ -22,10 +22,7 @@ from tests.memory_model.data.test_conversations import PASSAGES
 
 TEXT = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}\nCoastline: {0}{0} km\nReligions: R{0}"
 COUNTRIES = [{"key": f"k{n}", "title": f"L{n}", "text": TEXT.format(n)} for n in range(14)]
-TOWNS = [
-    {**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"}
-    for n, d in enumerate(COUNTRIES)
-]
+TOWNS = [{**d, "text": f"Capital - name: C{chr(97 + n)}ton\nLanguages: {d['title']}"} for n, d in enumerate(COUNTRIES)]
 SIZES = Sizes(written=8, conversations=12, refused=0.0, refused_articles=0.0, all_as_text=0.0, ramp=0)
 REFUSING = replace(SIZES, refused=0.5, refused_articles=0.5)
 ROWS = [
@@ -60,9 +57,7 @@ def dialogues(sizes: Sizes = REFUSING) -> Dialogues:
 
 def texts(batch: Batch) -> list[str]:
     decode = tiny_loaded().tokenizer.decode
-    return [
-        decode(ids[:n].tolist()) for ids, n in zip(batch.reference_ids, batch.reference_lengths, strict=True)
-    ]
+    return [decode(ids[:n].tolist()) for ids, n in zip(batch.reference_ids, batch.reference_lengths, strict=True)]
 
 
 def answers(batch: Batch) -> list[str]:
@@ -106,22 +101,6 @@ def test_a_refused_country_is_read_without_the_field_that_is_asked_for() -> None
         assert not any(f"{source.topic}: " in written[n].text for n in own)
 
 
-def test_few_memories_are_read_at_first_and_five_after_the_ramp() -> None:
-    source = hard(replace(SIZES, ramp=10))
-    counts = [max(map(len, read_by(source.next()))) for _ in range(12)]
-    assert counts[0] == 2
-    assert counts[-1] == 5
-    assert counts == sorted(counts)
-
-
-def test_all_that_a_conversation_would_read_can_stand_in_its_question_as_text() -> None:
-    batch = articles(replace(SIZES, all_as_text=1.0)).next()
-    assert not any(read_by(batch))
-    decode = tiny_loaded().tokenizer.decode
-    decoded = [decode(ids[:n].tolist()) for ids, n in zip(batch.ids, batch.lengths, strict=True)]
-    assert all(sum(text in row for text in texts(batch)) >= 4 for row in decoded)
-
-
 def test_every_kind_resumes_exactly() -> None:
     for make in (hard, articles, dialogues):
         first, second = make(), make()
@@ -129,20 +108,6 @@ def test_every_kind_resumes_exactly() -> None:
         second.restore(first.state())
         assert second.drawn == 1
         assert second.next().ids.equal(first.next().ids)
-
-
-def test_a_dialogue_says_the_same_field_of_different_people_and_of_the_user() -> None:
-    source = dialogues()
-    written = [reference for _ in range(10) for reference in source.draw()]
-    said = "\n".join(reference.text for reference in written)
-    assert "User: I live in C" in said
-    assert re.search("User: My [a-z]+ [A-Z][a-z]+ lives in C[a-n]ton", said)
-    assert re.search("User: .*\nAssistant: .*(L[0-9]+).*", said), "the assistant answers too"
-    for reference in written:
-        assert reference.text.startswith("User: ")
-        assert reference.questions
-        for ways in reference.questions:
-            assert all(way.answer in reference.text and way.question.endswith("?") for way in ways)
 
 
 def test_a_knowledge_base_or_questions_that_are_too_few_are_refused(tmp_path: Path) -> None:

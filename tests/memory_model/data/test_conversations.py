@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 
 from memory_model.data.batches import IGNORE, Batch, BatchSource, Mixture
-from memory_model.data.conversations import (
-    REFUSAL,
-    AskedConversations,
-    FactConversations,
-    Sizes,
-    references_of,
-)
+from memory_model.data.conversations import REFUSAL, AskedConversations, FactConversations, Sizes, references_of
 from memory_model.data.passages import Asked, Passage
 from memory_model.data.running_text import KeepingBatches
 from memory_model.errors import InvalidInput
-from memory_model.nn.adapter import attach, original
-from memory_model.train.losses import batch_gradients, read
 from tests.edge_client.tiny_bundle import tiny_loaded
-from tests.memory_model.tiny import PREFIX
 
 FACTS = "Area - total: {0} km\nCapital - name: C{0}\nClimate: dry {0}"
 DOCUMENTS = [{"key": f"k{n}", "title": f"L{n}", "text": FACTS.format(n)} for n in range(8)]
@@ -39,10 +29,7 @@ def facts(sizes: Sizes = SIZES, longest: int = 32, **options: float) -> FactConv
 
 
 def people(sizes: Sizes = SIZES) -> AskedConversations:
-    rows = [
-        Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}")
-        for n in range(8)
-    ]
+    rows = [Asked(f"when was town {n} founded", f"18{n:02}", f"Town {n}: 18{n:02}.", "s", f"p{n}") for n in range(8)]
     return AskedConversations(rows, tiny_loaded().chat, 1, sizes, longest=32)
 
 
@@ -71,9 +58,7 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
     refused = 0
     for _ in range(10):
         batch = maker.next()
-        for ids, labels, read_slots in zip(
-            batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True
-        ):
+        for ids, labels, read_slots in zip(batch.ids, batch.labels, batch.memories[:, 0].tolist(), strict=True):
             texts = "\n".join(decode(batch.reference_ids[m].tolist()) for m in read_slots if m >= 0)
             spoken = decode(ids.tolist())
             for answer in decode(
@@ -84,14 +69,6 @@ def test_a_question_that_no_memory_answers_is_refused_and_only_such_a_one() -> N
                 else:
                     assert answer in texts, (answer, spoken)
     assert refused > 5
-
-
-def test_a_conversation_with_the_reference_as_text_reads_no_memory() -> None:
-    batch = facts(Sizes(written=6, conversations=6, as_text=1.0, unanswerable=0.0)).next()
-    assert (batch.memories == -1).all()
-    assert batch.teacher is None
-    text = tiny_loaded().tokenizer.decode(batch.ids[0].tolist())
-    assert any(f"L{n}" in text.split("?")[0] for n in range(8))
 
 
 def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_text_in_front() -> None:
@@ -108,33 +85,6 @@ def test_the_teacher_predicts_the_very_tokens_that_the_student_does_with_the_tex
         assert teacher.ids.shape[1] > batch.ids.shape[1]
 
 
-def test_distillation_pulls_the_student_and_not_the_teacher() -> None:
-    loaded = tiny_loaded()
-    parameters = attach(loaded.model, 2, 2.0, 0)
-    batch = facts(Sizes(written=6, conversations=4, as_text=0.0, unanswerable=0.0, taught=1.0)).next()
-    batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE))
-    assert batch_gradients(loaded.model.float(), batch, PREFIX).teacher > 0
-    assert any(float(p.grad.abs().sum()) > 0 for p in parameters if p.grad is not None)
-    assert batch_gradients(loaded.model, batch, PREFIX, distillation=0.0).teacher == 0.0
-
-
-def test_keeping_costs_nothing_until_the_adapter_changes_the_model() -> None:
-    loaded = tiny_loaded()
-    parameters = attach(loaded.model, 2, 2.0, 0)
-    model = loaded.model.float()
-    batch = keeping().next()
-    assert batch_gradients(model, batch, PREFIX).teacher == pytest.approx(0.0, abs=1e-6)
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter += 0.2
-    losses = batch_gradients(model, batch, PREFIX)
-    assert losses.teacher > 1e-3
-    assert losses.answers == 0.0
-    with original(model):
-        switched_off = read(model, batch.ids, PREFIX, None, None)
-    assert not torch.allclose(switched_off, read(model, batch.ids, PREFIX, None, None))
-
-
 def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
     sources: dict[str, tuple[float, BatchSource]] = {"facts": (3.0, facts()), "keeping": (1.0, keeping())}
     mixed = Mixture(sources, 0)
@@ -144,13 +94,3 @@ def test_a_mixture_draws_by_weight_and_refuses_another_ones_state() -> None:
         Mixture({"facts": (1.0, facts())}, 0).restore(mixed.state())
     with pytest.raises(InvalidInput, match="positive"):
         Mixture({"facts": (0.0, facts())}, 0)
-
-
-def test_varied_references_stay_short_and_answer_what_is_asked() -> None:
-    maker = facts(longest=100, whole=0.0)
-    seen = [reference for _ in range(20) for reference in maker.draw()]
-    assert any("\n" not in r.text for r in seen), "some are prose"
-    for reference in seen:
-        assert len(reference.ids) <= 100
-        for ways in reference.questions:
-            assert all(q.answer in reference.text for q in ways)

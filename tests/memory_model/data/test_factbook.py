@@ -54,8 +54,6 @@ def test_a_text_about_a_held_out_country_is_found_by_any_of_its_names(
     assert title in titles
 
 
-@pytest.mark.parametrize(
-    "title", ["Norway", "Republic", "French language", "Union", "South Korea", "The Islands", ""]
-)
+@pytest.mark.parametrize("title", ["Norway", "Republic", "French language", "Union", "South Korea", "The Islands", ""])
 def test_a_text_about_something_else_is_not_held_out(titles: factbook.HeldOutTitles, title: str) -> None:
     assert title not in titles

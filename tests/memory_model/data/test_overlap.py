@@ -23,9 +23,9 @@ def by_definition(sequence: Sequence[int], reference: Sequence[int]) -> float:
     """Every first position i_1, and all positions at most 2 |r| after it."""
     span = 2 * len(reference) + 1
     starts = range(len(sequence))
-    return max(
-        (longest_common_subsequence(sequence[s : s + span], reference) for s in starts), default=0
-    ) / len(reference)
+    return max((longest_common_subsequence(sequence[s : s + span], reference) for s in starts), default=0) / len(
+        reference
+    )
 
 
 tokens = st.lists(st.integers(0, 5), max_size=60)

@@ -47,12 +47,6 @@ def knowledge_base(texts: Sequence[str] = TEXTS) -> KnowledgeBase:
     return KnowledgeBase.of(texts, LetterEmbedder())  # type: ignore[arg-type]
 
 
-def test_every_row_reads_its_own_reference_and_four_others(loaded: LoadedModel) -> None:
-    for row, reads in zip(ROWS, evaluation(loaded, ()).given, strict=True):
-        assert len(reads) == len(set(reads)) == 5
-        assert row.knowledge in reads
-
-
 def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel) -> None:
     result = evaluation(loaded, CONDITIONS, knowledge_base=knowledge_base()).run()
     assert list(result) == list(CONDITIONS)
@@ -65,9 +59,7 @@ def test_all_conditions_are_scored_for_every_row(loaded: LoadedModel) -> None:
         assert "refused_wrongly" not in summary, "all rows are of one kind"
 
 
-def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
-    loaded: LoadedModel,
-) -> None:
+def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(loaded: LoadedModel) -> None:
     base = knowledge_base(TEXTS[:5])
     rows = [Row(TEXTS[0], "Land0?", "0 km", distractors=tuple(TEXTS[1:5]))]
     run = evaluation(loaded, ("memory", "memory_retrieved"), rows, knowledge_base=base, candidates=0)
@@ -78,9 +70,7 @@ def test_retrieved_memories_equal_given_ones_when_the_same_references_are_read(
     assert result["memory_retrieved"].nll == pytest.approx(result["memory"].nll, abs=1e-4)
 
 
-def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(
-    loaded: LoadedModel,
-) -> None:
+def test_a_part_of_the_knowledge_counts_as_found_where_it_holds_the_answer(loaded: LoadedModel) -> None:
     row = Row("One. Two is 7. Three.", "Two?", "7", title="T")
     for text, found in (("T\nTwo is 7.", 1.0), ("T\nThree.", 0.0), ("T\nOne. Two is 7. Three. Four.", 1.0)):
         base = knowledge_base([text])
@@ -93,9 +83,7 @@ def test_text_conditions_put_the_references_that_memory_reads_before_the_questio
 ) -> None:
     rows = [Row("body", "Q?", "A", title="T", distractors=("other", "third"))]
     run, prompts = evaluation(loaded, ("memory", "rag_five", "rag", "none"), rows), []
-    monkeypatch.setattr(
-        Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text)
-    )
+    monkeypatch.setattr(Subject, "prompt", lambda _, text: prompts.append(text) or loaded.tokenizer.encode(text))
     run.run()
     five = run.given[0]
     assert sorted(five) == ["T\nbody", "T\nother", "T\nthird"], "its own distractors"
@@ -166,9 +154,7 @@ def test_nearest_references_are_those_of_the_largest_cosine() -> None:
     for row, found in zip(cosines, base.nearest(queries, 3, candidates=0), strict=True):
         assert found == sorted(range(len(TEXTS)), key=lambda n: -row[n])[:3]
     assert base.nearest(["Land3"], 1, candidates=8) == [[3]]
-    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], (
-        "the others are not of the land that is named"
-    )
+    assert base.nearest(["What is the area of Land3?"], 5) == [[3]], "the others are not of the land that is named"
 
 
 def test_a_question_asks_with_its_last_tokens_and_documents_are_split_as_the_service_splits(

@@ -57,11 +57,7 @@ def opened(path: Path, prefix: list[int]) -> EdgeDecoder:
 
 
 def exported(
-    model: Decoder,
-    folder: Path,
-    precision: str = "float32",
-    spelling: str = "fused",
-    prefix: tuple[int, ...] = (),
+    model: Decoder, folder: Path, precision: str = "float32", spelling: str = "fused", prefix: tuple[int, ...] = ()
 ) -> Sequence:
     path = folder / "decoder.onnx"
     graphs = decoder_graphs(weights_of(model), model.config, precision, operators=[spelling])
@@ -112,9 +108,7 @@ def run_cuts(
 @pytest.mark.parametrize("budget", [*BUDGETS, "none"])
 @pytest.mark.parametrize("count", [0, 5])
 @pytest.mark.parametrize("spelling", OPERATORS)
-def test_logits_equal_torch_in_chunks_and_steps(
-    budget: str, count: int, spelling: str, tmp_path: Path
-) -> None:
+def test_logits_equal_torch_in_chunks_and_steps(budget: str, count: int, spelling: str, tmp_path: Path) -> None:
     model = random_model(config_of(budget))
     sets = [memories(model.config, count, seed) for seed in (1, 2)]
     cuts = [(0, 3, -1), (3, 67, 0), (67, 83, 1), *((i, i + 1, i < 85) for i in range(83, 88))]
@@ -190,9 +184,7 @@ def end_of_weights(graph: Path) -> int:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "int4"])
-def test_both_spellings_read_one_file_of_weights_and_agree(
-    precision: str, tied: bool, tmp_path: Path
-) -> None:
+def test_both_spellings_read_one_file_of_weights_and_agree(precision: str, tied: bool, tmp_path: Path) -> None:
     """The CPU opens its own spelling where there is one; the other stays for accelerators."""
     loaded = tiny_loaded(config=config_of("unequal heads", tied_embeddings=tied))
     model, path = loaded.model, tmp_path / "decoder.onnx"
@@ -213,12 +205,6 @@ def test_both_spellings_read_one_file_of_weights_and_agree(
         logits.append(sequence.read(ids, all_logits=True))
     np.testing.assert_allclose(*logits, atol=0.05 * float(np.abs(logits[0]).max()))
     assert [graph.fused for graph in graphs] == [True, False]
-
-
-def test_a_graph_that_computes_with_halves_has_no_spelling_for_the_cpu() -> None:
-    model = random_model(config_of())
-    graphs = decoder_graphs(weights_of(model), model.config, Precision("float16", compute="float16"))
-    assert list(graphs) == ["standard"]
 
 
 def test_zero_and_extreme_weights_are_quantized() -> None:

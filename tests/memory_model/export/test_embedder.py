@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -16,15 +15,7 @@ from memory_model.embedder import Embedder
 from memory_model.errors import CorruptFile, InvalidInput, MissingFile
 from memory_model.export.embedder import encoder_graph, export_embedder
 from memory_model.models.encoder import read_encoder
-from tests.memory_model.encoder_folders import (
-    TEXTS,
-    bert,
-    expected,
-    save,
-    say_pooling,
-    unigram_tokenizer,
-    xlm_r,
-)
+from tests.memory_model.encoder_folders import TEXTS, bert, expected, save, say_pooling, unigram_tokenizer, xlm_r
 
 TOLERANCE = 1e-5  # float32 sums in another order
 LAYOUTS = ("safetensors", "sharded", "bin", "sharded-bin")
@@ -73,9 +64,7 @@ def test_names_may_have_a_prefix(prefix: str, tmp_path: Path) -> None:
     source = save(model, tmp_path / "tiny", "bin", "cls")
     torch.save({prefix + n: t for n, t in model.state_dict().items()}, source / "pytorch_model.bin")
     export_embedder(source, tmp_path / "out")
-    np.testing.assert_allclose(
-        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
-    )
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE)
 
 
 def test_positions_are_cut_and_texts_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,21 +74,15 @@ def test_positions_are_cut_and_texts_with_them(tmp_path: Path, monkeypatch: pyte
     graph = onnx.load(str(tmp_path / "out" / "embedder.onnx")).graph
     assert [9, 32] in [list(t.dims) for t in graph.initializer]
     assert [66, 32] not in [list(t.dims) for t in graph.initializer]
-    np.testing.assert_allclose(
-        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls", 9), atol=TOLERANCE
-    )
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls", 9), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("make", [xlm_r, bert])
 def test_int8_is_near_float32_in_any_company(make: object, tmp_path: Path) -> None:
     source = save(make(), tmp_path / "tiny", pooling="mean")  # type: ignore[operator]
-    exact, rounded = (
-        Embedder(export_embedder(source, tmp_path / p, p) and tmp_path / p) for p in ("float32", "int8")
-    )
+    exact, rounded = (Embedder(export_embedder(source, tmp_path / p, p) and tmp_path / p) for p in ("float32", "int8"))
     vectors = rounded.embed(TEXTS)
-    assert (exact.embed(TEXTS) * vectors).sum(
-        axis=1
-    ).min() > 0.99  # 7 bits of weights of 32 inputs: 1e-3 to 1e-2
+    assert (exact.embed(TEXTS) * vectors).sum(axis=1).min() > 0.99  # 7 bits of weights of 32 inputs: 1e-3 to 1e-2
     alone = np.concatenate([rounded.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(vectors, alone, atol=TOLERANCE)
     assert rounded.config.precision == "int8"
@@ -112,9 +95,7 @@ def published_onnx(source: Path, folder: Path, output: str) -> Path:
     if output != "sentence_embedding":  # a graph without pooling: cut off behind the last Reshape
         node = [n for n in model.graph.node if n.op_type == "Reshape"][-1]
         shape = ["texts", "tokens", 32]
-        model.graph.output[0].CopyFrom(
-            onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape)
-        )
+        model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape))
         last = list(model.graph.node).index(node)
         node.output[0] = output
         del model.graph.node[last + 1 :]
@@ -136,23 +117,9 @@ def test_a_published_graph_is_copied_with_its_external_data(output: str, tmp_pat
     assert (config.name, config.pooling, config.dim) == ("bge", "cls", 32)
     assert (config.max_tokens, config.precision, config.source) == (64, "float32", "onnx/model.onnx")
     assert {"model.onnx_data", "Constant_7_attr__value"} <= {p.name for p in (tmp_path / "out").iterdir()}
-    np.testing.assert_allclose(
-        Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE
-    )
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected(model, "cls"), atol=TOLERANCE)
     with pytest.raises(InvalidInput, match=r"copied as it is: int8 needs model\.safetensors"):
         export_embedder(published, tmp_path / "int8", "int8")
-
-
-def test_weights_are_preferred_to_a_graph_and_both_choices_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = save(xlm_r(), tmp_path / "bge", "bin")
-    published_onnx(source, source, "sentence_embedding")
-    with caplog.at_level(logging.WARNING):
-        config = export_embedder(source, tmp_path / "out", "int8")
-    assert config.source == "pytorch_model.bin"
-    assert "weights are exported, not its onnx/model.onnx" in caplog.text
-    assert "no 1_Pooling/config.json: cls pooling" in caplog.text
 
 
 def change_config(folder: Path, **values: object) -> None:

@@ -26,9 +26,7 @@ ROWS = [
 @pytest.mark.parametrize("block", [32, 64])
 def test_calibrated_codes_keep_outputs_better_than_the_nearest(block: int) -> None:
     rng = np.random.default_rng(0)
-    inputs = rng.standard_normal((2000, 12)) @ rng.standard_normal((12, 96)) + 0.1 * rng.standard_normal(
-        (2000, 96)
-    )
+    inputs = rng.standard_normal((2000, 12)) @ rng.standard_normal((12, 96)) + 0.1 * rng.standard_normal((2000, 96))
     weight = rng.standard_normal((96, 40)).astype(np.float32)
     moment = (inputs.T @ inputs / len(inputs)).astype(np.float32)
 

@@ -105,9 +105,7 @@ def test_pages_of_a_pdf_are_one_document_and_scans_are_named(tmp_path: Path) -> 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".txt", ".md", ".html", ".pdf"])
 @settings(deadline=None, max_examples=20)
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_bytes_make_a_reader_raise(
-    suffix: str, content: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_bytes_make_a_reader_raise(suffix: str, content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / f"fuzzed{suffix}"
     file.write_bytes(content)
     for document in read(file):
@@ -119,9 +117,7 @@ def test_lines_of_facts_in_markdown_stay_lines_and_wrapped_prose_runs_on(tmp_pat
     page = tmp_path / "handbook.md"
     page.write_text("Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet\nat noon.\n")
     (document,) = read(page)
-    assert (
-        document.text == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
-    )
+    assert document.text == "Paid leave: 31 days a year\nOffice: Velmora, 12 Harbour Street\n\nWe meet at noon."
 
 
 def test_markdown_takes_its_title_from_the_first_heading(tmp_path: Path) -> None:
@@ -156,10 +152,7 @@ def test_only_known_files_are_sources(tmp_path: Path) -> None:
     assert [path.name for path in find_sources([tmp_path])] == ["a.md", "b.txt", "d.jsonl"]
     with pytest.raises(InvalidInput, match=r"c\.docx"):
         find_sources([tmp_path / "c.docx"])
-    assert [path.name for path in find_sources([tmp_path / "**/*.jsonl", tmp_path / "a.md"])] == [
-        "d.jsonl",
-        "a.md",
-    ]
+    assert [path.name for path in find_sources([tmp_path / "**/*.jsonl", tmp_path / "a.md"])] == ["d.jsonl", "a.md"]
     for nothing in ("none.txt", "*.csv"):
         with pytest.raises(MissingFile):
             find_sources([tmp_path / nothing])

@@ -69,22 +69,16 @@ def sentence_piece(unigram: bool = False) -> Tokenizer:
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     else:
         vocabulary = {p: n for n, p in enumerate(pieces)}
-        tokenizer = Tokenizer(
-            models.BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-        )
+        tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         tokenizer.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         )
-    tokenizer.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<s>", "</s>")]
-    )
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<s>", "</s>")])
     return tokenizer
 
 
-def add_tokenizer(
-    folder: Path, tokenizer: Tokenizer | None = None, template: str = CHATML, **settings: Any
-) -> None:
+def add_tokenizer(folder: Path, tokenizer: Tokenizer | None = None, template: str = CHATML, **settings: Any) -> None:
     """tokenizer.json and tokenizer_config.json."""
     tokenizer = tokenizer or byte_level()
     named = settings or {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}

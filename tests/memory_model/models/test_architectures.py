@@ -92,9 +92,7 @@ def test_a_memory_of_all_tokens_is_read_as_transformers_reads_the_text(pair: Pai
     chunk = torch.tensor([[-1] * len(prefix) + [0] * len(text)])
     own = positions[: len(prefix)] + positions[-len(text) :]
     with torch.inference_mode():
-        hidden = loaded.model.hidden(
-            torch.tensor([prefix + text]), torch.tensor([own]), memory=read, chunk_BT=chunk
-        )
+        hidden = loaded.model.hidden(torch.tensor([prefix + text]), torch.tensor([own]), memory=read, chunk_BT=chunk)
         ours = loaded.model.head(hidden)[0, len(prefix) :].numpy()
     close(ours, their_logits(pair.theirs, prefix + reference + text, positions)[-len(text) :])
 

@@ -16,14 +16,7 @@ from memory_model.data.batches import IGNORE, conversation_tokens
 from memory_model.errors import InvalidInput
 from memory_model.models.huggingface import HuggingFaceFolder
 from memory_model.tokenizer import SpecialTokens, Tokenizer
-from tests.memory_model.models.published import (
-    CHATML,
-    LLAMA2,
-    add_tokenizer,
-    byte_level,
-    published,
-    sentence_piece,
-)
+from tests.memory_model.models.published import CHATML, LLAMA2, add_tokenizer, byte_level, published, sentence_piece
 
 LLAMA = SpecialTokens(bos=1, eos=2, end_of_turn=2)
 KINDS = {
@@ -44,9 +37,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[Backend, str, Tokenizer]:
     return backend, template, Tokenizer.from_json(backend.to_str(), special)
 
 
-def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(
-    kind: tuple[Backend, str, Tokenizer],
-) -> None:
+def test_a_prompt_is_the_whole_rendered_text_encoded_by_transformers(kind: tuple[Backend, str, Tokenizer]) -> None:
     backend, template, tokenizer = kind
     bos, eos = (backend.id_to_token(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
     theirs = tf.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)
@@ -84,12 +75,6 @@ def test_a_special_token_within_an_answer_costs_no_space(words: list[str]) -> No
     spelled = [[0] if word == "<unk>" else tokenizer.encode_next(word) for word in words]
     stream, ids = StreamText(tokenizer), [i for word in spelled for i in word]
     assert "".join([stream.push(i) for i in ids]) + stream.flush() == tokenizer.decode(ids)
-
-
-def test_a_token_alone_keeps_its_space(kind: tuple[Backend, str, Tokenizer]) -> None:
-    tokenizer = kind[2]
-    pieces = [tokenizer.piece(i) for i in tokenizer.encode("Paris is in France.")]
-    assert "".join(pieces).strip() == "Paris is in France."
 
 
 def test_special_tokens_are_what_the_folder_names(tmp_path: Path) -> None:

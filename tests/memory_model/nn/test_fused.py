@@ -15,9 +15,7 @@ EXACT, HALF = {"atol": 1e-5, "rtol": 1e-5}, {"atol": 3e-2, "rtol": 3e-2}
 """float32 differs by the order of sums; bfloat16 by some of its steps of 2^-8."""
 
 
-def agree(
-    ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list[Tensor], **close: float
-) -> None:
+def agree(ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list[Tensor], **close: float) -> None:
     """Outputs and gradients of all inputs, for a random gradient of the output."""
     found = []
     for function in (ours, plain):

@@ -43,25 +43,6 @@ def test_memories_do_not_depend_on_the_batch_and_a_full_device_gets_smaller_ones
         np.testing.assert_allclose(one.values, other.values, atol=1e-5)
 
 
-def test_passes_come_one_by_one_and_have_every_reference_once(
-    writer: MemoryWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "batch_tokens", 1)
-    passes = list(writer.passes(TEXTS))
-    assert sorted(place for places, _ in passes for place in places) == list(range(len(TEXTS)))
-    tokens = [memories[0].tokens for _, memories in passes]
-    assert tokens == sorted(tokens)
-    assert len(passes) == len(TEXTS)
-
-
-def test_bfloat16_writes_nearly_the_same_memories(writer: MemoryWriter) -> None:
-    exact = writer.write(TEXTS[:1])[0]
-    reduced = MemoryWriter(writer.model, writer.tokenizer, precision=torch.bfloat16).write(TEXTS[:1])[0]
-    assert reduced.keys.dtype == np.float32
-    error = np.linalg.norm(reduced.values - exact.values) / np.linalg.norm(exact.values)
-    assert 0 < error < 0.1
-
-
 def test_a_device_that_is_not_there_is_refused_with_what_to_do() -> None:
     assert writing_device("cpu").type == "cpu"
     assert writing_device("auto").type in ("cpu", "cuda")

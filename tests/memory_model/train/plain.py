@@ -20,9 +20,7 @@ def plain_losses(model: Decoder, batch: Batch, prefix: Sequence[int]) -> tuple[T
     """Cross-entropy and divergence from the teacher, nats a token."""
     memory = None
     if len(batch.reference_ids):
-        memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix).select(
-            batch.memories
-        )
+        memory = write_memories(model, batch.reference_ids, batch.reference_lengths, prefix).select(batch.memories)
     hidden = read(model, batch.ids, prefix, memory, batch.chunks)
     answers = divergence = hidden.new_zeros(())
     learned = batch.labels[:, 1:] != IGNORE

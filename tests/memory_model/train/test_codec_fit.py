@@ -12,7 +12,6 @@ from memory_model.codec.payload import ExplicitMemory
 from memory_model.config import MemoryConfig, MemoryHead
 from memory_model.data.batches import IGNORE, Batch
 from memory_model.errors import InvalidInput
-from memory_model.nn.writing import write_memories
 from memory_model.train.codec_fit import reading_metrics, recipe, written_vectors
 from tests.memory_model.tiny import PREFIX, tiny_config, tiny_model
 
@@ -28,9 +27,7 @@ def batch(seed: int = 0) -> Batch:
     labels[:, -5:] = ids[:, -5:]
     lengths = torch.randint(9, 17, (6,), generator=random)
     memories = torch.stack([torch.randperm(6, generator=random)[:3] for _ in range(4)])[:, None]
-    return Batch(
-        torch.randint(0, 64, (6, 16), generator=random), lengths, ids, labels, memories, torch.zeros_like(ids)
-    )
+    return Batch(torch.randint(0, 64, (6, 16), generator=random), lengths, ids, labels, memories, torch.zeros_like(ids))
 
 
 def test_a_recipe_is_parts_and_bits_of_a_token_or_faiss() -> None:
@@ -73,19 +70,7 @@ def test_a_values_metric_is_what_the_output_projection_makes_of_an_error() -> No
     rng = np.random.default_rng(0)
     error = rng.normal(size=8)
     out = model.blocks[2].self_attn.o_proj.weight.detach().double().numpy()
-    moved = sum(
-        float(((out[:, h * 8 : (h + 1) * 8] @ error) ** 2).sum()) for h in (0, 1)
-    )  # head 0's two queries
+    moved = sum(float(((out[:, h * 8 : (h + 1) * 8] @ error) ** 2).sum()) for h in (0, 1))  # head 0's two queries
     other = rng.normal(size=8)
     moved_other = sum(float(((out[:, h * 8 : (h + 1) * 8] @ other) ** 2).sum()) for h in (0, 1))
     assert error @ metrics[3] @ error / (other @ metrics[3] @ other) == pytest.approx(moved / moved_other)
-
-
-def test_metrics_are_in_the_unit_of_their_vectors_spread() -> None:
-    model, read = tiny_model(CONFIG), batch()
-    metrics = reading_metrics(model, iter([read]), PREFIX)
-    with torch.no_grad():
-        written = write_memories(model, read.reference_ids, read.reference_lengths, PREFIX)
-    values = written.values[:, 16:][written.valid[:, 16:]].numpy()
-    spread = np.cov(values.T, bias=True)
-    assert np.trace(metrics[3] @ spread) == pytest.approx(1.0, rel=1e-4)

@@ -18,26 +18,11 @@ from memory_model.data.retrieved import RetrievalPlan, RetrievedSequences, overl
 from memory_model.data.running_text import ContinualBatches
 from memory_model.errors import InvalidInput
 from memory_model.tokenizer import Tokenizer
-from memory_model.train.losses import batch_gradients
-from tests.edge_client.tiny_bundle import byte_tokenizer, tiny_loaded
-from tests.memory_model.tiny import PREFIX
+from tests.edge_client.tiny_bundle import byte_tokenizer
 
 PLAN = RetrievalPlan(tokens=96, chunk_tokens=16, reference_tokens=32, shared=3, candidates=12)
 TOKENIZER = Tokenizer.from_json(byte_tokenizer())
-WORDS = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "flint",
-    "grove",
-    "haven",
-    "inlet",
-    "jetty",
-    "knoll",
-    "ledge",
-]
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "flint", "grove", "haven", "inlet", "jetty", "knoll", "ledge"]
 
 
 class CountingEmbedder:
@@ -73,9 +58,7 @@ def corpus(folder: Path, count: int = 60) -> Path:
     return folder
 
 
-def made(
-    folder: Path, plan: RetrievalPlan = PLAN, embedder: CountingEmbedder | None = None
-) -> RetrievedSequences:
+def made(folder: Path, plan: RetrievalPlan = PLAN, embedder: CountingEmbedder | None = None) -> RetrievedSequences:
     files = corpus_files(corpus(folder / "corpus"))
     return prepare(files, TOKENIZER, embedder or CountingEmbedder(), folder / "made", plan)
 
@@ -125,9 +108,7 @@ def test_what_is_held_out_is_neither_read_nor_learned(data: RetrievedSequences) 
     assert sum(f"Tale {n}\n" in everything for n in range(60)) > 50
 
 
-def test_an_interrupted_preparation_goes_on_where_it_stopped(
-    tmp_path: Path, data: RetrievedSequences
-) -> None:
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path: Path, data: RetrievedSequences) -> None:
     whole = CountingEmbedder()
     made(tmp_path / "whole", embedder=whole)
     assert whole.calls >= 3
@@ -172,17 +153,6 @@ def test_every_epoch_has_every_sequence_once_and_a_restored_source_goes_on(data:
     again = ContinualBatches(data, seed=0, rows=1)
     again.restore({"drawn": size})
     assert [again.next().ids[0].numpy().tobytes() for _ in range(size)] == drawn[size:]
-
-
-def test_the_warm_up_has_the_same_sequences_and_writes_nothing(data: RetrievedSequences) -> None:
-    plain, reading = ContinualBatches(data, seed=2, warmup=True), ContinualBatches(data, seed=2)
-    batch = plain.next()
-    assert torch.equal(batch.ids, reading.next().ids)
-    assert len(batch.reference_ids) == 0
-    assert (batch.memories == -1).all()
-    model = tiny_loaded().model
-    with torch.no_grad():
-        assert batch_gradients(model, batch, PREFIX).answers > 0
 
 
 def test_text_that_is_too_short_and_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -38,18 +38,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
 
     def command(run: str, *more: str) -> list[str]:
         where = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "facts.jsonl")]
-        sizes = [
-            "--steps",
-            "4",
-            "--conversations",
-            "3",
-            "--rank",
-            "2",
-            "--accumulate",
-            "2",
-            "--learning-rate",
-            "0.02",
-        ]
+        sizes = ["--steps", "4", "--conversations", "3", "--rank", "2", "--accumulate", "2", "--learning-rate", "0.02"]
         return ["adapt", "--out", str(tmp_path / run), *where, *sizes, *more]
 
     alone = CliRunner().invoke(app, command("alone"))
@@ -73,9 +62,7 @@ def test_two_processes_tune_like_one_and_one_goes_on_with_their_run(tmp_path: Pa
     assert "resuming at step 4" in " ".join(finished.output.split())
 
 
-def test_batches_that_cannot_be_shared_evenly_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.memory_model.train.test_tuner import tuner
 
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -88,9 +75,7 @@ def test_a_folder_is_held_until_its_process_ends_however_it_ends(tmp_path: Path)
         "import sys, time, pathlib\nfrom memory_model.train.distributed import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

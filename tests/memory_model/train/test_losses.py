@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from memory_model.data.batches import IGNORE, Batch, buckets
+from memory_model.data.batches import Batch
 from memory_model.data.conversations import Sizes
 from memory_model.nn.adapter import attach, checkpoint_layers
 from memory_model.nn.decoder import Decoder, MemoryBatch
@@ -73,30 +73,6 @@ def test_recomputing_layers_changes_no_gradient() -> None:
         batch_gradients(model.float(), batch, PREFIX)
         found.append(gradients(parameters))
     assert torch.equal(*found)
-
-
-def test_tokens_and_padding_are_counted() -> None:
-    batch = facts(MIXED).next()
-    assert batch.lengths is not None
-    assert batch.teacher is not None
-    assert batch.teacher.lengths is not None
-    model, _ = tuned()
-    done = batch_gradients(model, batch, PREFIX)
-    assert done.tokens == int(batch.lengths.sum() + batch.reference_lengths.sum())
-    assert done.real == done.tokens + int(batch.teacher.lengths.sum())
-    whole = batch.ids.numel() + batch.reference_ids.numel() + batch.teacher.ids.numel()
-    assert done.real <= done.computed < whole
-    assert all(seconds > 0 for seconds in done.seconds.values())
-    for row, length in enumerate(batch.lengths.tolist()):
-        assert (batch.labels[row, length:] == IGNORE).all()
-
-
-def test_buckets_hold_every_row_once_and_waste_little() -> None:
-    lengths = [5, 90, 7, 300, 6, 88, 301]
-    assert buckets(lengths, fixed=10) == [[0, 4, 2], [5, 1], [3, 6]]
-    limited = buckets(lengths, fixed=10_000, most=200)
-    assert sorted(n for rows in limited for n in rows) == list(range(7))
-    assert all(len(rows) == 1 or len(rows) * max(lengths[n] for n in rows) <= 200 for rows in limited)
 
 
 def test_codec_noise_has_the_asked_share_and_spares_rows_that_hold_nothing() -> None:

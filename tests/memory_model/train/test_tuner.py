@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -117,12 +115,3 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Adapter.load(path)
     with pytest.raises(MissingFile, match="adapt"):
         Adapter.load(tmp_path / "none")
-
-
-def test_the_learning_rate_warms_up_stays_and_decays() -> None:
-    plan = replace(TuningPlan(), steps=100, warmup=10, decay=0.3, learning_rate=1.0)
-    rates = [plan.rate(step) for step in range(100)]
-    assert rates[0] == pytest.approx(0.1)
-    assert set(rates[10:70]) == {1.0}
-    assert all(a > b for a, b in pairwise(rates[70:]))
-    assert 0.1 <= rates[-1] < 0.15

@@ -58,9 +58,7 @@ TOO_SMALL = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_TOO_SMALL")
 MISSING = (grpc.StatusCode.NOT_FOUND, "KNOWLEDGE_BASE_NOT_FOUND")
 
 
-def test_without_a_key_nothing_is_answered_but_health_and_made_up_calls_leave_no_series(
-    guarded: Guarded,
-) -> None:
+def test_without_a_key_nothing_is_answered_but_health_and_made_up_calls_leave_no_series(guarded: Guarded) -> None:
     nobody = guarded.nobody
     assert why(lambda: nobody.models.Describe(models_pb2.DescribeRequest(), timeout=60)) == NO_KEY
     assert why(lambda: nobody.hits("default", "x")) == NO_KEY
@@ -151,9 +149,7 @@ def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(
         done = CliRunner().invoke(app, ["keys", *words, "--keys", str(path)], env={"COLUMNS": "200"})
         return done.exit_code, done.stdout
 
-    code, secret = keys(
-        "create", "phones", "--grant", "notes:read", "--tenant", "acme", "--expires-days", "1"
-    )
+    code, secret = keys("create", "phones", "--grant", "notes:read", "--tenant", "acme", "--expires-days", "1")
     prefix, key_id, hidden = secret.strip().split("_", 2)
     assert (code, prefix, hidden in path.read_text()) == (0, "m3", False)
     assert path.stat().st_mode & 0o077 == 0
@@ -162,9 +158,7 @@ def test_the_commands_change_a_file_that_keeps_no_secret_and_is_its_owners_only(
     assert keys("quota", "acme", "--references", "7")[0] == 0
     assert KeyFile.read(path).quotas["acme"].references == 7
     listed = keys("list")[1]
-    assert all(
-        part in listed for part in ("phones", "notes:read", "active", "phone.example", "handbook:read")
-    )
+    assert all(part in listed for part in ("phones", "notes:read", "active", "phone.example", "handbook:read"))
     assert keys("revoke", key_id)[0] == keys("certificate", "phone.example")[0] == 0
     assert "revoked" in keys("list")[1]
     assert KeyFile.read(path).certificates == ()

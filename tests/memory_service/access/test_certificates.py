@@ -53,9 +53,7 @@ def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mutual]:
         yield Mutual(keys, client)
 
 
-@pytest.mark.parametrize(
-    ("identity", "names"), [("phone", ()), ("phone.example", ("other.example", "phone.example"))]
-)
+@pytest.mark.parametrize(("identity", "names"), [("phone", ()), ("phone.example", ("other.example", "phone.example"))])
 def test_a_certificate_opens_what_its_identity_was_granted_and_no_more_and_no_longer(
     mutual: Mutual, identity: str, names: tuple[str, ...]
 ) -> None:

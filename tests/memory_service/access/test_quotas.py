@@ -41,9 +41,7 @@ def guard_of(store: Store, now: list[float]) -> WriteGuard:
     return WriteGuard(store, lambda _: Quota(references=LIMIT), clock=lambda: now[0])
 
 
-def write(
-    guard: WriteGuard, store: Store, base: KnowledgeBase, key: str, count: int, version: int = 0
-) -> None:
+def write(guard: WriteGuard, store: Store, base: KnowledgeBase, key: str, count: int, version: int = 0) -> None:
     new = document(key, *(f"{key} {version} {n}" for n in range(count)))
     with guard.writing(base, [new]):
         store.write(base, [new])

@@ -48,9 +48,7 @@ def test_an_export_holds_everything_once_in_the_order_of_ids_and_goes_on_after_o
 def test_an_export_of_an_older_revision_is_refused(client: Client) -> None:
     revision = next(client.export("exported")).head.revision
     client.ingest("exported", document("k0", "Text number 0, anew.", "Title 0"))
-    assert (
-        refused(lambda: list(client.export("exported", revision=revision))).reason == "KNOWLEDGE_BASE_CHANGED"
-    )
+    assert refused(lambda: list(client.export("exported", revision=revision))).reason == "KNOWLEDGE_BASE_CHANGED"
 
 
 @pytest.mark.parametrize(

@@ -160,14 +160,10 @@ def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def many(count: int) -> Any:
     """Every example is new: what is sought is a request that breaks the service, not the smallest one."""
-    return settings(
-        max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
+    return settings(max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize(
-    "count", [FEW, pytest.param(8000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [FEW, pytest.param(8000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_malformed_requests_are_refused_and_change_nothing_of_others(fuzzed: Fuzzed, count: int) -> None:
     asked = itertools.count()
 
@@ -183,9 +179,7 @@ def test_malformed_requests_are_refused_and_change_nothing_of_others(fuzzed: Fuz
     fuzzed.check()
 
 
-@pytest.mark.parametrize(
-    "count", [FEW, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [FEW, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_noise_on_the_socket_disturbs_nobody(fuzzed: Fuzzed, count: int) -> None:
     @many(count)
     @given(NOISE)

@@ -16,14 +16,7 @@ from memory_service.stores import KnowledgeBase, NewDocument, Written
 from memory_service.stores.local.store import LocalStore
 from protos.memory.v1 import ingestion_pb2 as pb
 from tests.memory_service.encoders import DIMENSION, HashEncoder, identity_of, payload_of, vector_of
-from tests.memory_service.running import (
-    Client,
-    document,
-    ingest_requests,
-    outcome,
-    refused,
-    running,
-)
+from tests.memory_service.running import Client, document, ingest_requests, outcome, refused, running
 
 MODEL_ID = identity_of("test").model_id
 STORED, REPLACED = pb.INGEST_OUTCOME_STORED, pb.INGEST_OUTCOME_REPLACED
@@ -31,9 +24,7 @@ UNCHANGED = pb.INGEST_OUTCOME_UNCHANGED
 LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
 
 
-def upsert(
-    client: Client, kb: str, one: pb.Document | pb.PreparedDocument, **more: Any
-) -> pb.Acknowledgement:
+def upsert(client: Client, kb: str, one: pb.Document | pb.PreparedDocument, **more: Any) -> pb.Acknowledgement:
     kind = "prepared" if isinstance(one, pb.PreparedDocument) else "document"
     request = pb.UpsertRequest(knowledge_base=kb, create_if_missing=True, **{kind: one}, **more)
     return client.ingestion.Upsert(request, timeout=60).acknowledged
@@ -212,9 +203,7 @@ def test_a_failure_says_whether_the_document_may_be_sent_again(
     failing = [error, error]
     write = LocalStore.write
 
-    def write_or_fail(
-        store: LocalStore, base: KnowledgeBase, documents: Sequence[NewDocument]
-    ) -> list[Written]:
+    def write_or_fail(store: LocalStore, base: KnowledgeBase, documents: Sequence[NewDocument]) -> list[Written]:
         if failing:
             raise failing.pop()
         return write(store, base, documents)

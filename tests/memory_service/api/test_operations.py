@@ -64,10 +64,7 @@ def test_health_and_metrics_follow_the_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["file", pytest.param("chdb", marks=pytest.mark.slow)])
 def test_health_follows_the_folder_of_an_embedded_store(tmp_path: Path, engine: str) -> None:
     folder, away = tmp_path / "s", tmp_path / "away"
-    with running(tmp_path, HashEncoder(), store=f"{engine}://{folder}", health_interval_s=0.05) as (
-        client,
-        _,
-    ):
+    with running(tmp_path, HashEncoder(), store=f"{engine}://{folder}", health_interval_s=0.05) as (client, _):
         assert status(client) == 1
         folder.rename(away)  # as when its disk is no longer mounted
         eventually(lambda: status(client) == 2)

@@ -55,16 +55,12 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
     statuses: list[int] = []
     over = threading.Event()
     with (
-        running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/replica", warm_up=False) as (
-            other,
-            beside,
-        ),
+        running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/replica", warm_up=False) as (other, beside),
         service(tmp_path, engine="chdb", seconds_per_reference=0.02) as first,
         client_of(first) as client,
         # As `edge_client` does, from whichever of the two replicas is there.
         grpc.insecure_channel(
-            f"ipv4:{first.address},127.0.0.1:{beside.port}",
-            options=channel_options(ChannelSettings(first.address)),
+            f"ipv4:{first.address},127.0.0.1:{beside.port}", options=channel_options(ChannelSettings(first.address))
         ) as channel,
         ThreadPoolExecutor(4) as pool,
     ):
@@ -72,9 +68,7 @@ def test_sigterm_drains_no_device_notices_and_a_stream_can_go_on_afterwards(tmp_
             each.ingest("kb", document("first", "First."))
 
         def watch_health() -> None:
-            watching = health_pb2_grpc.HealthStub(client.channel).Watch(
-                health_pb2.HealthCheckRequest(), timeout=300
-            )
+            watching = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=300)
             with contextlib.suppress(grpc.RpcError):
                 statuses.extend(reply.status for reply in watching)
 

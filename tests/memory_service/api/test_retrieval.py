@@ -22,9 +22,7 @@ X = vector_of("x").tobytes()
 @pytest.fixture(scope="module", autouse=True)
 def _documents(client: Client) -> None:
     colours = ("red", "green", "blue")
-    client.ingest(
-        "facts", *(document(f"d{n}", f"Fact number {n}.", f"T{n}", colour=colours[n % 3]) for n in range(30))
-    )
+    client.ingest("facts", *(document(f"d{n}", f"Fact number {n}.", f"T{n}", colour=colours[n % 3]) for n in range(30)))
     client.ingest("others", document("o", "Fact number 3 of others.", "T3"))
 
 
@@ -40,9 +38,7 @@ def why(client: Client, **request: Any) -> Refusal:
     return refused(lambda: ask(client, **request))
 
 
-def test_the_nearest_memories_come_with_their_documents_and_payloads(
-    client: Client, encoder: HashEncoder
-) -> None:
+def test_the_nearest_memories_come_with_their_documents_and_payloads(client: Client, encoder: HashEncoder) -> None:
     query = vector_of(text(7))
     response = client.retrieve("facts", query[None], return_text=True)
     (result,) = response.results

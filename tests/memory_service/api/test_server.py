@@ -32,9 +32,7 @@ class Moody(HashEncoder):
 
 def test_a_document_the_model_cannot_encode_fails_alone(tmp_path: Path) -> None:
     with running(tmp_path, Moody()) as (client, _):
-        documents = [
-            document(f"d{n}", text) for n, text in enumerate(["one", "crash", "two", "nan", "three"])
-        ]
+        documents = [document(f"d{n}", text) for n, text in enumerate(["one", "crash", "two", "nan", "three"])]
         answers = client.ingest("kb", *documents)[1:]
         assert [outcome(a) for a in answers] == [1, "ENCODING_FAILED", 1, "VECTOR_NOT_FINITE", 1]
         assert len(client.hits("kb", "one")) == 3
@@ -89,9 +87,7 @@ def test_waiting_retrievals_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
             return retrieve(base, query)
 
         monkeypatch.setattr(server.store, "retrieve", slow)
-        request = retrieval_pb2.RetrieveRequest(
-            knowledge_base="default", query_vectors=vector_of("x").tobytes()
-        )
+        request = retrieval_pb2.RetrieveRequest(knowledge_base="default", query_vectors=vector_of("x").tobytes())
         first = client.retrieval.Retrieve.future(request, timeout=60)
         assert asked.wait(60)
         assert refused(lambda: client.retrieval.Retrieve(request, timeout=60)).reason == "OVERLOADED"
@@ -111,9 +107,7 @@ def test_a_name_that_the_store_must_look_up_holds_up_no_other_call(
             return find(name)
 
         monkeypatch.setattr(server.store, "knowledge_base", slow)
-        request = retrieval_pb2.RetrieveRequest(
-            knowledge_base="unknown", query_vectors=vector_of("x").tobytes()
-        )
+        request = retrieval_pb2.RetrieveRequest(knowledge_base="unknown", query_vectors=vector_of("x").tobytes())
         unknown = client.retrieval.Retrieve.future(request, timeout=60)
         client.ingest("kb", document("a", "A."))
         assert client.hits("kb", "A.")

@@ -23,9 +23,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: list[Any] = []
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self.spans += [
-            span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans
-        ]
+        self.spans += [span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
 
 

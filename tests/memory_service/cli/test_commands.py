@@ -65,9 +65,7 @@ def test_files_of_every_kind_are_ingested_and_errors_named(running: Service, tmp
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(running: Service, tmp_path: Path) -> None:
-    facts = write_jsonl(
-        tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100))
-    )
+    facts = write_jsonl(tmp_path / "many.jsonl", *({"key": f"k{n}", "text": f"Text {n}."} for n in range(100)))
     process = subprocess.Popen(
         [*PROGRAM, "ingest", str(facts), "--kb", "many", "--address", running.address],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **ENVIRONMENT},
@@ -132,9 +130,7 @@ def test_serve_names_what_is_missing_before_it_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused = CliRunner().invoke(
-        app, ["serve", "--listen", "127.0.0.1:0", "--store", f"file://{tmp_path}/x", *options]
-    )
+    refused = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", "--store", f"file://{tmp_path}/x", *options])
     assert refused.exit_code == 1
     (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
     assert says in line
@@ -142,9 +138,7 @@ def test_serve_names_what_is_missing_before_it_listens(
 
 
 def test_documents_are_listed_shown_and_deleted(running: Service, tmp_path: Path) -> None:
-    notes = [
-        {"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)
-    ]
+    notes = [{"key": f"notes/{n}", "title": "T", "text": f"Note {n}.", "metadata": {"n": n}} for n in range(4)]
     facts = write_jsonl(tmp_path / "notes.jsonl", *notes, {"key": "other", "text": "Something else."})
     assert command(running, "ingest", facts, "--kb", "docs").exit_code == 0
     listed = command(running, "documents", "list", "docs", "--prefix", "notes/")

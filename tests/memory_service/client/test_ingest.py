@@ -28,9 +28,7 @@ def counted(to: Destination, count: int) -> Counter[str]:
     return Counter(row.outcome for row in Ingestion(to).run(rows(count)))
 
 
-def test_a_store_that_is_away_for_a_while_fails_no_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_away_for_a_while_fails_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s") as (_, server):
         monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
         to = Destination(f"127.0.0.1:{server.port}", "default")
@@ -56,10 +54,7 @@ def test_a_store_that_is_away_for_a_while_fails_no_document(
 def test_what_fails_again_and_again_fails_in_the_end_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", ingest_batch_references=1) as (
-        _,
-        server,
-    ):
+    with running(tmp_path, HashEncoder(), store=f"file://{tmp_path}/s", ingest_batch_references=1) as (_, server):
         monkeypatch.setattr(StoreUnavailable, "retry_after_s", 0.05)
         to = Destination(f"127.0.0.1:{server.port}", "default")
         store = server.store
@@ -91,10 +86,7 @@ def test_a_service_that_is_killed_and_started_again_loses_and_doubles_nothing(tm
                 pass
         first.process.kill()
         first.process.wait(60)
-        with (
-            service(tmp_path, engine="file", MEMORY_SERVICE_LISTEN=address) as second,
-            client_of(second) as stubs,
-        ):
+        with service(tmp_path, engine="file", MEMORY_SERVICE_LISTEN=address) as second, client_of(second) as stubs:
             client.join(120)
             assert stubs.counts("default")[0] == 300
     assert found[0].total() == 300

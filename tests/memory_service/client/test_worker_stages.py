@@ -142,9 +142,7 @@ def test_a_document_that_the_model_cannot_write_fails_alone(
     assert done[1].reason == "ENCODING_FAILED"
 
 
-def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(
-    served: Served, tmp_path: Path
-) -> None:
+def test_a_worker_with_another_model_and_a_missing_knowledge_base_stop_it(served: Served, tmp_path: Path) -> None:
     with pytest.raises(ModelMismatch, match="service's model"):
         Write(Destination(served.address, "default"), HashModel(tmp_path, name="other"))
     nowhere = Destination(served.address, "nowhere")

@@ -76,9 +76,7 @@ def contents(client: Client, name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("place", ["folder", "s3://backups/of/facts"])
-def test_what_is_restored_is_what_was_saved(
-    service: tuple[Client, str], tmp_path: Path, s3: None, place: str
-) -> None:
+def test_what_is_restored_is_what_was_saved(service: tuple[Client, str], tmp_path: Path, s3: None, place: str) -> None:
     client, address = service
     target = str(tmp_path / "backup") if place == "folder" else place
     name = f"from-{place[:2]}"
@@ -112,9 +110,7 @@ def test_a_backup_that_broke_off_leaves_the_one_before(service: tuple[Client, st
     assert sorted(file.name for file in tmp_path.iterdir()) == [CHECKSUM, DATABASE]
 
 
-def test_a_backup_ends_whole_although_documents_change_meanwhile(
-    service: tuple[Client, str], tmp_path: Path
-) -> None:
+def test_a_backup_ends_whole_although_documents_change_meanwhile(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     client.ingest("busy", *[document(f"b{n}", f"Text {n}. " * 400) for n in range(12)])
     pages: list[int] = []
@@ -131,9 +127,7 @@ def test_a_backup_ends_whole_although_documents_change_meanwhile(
     assert contents(client, "busy-again") == contents(client, "busy")
 
 
-def test_a_document_larger_than_a_message_is_saved_and_restored(
-    service: tuple[Client, str], tmp_path: Path
-) -> None:
+def test_a_document_larger_than_a_message_is_saved_and_restored(service: tuple[Client, str], tmp_path: Path) -> None:
     client, address = service
     text = " ".join(f"Sentence {n} has quite a few words in it." for n in range(20_000))
     client.ingest("large", document("a", text), document("b", "Small."))
@@ -145,9 +139,7 @@ def test_a_document_larger_than_a_message_is_saved_and_restored(
 
 @pytest.mark.parametrize("name", [CHECKSUM, DATABASE])
 @pytest.mark.parametrize("harm", ["flipped", "cut", "gone"])
-def test_a_damaged_backup_restores_nothing(
-    service: tuple[Client, str], tmp_path: Path, name: str, harm: str
-) -> None:
+def test_a_damaged_backup_restores_nothing(service: tuple[Client, str], tmp_path: Path, name: str, harm: str) -> None:
     _, address = service
     back_up(address, "facts", Archive(str(tmp_path)))
     raw = bytearray((tmp_path / name).read_bytes())

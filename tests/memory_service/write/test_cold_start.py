@@ -22,9 +22,7 @@ LONG = " ".join(f"Sentence {n} has a few words in it." for n in range(60))
 MODEL_ID = identity_of("test").model_id
 
 
-def ingest_later(
-    client: Client, kb: str, *documents: pb.Document | pb.PreparedDocument
-) -> list[pb.Acknowledgement]:
+def ingest_later(client: Client, kb: str, *documents: pb.Document | pb.PreparedDocument) -> list[pb.Acknowledgement]:
     requests = ingest_requests(kb, documents)
     requests[0].start.memory_writing = pb.MEMORY_WRITING_LATER
     answers = list(client.ingestion.Ingest(iter(requests), timeout=120))
@@ -73,9 +71,7 @@ class Gated(HashEncoder):
 
 
 @pytest.mark.parametrize("engine", ["chdb", "file"])
-def test_a_memory_is_written_when_it_is_first_retrieved_before_all_others_and_kept(
-    tmp_path: Path, engine: str
-) -> None:
+def test_a_memory_is_written_when_it_is_first_retrieved_before_all_others_and_kept(tmp_path: Path, engine: str) -> None:
     encoder = Gated()
     settings = {"store": f"{engine}://{tmp_path}", "warm_up": False, "cold_wait_s": 60}
     with running(tmp_path, encoder, **settings) as (client, _):
@@ -108,12 +104,7 @@ def test_the_next_process_goes_on_and_its_operation_tells_how_far_it_is(tmp_path
         stuck.stopping = server._draining.is_set
         ingest_later(client, "kb", *documents)
         found = operation(client)
-        assert (progress(client), found.done, found.problem, found.knowledge_base) == (
-            (0, 40, 0),
-            False,
-            "",
-            "kb",
-        )
+        assert (progress(client), found.done, found.problem, found.knowledge_base) == ((0, 40, 0), False, "", "kb")
         assert found.kind == operations_pb2.OPERATION_KIND_WRITE_MEMORIES
         assert refused(lambda: list(client.export("kb"))).reason == "MEMORIES_UNWRITTEN"
     assert 0 < stuck.encoded < 40, "the batch at hand"
@@ -182,10 +173,7 @@ def test_a_document_stored_without_memories_is_written_by_a_stream_that_wants_th
         assert (again.outcome, unwritten(client)) == (pb.INGEST_OUTCOME_UNCHANGED, 1)
         encoder.let_go.set()
         now = client.ingest("kb", with_vector("a", "One."))[1].acknowledged
-        assert now.outcome in (
-            pb.INGEST_OUTCOME_REPLACED,
-            pb.INGEST_OUTCOME_UNCHANGED,
-        )  # the background was faster
+        assert now.outcome in (pb.INGEST_OUTCOME_REPLACED, pb.INGEST_OUTCOME_UNCHANGED)  # the background was faster
         assert now.content_hash == first.content_hash
         assert unwritten(client) == 0
 
