@@ -51,8 +51,9 @@ class Memory3LM(LM):
         self, model: str | None = None, adapter: str | None = "", codec: str | None = None,
         memory: str | None = None, knowledge_base: str = str(FACTBOOK), embedder: str | None = None,
         candidates: int = CANDIDATES, batch_size: int | str = 8, max_tokens: int = 1024, threads: int = 0,
-        subject: Subject | None = None,
+        subject: Subject | None = None, device: str = "", max_batch_size: int = 0,
     ) -> None:  # fmt: skip
+        """The harness gives device (cuda:0 unless told) and perhaps max_batch_size: neither changes anything."""
         super().__init__()
         use_threads(threads)
         folder, codes, opened = (Path(p) if p else None for p in (model, codec, embedder))
@@ -87,9 +88,7 @@ class Memory3LM(LM):
         """The template's source, for the harness's records."""
         return self.loaded.chat_template
 
-    def apply_chat_template(
-        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-    ) -> str:
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The conversation as the model's template spells it; its tokens and what was said are remembered.
 
         A last message of the assistant stays open, whatever add_generation_prompt says: the harness wants that too.

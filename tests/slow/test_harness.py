@@ -57,23 +57,13 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner = next((folder / "lib").glob("python*")) / "site-packages"
     (inner / "beneath.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT}\n")
     python = folder / "bin" / "python"
-    install = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "lm-eval>=0.4.12,<0.5",
-    ]
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "lm-eval>=0.4.12,<0.5"]
     subprocess.run([*install, "--constraint", ROOT / "constraints.txt"], check=True)
     return python
 
 
 @pytest.mark.slow
-def test_the_harness_gets_likelihoods_and_texts_and_memories_change_them(
-    harness: Path, tmp_path: Path
-) -> None:
+def test_the_harness_gets_likelihoods_and_texts_and_memories_change_them(harness: Path, tmp_path: Path) -> None:
     (tmp_path / "references.json").write_text(json.dumps(["Benin\nCoastline: 121 km"]))
     done = subprocess.run([harness, "-c", CASES], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
